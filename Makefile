@@ -1,0 +1,73 @@
+# What a person or a machine does with a checkout. Needs git, make and Python >= 3.11. Everything else is installed
+# into .venv by pip, or fetched into .cache/pilothouse (set PILOTHOUSE_CACHE to keep it elsewhere).
+.POSIX:
+
+VENV = .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+WITH_CACHE = PILOTHOUSE_CACHE="$${PILOTHOUSE_CACHE:-$$PWD/.cache/pilothouse}"
+FETCH = @$(WITH_CACHE) $(BIN)/python -m pilothouse.provision cli model
+PYTEST_FLAGS =
+
+help:
+	@echo "make demo    show what it does, with the real CLI and a small local model"
+	@echo "make test    all tests; PYTEST_FLAGS='...' for some"
+	@echo "make check   format, lint, import contracts, types"
+	@echo "make bench   the benchmarks"
+	@echo "make clean   remove everything that make made, .cache included"
+
+demo: $(VENV)/demo.stamp
+	$(FETCH)
+	@$(WITH_CACHE) $(BIN)/pilothouse demo
+
+test: $(VENV)/dev.stamp
+	$(FETCH)
+	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(VENV)/dev.stamp
+	$(FETCH)
+	$(WITH_CACHE) $(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/build
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Everything `demo` needs.
+$(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
+	@echo "installing pilothouse into $(VENV)"
+	@$(PIP) install -e '.[cli,local,testing]'
+	@touch $@
+
+# Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none.
+$(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
+	@echo "installing pilothouse and the development tools into $(VENV)"
+	@$(PIP) install -e '.[cli,local,testing]' --group dev 'pyright[nodejs]'
+	@touch $@
+
+# An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that
+# knows dependency groups.
+$(VENV)/made.stamp:
+	@new_enough='import sys; sys.exit(sys.version_info < (3, 11))'; found=; \
+	for python in python3.13 python3.12 python3.11 python3; do \
+	  if "$$python" -c "$$new_enough" >/dev/null 2>&1; then found=$$python; break; fi; \
+	done; \
+	if ! $(BIN)/python -c "$$new_enough; import pip" >/dev/null 2>&1; then \
+	  if [ -z "$$found" ]; then \
+	    echo "make: no Python 3.11 or newer on PATH (looked for python3.13, python3.12, python3.11, python3)" >&2; exit 1; \
+	  fi; \
+	  if ! "$$found" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+	    echo "make: $$found cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+	  fi; \
+	  echo "making $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@
+
+.PHONY: help demo test check bench clean

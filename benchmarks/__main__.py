@@ -1,0 +1,99 @@
+"""`python -m benchmarks`: measures pilothouse, the incumbent and the floors side by side. `--help` says how.
+
+Owns the command line and the order of a run. Needs only the standard library, except for the case with the real CLI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import CASES, INCUMBENT, SUBJECTS, Case, Size
+from benchmarks.environment import HERE, build_fake_cli, clean_environment, installed, machine_notes, prepare_python
+from benchmarks.report import summarize, table
+from benchmarks.sampling import Bench, collect
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--short", action="store_const", const="short", dest="size", help="under two minutes")
+    size.add_argument("--smoke", action="store_const", const="smoke", dest="size", help="seconds: does it run at all?")
+    parser.add_argument("--case", action="append", choices=[c.name for c in CASES], help="only this; may be repeated")
+    parser.add_argument("--no-incumbent", action="store_true", help="ours and the floors, with the Python that runs this")
+    parser.add_argument("--source", type=Path, help="measure the pilothouse in this directory instead")
+    parser.add_argument("--output", type=Path, default=HERE / "results.json", help="where the numbers go")
+    parser.set_defaults(size="full")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmarks; 1 if a subject of ours failed."""
+    asked = _arguments(argv)
+    size: Size = asked.size
+    cases = [case for case in CASES if size in case.sizes and (asked.case is None or case.name in asked.case)]
+    subjects = [subject for subject in SUBJECTS if not (asked.no_incumbent and subject == INCUMBENT)]
+    python = prepare_python(with_incumbent=not asked.no_incumbent)
+    fake, kind = build_fake_cli()
+    results: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="pilothouse-bench-") as scratch:
+        bench = Bench(python, fake, Path(scratch), asked.source and asked.source.resolve())
+        for case in cases:
+            with _set_up(bench, case) as ready:
+                if ready is None:
+                    print(f"{case.name}: left out, no managed CLI here", file=sys.stderr)
+                    continue
+                print(f"{case.name}: ", end="", file=sys.stderr, flush=True)
+                samples = collect(ready, case, subjects, size, lambda: print(".", end="", file=sys.stderr, flush=True))
+                print(file=sys.stderr)
+            results[case.name] = summarize(case, size, samples)
+    print(table(cases, results))
+    notes = {"size": size, "machine": machine_notes(python, kind), "cases": results}
+    asked.output.write_text(json.dumps(notes, indent=2, ensure_ascii=False) + "\n")
+    return int(any("ours" in result["failed"] for result in results.values()))
+
+
+@contextmanager
+def _set_up(bench: Bench, case: Case) -> Iterator[Bench | None]:
+    """What a case needs beside the fake CLI; None when it cannot run here."""
+    if case.measure != "real":
+        yield bench
+        return
+    cli = _managed_cli()
+    if cli is None:
+        yield None
+        return
+    from pilothouse.testing import ScriptedModel
+    from pilothouse.testing.environment import hermetic_environment
+
+    with ScriptedModel(default="Hello.") as model:
+        home = bench.scratch / "real"
+        (home / "tmp").mkdir(parents=True, exist_ok=True)
+        hermetic = hermetic_environment(home, base_url=model.url)
+        plain = clean_environment(home)
+        extra = {name: value for name, value in hermetic.items() if name not in plain}
+        yield replace(bench, extra={**extra, "BENCH_REAL": str(cli)})
+
+
+def _managed_cli() -> Path | None:
+    if not installed("uvicorn"):  # serves the scripted model
+        return None
+    try:
+        from pilothouse.provision.cli import managed_cli_path
+
+        path = managed_cli_path()
+    except Exception:
+        return None
+    return path if os.access(path, os.X_OK) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""What is measured: one table. Each case says who does which work, how often, and what we want of it.
+
+Owns numbers and goals. Starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+OURS, INCUMBENT, FLOOR = "ours", "incumbent", "floor"
+SUBJECTS = (OURS, INCUMBENT, FLOOR)
+Size = Literal["full", "short", "smoke"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What `ours` should reach: `metric` at most `limit` times that of `of`."""
+
+    metric: str
+    of: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One comparison.
+
+    Args:
+        name: how to ask for it.
+        title: what it is, in words.
+        measure: the function of each subject that does it.
+        scenario: what the fake CLI says.
+        sizes: for each size of run, the parameters of the measure; a size that is missing leaves the case out.
+        samples: for each size, how many fresh processes a subject.
+        metrics: what is reported of what the measure returns: name -> unit.
+        goals: what we want.
+        rate: the parameter that is a number of messages, if the time is to be shown as messages a second too.
+        pinned: run on one core, so that who wakes whom on which core does not decide.
+        timeout: seconds after which a sample is killed and counts as failed.
+    """
+
+    name: str
+    title: str
+    measure: str
+    scenario: str
+    sizes: Mapping[Size, Mapping[str, str]]
+    samples: Mapping[Size, int]
+    metrics: Mapping[str, str] = field(default_factory=lambda: {"wall": "ms"})
+    goals: tuple[Goal, ...] = ()
+    rate: str | None = None
+    pinned: bool = False
+    timeout: float = 60.0
+
+
+SAMPLES: dict[Size, int] = {"full": 9, "short": 5, "smoke": 1}
+FEW: dict[Size, int] = {"full": 7, "short": 3, "smoke": 1}
+
+
+def _stream(partial: bool, full: int, short: int) -> dict[Size, Mapping[str, str]]:
+    sizes: dict[Size, int] = {"full": full, "short": short, "smoke": 50}
+    return {size: {"COUNT": str(count), "PARTIAL": str(int(partial))} for size, count in sizes.items()}
+
+
+def _huge(megabytes: int, limit: float) -> Case:
+    parameters = {"COUNT": "1", "PARTIAL": "0"}
+    sizes: dict[Size, Mapping[str, str]] = {"full": parameters, "short": parameters}
+    return Case(
+        name=f"line-{megabytes}mb",
+        title=f"one line of {megabytes} MB",
+        measure="stream",
+        scenario=f"huge-{megabytes}",
+        sizes=sizes,
+        samples=FEW,
+        metrics={"wall": "ms", "memory": "MB"},
+        goals=(Goal("wall", FLOOR, limit),),
+    )
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        name="small",
+        title="200 000 short messages, streamed",
+        measure="stream",
+        scenario="small",
+        sizes=_stream(False, 200_000, 50_000),
+        samples=FEW,
+        metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
+        goals=(Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2)),
+        rate="COUNT",
+    ),
+    Case(
+        name="deltas",
+        title="200 000 text deltas, streamed",
+        measure="stream",
+        scenario="delta",
+        sizes=_stream(True, 200_000, 50_000),
+        samples=FEW,
+        metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
+        goals=(Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2)),
+        rate="COUNT",
+    ),
+    _huge(1, 1.4),
+    _huge(8, 1.2),
+    _huge(64, 1.1),
+    Case(
+        name="many",
+        title="300 one-shot queries at once",
+        measure="many",
+        scenario="small",
+        sizes={
+            "full": {"QUERIES": "300", "COUNT": "1"},
+            "short": {"QUERIES": "300", "COUNT": "1"},
+            "smoke": {"QUERIES": "3", "COUNT": "1"},
+        },
+        samples=FEW,
+        metrics={"wall": "ms", "cpu": "ms"},
+        goals=(Goal("wall", FLOOR, 1.2),),
+    ),
+    Case(
+        name="first",
+        title="time to the first message, fresh process",
+        measure="first",
+        scenario="small",
+        sizes={"full": {"COUNT": "1"}, "short": {"COUNT": "1"}, "smoke": {"COUNT": "1"}},
+        samples={"full": 21, "short": 9, "smoke": 1},
+        goals=(Goal("wall", FLOOR, 1.4),),
+    ),
+    Case(
+        name="import",
+        title="import, ready to ask",
+        measure="load",
+        scenario="small",
+        sizes={"full": {}, "short": {}, "smoke": {}},
+        samples=SAMPLES,
+        metrics={"wall": "ms", "memory": "MB"},
+        goals=(Goal("wall", INCUMBENT, 1 / 8), Goal("memory", INCUMBENT, 0.4)),
+    ),
+    Case(
+        name="control",
+        title="control request, round trip (one core)",
+        measure="control",
+        scenario="hold",
+        sizes={"full": {"CALLS": "3000"}, "short": {"CALLS": "1000"}, "smoke": {"CALLS": "5"}},
+        samples=FEW,
+        metrics={"wall": "µs"},
+        goals=(Goal("wall", INCUMBENT, 1 / 2),),
+        pinned=True,
+    ),
+    Case(
+        name="real",
+        title="one-shot query, real CLI, scripted model",
+        measure="real",
+        scenario="small",
+        sizes={"full": {}},
+        samples={"full": 5},
+        goals=(Goal("wall", FLOOR, 1.1),),
+        timeout=90.0,
+    ),
+)

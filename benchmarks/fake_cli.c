@@ -1,0 +1,115 @@
+/*
+ * The CLI's side of the wire, as fast as a process can play it, so that what is measured is the reader.
+ *
+ * Knows two things: every control request is answered at once, and every user message is followed by the lines of a
+ * scenario. Ends when its input ends. Arguments are accepted and ignored, except that --version and -v print a version.
+ *
+ * BENCH_SCENARIO  a directory with the files `hello` (said first), `frame` (repeated) and `result` (said last); each
+ *                 holds one line, or is empty
+ * BENCH_COUNT     how often `frame` is said
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BATCH_BYTES (1 << 20) /* short frames are written in pieces of about this size */
+#define ID_BYTES 256
+
+struct text {
+    const char *data;
+    size_t size;
+};
+
+static void say(const char *data, size_t size) {
+    while (size > 0) {
+        ssize_t sent = write(STDOUT_FILENO, data, size);
+        if (sent <= 0) exit(1); /* the reader has gone */
+        data += sent;
+        size -= (size_t)sent;
+    }
+}
+
+static struct text load(const char *directory, const char *name) {
+    char path[4096];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status) < 0) {
+        fprintf(stderr, "fake_cli: cannot read %s\n", path);
+        exit(2);
+    }
+    struct text text = {"", (size_t)status.st_size};
+    if (text.size > 0) {
+        /* Mapped, not read: a line of 64 MB must not cost a copy before the clock starts. */
+        text.data = mmap(NULL, text.size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (text.data == MAP_FAILED) exit(2);
+    }
+    close(fd);
+    return text;
+}
+
+static struct text repeated(struct text line, long count) {
+    long fits = line.size ? BATCH_BYTES / (long)line.size : 0;
+    if (fits > count) fits = count;
+    if (fits < 2) return line;
+    char *batch = malloc(line.size * (size_t)fits);
+    if (batch == NULL) exit(2);
+    for (long i = 0; i < fits; i++) memcpy(batch + line.size * (size_t)i, line.data, line.size);
+    return (struct text){batch, line.size * (size_t)fits};
+}
+
+static void play(struct text hello, struct text line, struct text batch, long count, struct text result) {
+    say(hello.data, hello.size);
+    long in_batch = line.size ? (long)(batch.size / line.size) : 1;
+    long left = line.size ? count : 0;
+    for (; left >= in_batch; left -= in_batch) say(batch.data, batch.size);
+    say(batch.data, line.size * (size_t)left);
+    say(result.data, result.size);
+}
+
+/* The value of "request_id", whatever the blanks around the colon. */
+static void answer(const char *line) {
+    char out[ID_BYTES + 256];
+    const char *at = strstr(line, "\"request_id\"");
+    if (at == NULL) return;
+    at += strlen("\"request_id\"");
+    while (*at == ' ' || *at == ':') at++;
+    if (*at++ != '"') return;
+    int length = (int)strcspn(at, "\"");
+    if (length >= ID_BYTES) return;
+    int size = snprintf(out, sizeof out,
+                        "{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"%.*s\","
+                        "\"response\":{\"mode\":\"default\"}}}\n",
+                        length, at);
+    say(out, (size_t)size);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0)) {
+        puts("2.1.330 (Claude Code)");
+        return 0;
+    }
+    const char *directory = getenv("BENCH_SCENARIO");
+    const char *number = getenv("BENCH_COUNT");
+    if (directory == NULL) {
+        fputs("fake_cli: BENCH_SCENARIO is not set\n", stderr);
+        return 2;
+    }
+    long count = number ? atol(number) : 1;
+    struct text hello = load(directory, "hello"), line = load(directory, "frame"), result = load(directory, "result");
+    struct text batch = repeated(line, count);
+    char *request = NULL;
+    size_t capacity = 0;
+    while (getline(&request, &capacity, stdin) > 0) {
+        if (strstr(request, "\"control_request\""))
+            answer(request);
+        else if (strstr(request, "\"user\""))
+            play(hello, line, batch, count, result);
+    }
+    return 0;
+}

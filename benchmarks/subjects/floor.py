@@ -1,0 +1,152 @@
+"""The least that any client in Python has to do for the same work: the floor that nobody gets below for long.
+
+It reads and decodes, and does nothing else: no types, no checks, no control protocol, no care for a child that hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter
+
+READ_BYTES = 256 * 1024
+ARGV = ["--output-format", "stream-json", "--verbose", "--input-format", "stream-json"]
+INITIALIZE = b'{"type":"control_request","request_id":"r","request":{"subtype":"initialize"}}\n'
+USER = b'{"type":"user","session_id":"","message":{"role":"user","content":"%s"},"parent_tool_use_id":null}\n'
+OPENING = INITIALIZE + USER % PROMPT.encode()
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    import asyncio
+
+    import anyio
+    import msgspec
+
+    assert anyio.open_process, msgspec.json
+    return asyncio.run(work())
+
+
+def load() -> dict[str, Any]:
+    watch = Stopwatch()
+    import asyncio
+
+    import anyio
+    import anyio._backends._asyncio
+    import msgspec
+
+    assert asyncio.run, (anyio.open_process, msgspec.json)
+    return {**watch.read(), "memory": memory()}
+
+
+def stream() -> dict[str, Any]:
+    return _run(_stream)
+
+
+async def _stream() -> dict[str, Any]:
+    import anyio
+    import msgspec
+
+    decode = msgspec.json.decode
+    count = 0
+    held: list[bytes] = []
+    watch = Stopwatch()
+    process = await anyio.open_process([fake_cli(), *ARGV], stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await process.stdin.send(OPENING)
+    await process.stdin.aclose()
+    while True:
+        try:
+            chunk = await process.stdout.receive(READ_BYTES)
+        except anyio.EndOfStream:
+            break
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        if held and lines:
+            lines[0] = b"".join((*held, lines[0]))
+            held.clear()
+        if tail:
+            held.append(tail)
+        for line in lines:
+            decode(line)
+            count += 1
+    await process.wait()
+    numbers = watch.read()
+    expect(count, int(parameter("COUNT")) + 3, "lines")
+    return {**numbers, "memory": memory("VmHWM")}
+
+
+def first() -> dict[str, Any]:
+    return _run(_first)
+
+
+async def _first() -> dict[str, Any]:
+    import asyncio
+
+    import msgspec
+
+    numbers: dict[str, Any] = {}
+    watch = Stopwatch()
+    process = await asyncio.create_subprocess_exec(
+        fake_cli(), *ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(OPENING)
+    while not numbers:
+        if msgspec.json.decode(await process.stdout.readline())["type"] == "system":
+            numbers = watch.read()
+    await process.communicate()
+    return numbers
+
+
+def many() -> dict[str, Any]:
+    return _run(_many)
+
+
+async def _many() -> dict[str, Any]:
+    import asyncio
+
+    async def one() -> None:
+        process = await asyncio.create_subprocess_exec(
+            fake_cli(), *ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        output, _ = await process.communicate(OPENING)
+        assert output.endswith(b"}\n")
+
+    watch = Stopwatch()
+    await asyncio.gather(*(one() for _ in range(int(parameter("QUERIES")))))
+    return watch.read()
+
+
+def control() -> dict[str, Any]:
+    """A bare ping-pong over two pipes, blocking: no event loop, no JSON."""
+    calls: list[float] = []
+    with subprocess.Popen([fake_cli(), *ARGV], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        writer, reader = process.stdin.fileno(), process.stdout.fileno()
+        for _ in range(int(parameter("CALLS"))):
+            begun = time.perf_counter()
+            os.write(writer, INITIALIZE)
+            os.read(reader, READ_BYTES)
+            calls.append(time.perf_counter() - begun)
+    return {"wall": statistics.median(calls)}
+
+
+def real() -> dict[str, Any]:
+    watch = Stopwatch()
+    flags = ["--system-prompt", "", "--tools", ""]
+    done = subprocess.run([parameter("REAL"), *ARGV, *flags], input=OPENING, capture_output=True, check=True)
+    numbers = watch.read()
+    assert b'"type":"result"' in done.stdout
+    return numbers
+
+
+if __name__ == "__main__":
+    main({work.__name__: work for work in (load, stream, first, many, control, real)})

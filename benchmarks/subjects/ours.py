@@ -1,0 +1,115 @@
+"""pilothouse, measured through its public interface. Imports happen inside each measure, so that `load` counts them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    import asyncio
+
+    import pilothouse
+
+    assert pilothouse.query
+    return asyncio.run(work())
+
+
+def load() -> dict[str, Any]:
+    watch = Stopwatch()
+    import pilothouse
+
+    assert pilothouse.query
+    return {**watch.read(), "memory": memory()}
+
+
+def stream() -> dict[str, Any]:
+    return _run(_stream)
+
+
+async def _stream() -> dict[str, Any]:
+    import pilothouse
+
+    count = 0
+    partial = parameter("PARTIAL") == "1"
+    watch = Stopwatch()
+    async for _ in pilothouse.query(PROMPT, cli=fake_cli(), partial_messages=partial):
+        count += 1
+    numbers = watch.read()
+    expect(count, int(parameter("COUNT")) + 2, "messages")
+    return {**numbers, "memory": memory("VmHWM")}
+
+
+def first() -> dict[str, Any]:
+    return _run(_first)
+
+
+async def _first() -> dict[str, Any]:
+    import pilothouse
+
+    watch = Stopwatch()
+    async with pilothouse.query(PROMPT, cli=fake_cli()) as query:
+        async for message in query:
+            numbers = watch.read()
+            assert message.type == "system"
+            break
+        return numbers
+
+
+def many() -> dict[str, Any]:
+    return _run(_many)
+
+
+async def _many() -> dict[str, Any]:
+    import asyncio
+
+    import pilothouse
+
+    async def one() -> None:
+        result = await pilothouse.query(PROMPT, cli=fake_cli())
+        assert result.is_success
+
+    watch = Stopwatch()
+    await asyncio.gather(*(one() for _ in range(int(parameter("QUERIES")))))
+    return watch.read()
+
+
+def control() -> dict[str, Any]:
+    return _run(_control)
+
+
+async def _control() -> dict[str, Any]:
+    import pilothouse
+
+    calls: list[float] = []
+    async with pilothouse.query(PROMPT, cli=fake_cli()) as query:
+        async for _ in query:
+            break
+        ask = query._exchange._link.request  # pyright: ignore[reportOptionalMemberAccess] - no public way from a query
+        for _ in range(int(parameter("CALLS"))):
+            begun = time.perf_counter()
+            await ask("set_permission_mode", {"mode": "default"})
+            calls.append(time.perf_counter() - begun)
+    return {"wall": statistics.median(calls)}
+
+
+def real() -> dict[str, Any]:
+    return _run(_real)
+
+
+async def _real() -> dict[str, Any]:
+    import pilothouse
+
+    watch = Stopwatch()
+    result = await pilothouse.query(PROMPT, cli=parameter("REAL"), system_prompt="", tools=[])
+    numbers = watch.read()
+    assert result.is_success, result.error
+    return numbers
+
+
+if __name__ == "__main__":
+    main({work.__name__: work for work in (load, stream, first, many, control, real)})

@@ -1,0 +1,257 @@
+"""The command line: its flags, its help, and what was asked for as plain data.
+
+Flags for options are made from the one table of options, so that their meaning and their documentation stand in one
+place. Starts nothing and prints nothing but help, the version, and one line for a mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+
+from pilothouse._version import __version__
+from pilothouse.cli.values import metavar, parse_value
+from pilothouse.options import TABLE, Option
+from pilothouse.options import table as kinds
+
+PROGRAM = "pilothouse"
+USAGE_ERROR = 2
+
+Form = Literal["text", "json", "stream-json"]
+
+# Options with a flag of their own, as the help groups them; `--set` reaches all others.
+_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("model", ("model", "fallback_model", "effort")),
+    ("limits", ("max_turns", "max_budget_usd", "timeout", "idle_timeout")),
+    ("prompt and output", ("system_prompt", "append_system_prompt", "json_schema")),
+    ("tools", ("tools", "allowed_tools", "disallowed_tools", "permission_mode", "mcp_servers")),
+    ("conversation", ("resume", "continue_conversation", "fork_session", "session_id")),
+    ("place", ("cwd", "add_dirs", "cli")),
+)  # fmt: skip
+# Where the claude command has a name for it already.
+_SPELLING = {"add_dirs": "--add-dir", "continue_conversation": "--continue", "mcp_servers": "--mcp-config"}
+
+_EPILOG = """examples:
+  pilothouse demo
+  pilothouse ask "What does this project do?"
+  pilothouse ask --local "What is the capital of France?"
+"""
+_ASK_EPILOG = """The answer goes to standard output and nothing else does: tool runs, retries and the closing line go to
+standard error. Keys are read from the environment alone (ANTHROPIC_API_KEY and the like).
+
+examples:
+  pilothouse ask "Explain this repository"
+  git diff | pilothouse ask "Review this change"
+  pilothouse ask --allowed-tools "Read,Bash(git log:*)" --max-turns 10 "What changed last week?"
+  pilothouse ask --json --json-schema @invoice.schema.json "Read invoice.txt" | jq .structured
+  pilothouse ask --resume 1f0c… "And now in French"
+  pilothouse ask --set betas=context-1m-2025-08-07 --set bare=true "Hello"
+
+exit codes:
+  0 answered    1 the run failed    2 wrong usage, or no Claude Code to run
+  124 timeout   130 Ctrl-C          141 standard output was closed
+"""
+_DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
+environment. Part 2 lets Claude Code run Bash and Read in a temporary directory; what the model says there is scripted.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AskRequest:
+    """What `pilothouse ask` was asked for."""
+
+    prompt: str | None
+    settings: Mapping[str, Any]
+    form: Form = "text"
+    thinking: bool = False
+    local: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    """What `pilothouse demo` was asked for."""
+
+    prompt: str
+    parts: frozenset[str] = field(default_factory=frozenset[str])
+    local: bool = False
+    cli: str = "auto"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line that says where the help is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and end with exit code 2."""
+        text = " ".join(message.split())
+        self.exit(USAGE_ERROR, f"{PROGRAM}: {text} (see `{self.prog} --help`)\n")
+
+
+def parse(argv: list[str] | None) -> AskRequest | DemoRequest:
+    """Read the command line; `None` stands for that of this process.
+
+    Raises:
+        SystemExit: help or the version was asked for (0), or something is wrong (2).
+    """
+    parser = _parser()
+    asked = parser.parse_args(argv)
+    if asked.command is not None:
+        return _demo_request(asked) if asked.command == "demo" else _ask_request(asked)
+    parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        prog=PROGRAM,
+        description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    _add_ask(
+        commands.add_parser(
+            "ask",
+            help="ask one question and stream the answer",
+            description="Ask one question and stream the answer.",
+            epilog=_ASK_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+    )
+    _add_demo(
+        commands.add_parser(
+            "demo",
+            help="show what it does; needs no key",
+            description="Show what pilothouse does, with the real Claude Code and without a key.",
+            epilog=_DEMO_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+    )
+    return parser
+
+
+def _add_ask(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "prompt", nargs="?", help="the question; '-' or none reads standard input, piped text is added to a question"
+    )
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const="json",
+        default="text",
+        help="print one JSON object at the end",
+    )
+    forms.add_argument(
+        "--stream-json",
+        dest="form",
+        action="store_const",
+        const="stream-json",
+        help="print every message of Claude Code as a line of JSON, as it came",
+    )
+    parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key, no tools")
+    parser.add_argument("--thinking", action="store_true", help="show what the model thinks")
+    parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
+    for title, names in _GROUPS:
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add_option(group, TABLE[name])
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=_Assignment.parse,
+        metavar="NAME=VALUE",
+        help="any other option of pilothouse; lists as A,B, mappings as JSON",
+    )
+
+
+def _add_option(group: Any, option: Option) -> None:
+    flag = _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
+    common: dict[str, Any] = {
+        "dest": option.name,
+        "default": argparse.SUPPRESS,
+        "help": option.doc.replace("%", "%%"),
+    }
+    if option.kind is kinds.BOOL:
+        group.add_argument(flag, action="store_true", **common)
+    else:
+        action = "extend" if option.kind is kinds.PATHS else "store"
+        group.add_argument(flag, action=action, type=_reader(option), metavar=metavar(option), **common)
+
+
+def _reader(option: Option) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return parse_value(option, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """`NAME=VALUE` of `--set`."""
+
+    name: str
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str) -> _Assignment:
+        """Read one.
+
+        Raises:
+            argparse.ArgumentTypeError: it has no name, the option is unknown or not for the command line, or the
+                value does not fit.
+        """
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
+        option = TABLE.get(name)
+        if option is None:
+            close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
+        if option.secret:
+            raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
+        if option.kind in (kinds.CALLABLE, kinds.TRANSPORT):
+            raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
+        try:
+            return cls(name, parse_value(option, value))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
+
+def _ask_request(asked: argparse.Namespace) -> AskRequest:
+    settings = {name: getattr(asked, name) for name in TABLE if hasattr(asked, name)}
+    settings |= {assignment.name: assignment.value for assignment in asked.set}
+    return AskRequest(
+        prompt=asked.prompt,
+        settings=settings,
+        form=asked.form,
+        thinking=asked.thinking,
+        local=asked.local,
+        verbose=asked.verbose,
+    )
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", default="What is the capital of France?", help="the question of part 1")
+    force = parser.add_mutually_exclusive_group()
+    force.add_argument("--local", action="store_true", help="part 1 with the embedded model even if a key is set")
+    force.add_argument("--scripted", action="store_true", help="only part 2, the scripted one")
+    parser.add_argument("--cli", default="auto", metavar="PATH", help=TABLE["cli"].doc.replace("%", "%%"))
+
+
+def _demo_request(asked: argparse.Namespace) -> DemoRequest:
+    parts = frozenset({"tools"} if asked.scripted else {"question", "tools"})
+    return DemoRequest(prompt=asked.prompt, parts=parts, local=asked.local, cli=asked.cli)

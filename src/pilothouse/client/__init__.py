@@ -1,0 +1,19 @@
+"""What users touch: `Agent`, `Query`, `QueryResult`, and the default agent."""
+
+from pilothouse.client.agent import Agent as Agent
+from pilothouse.client.agent import configure as configure
+from pilothouse.client.agent import default_agent as default_agent
+from pilothouse.client.agent import query as query
+from pilothouse.client.attachments import document as document
+from pilothouse.client.attachments import image as image
+from pilothouse.client.events import AnswerEvent as AnswerEvent
+from pilothouse.client.events import AnswerFinished as AnswerFinished
+from pilothouse.client.events import AnswerStarted as AnswerStarted
+from pilothouse.client.events import Retrying as Retrying
+from pilothouse.client.events import TextAdded as TextAdded
+from pilothouse.client.events import TextWithdrawn as TextWithdrawn
+from pilothouse.client.events import ThinkingAdded as ThinkingAdded
+from pilothouse.client.events import ToolFinished as ToolFinished
+from pilothouse.client.events import ToolStarted as ToolStarted
+from pilothouse.client.query import Query as Query
+from pilothouse.client.result import QueryResult as QueryResult

@@ -1,0 +1,212 @@
+"""What an answer means as it is written: text, thinking, tool runs, retries, the end. Pure.
+
+Owns the one place that knows how stream deltas and whole messages tell the same story (CLI 2.1.330): the whole message
+of a block comes before the end of its stream, a failed stream is told again or answered without any deltas, and what
+was abandoned is withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pilothouse.messages import (
+    ApiRetryMessage,
+    AssistantMessage,
+    InitMessage,
+    Message,
+    ResultMessage,
+    StreamEvent,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStarted:
+    """The run began; the model, the tools and the session are known."""
+
+    message: InitMessage
+
+
+@dataclass(frozen=True, slots=True)
+class TextAdded:
+    """More text of the answer. `agent` is the tool call of the sub-agent that speaks, None for the main one."""
+
+    text: str
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingAdded:
+    """More of what the model thinks."""
+
+    text: str
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextWithdrawn:
+    """The stream broke: `text`, the end of what was told, no longer holds; the answer is told again from there."""
+
+    text: str
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """The model called a tool."""
+
+    tool_use: ToolUseBlock
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """A tool gave its result. `tool_use` is the call, if it was seen."""
+
+    result: ToolResultBlock
+    tool_use: ToolUseBlock | None = None
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """The API failed and the CLI tries again."""
+
+    message: ApiRetryMessage
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFinished:
+    """The run ended; the message says how."""
+
+    message: ResultMessage
+
+
+AnswerEvent = (
+    AnswerStarted | TextAdded | ThinkingAdded | TextWithdrawn | ToolStarted | ToolFinished | Retrying | AnswerFinished
+)
+
+
+@dataclass(slots=True)
+class _Voice:
+    """What one speaker has told of the API message that is under way."""
+
+    streaming: str | None = None  # id of the API message whose deltas come
+    told: str = ""  # text deltas of that message, given out
+    settled: int = 0  # characters of `told` that whole messages have confirmed
+    thought: str = ""
+    thought_settled: int = 0
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Turns messages into events, one message at a time."""
+
+    _voices: dict[str | None, _Voice] = field(default_factory=dict[str | None, _Voice])
+    _calls: dict[str, ToolUseBlock] = field(default_factory=dict[str, ToolUseBlock])
+
+    def read(self, message: Message) -> Iterator[AnswerEvent]:
+        """The events of the next message."""
+        match message:
+            case StreamEvent():
+                yield from self._stream(message)
+            case AssistantMessage():
+                yield from self._assistant(message)
+            case UserMessage():
+                yield from self._results(message)
+            case ResultMessage():
+                yield AnswerFinished(message)
+            case InitMessage():
+                yield AnswerStarted(message)
+            case ApiRetryMessage():
+                yield Retrying(message)
+            case _:
+                return
+
+    def _voice(self, agent: str | None) -> _Voice:
+        return self._voices.setdefault(agent, _Voice())
+
+    def _stream(self, message: StreamEvent) -> Iterator[AnswerEvent]:
+        agent = message.parent_tool_use_id
+        voice = self._voice(agent)
+        if message.api_message_id and message.api_message_id != voice.streaming:
+            voice.streaming = message.api_message_id
+            voice.told, voice.settled, voice.thought, voice.thought_settled = "", 0, "", 0
+        if text := message.text_delta:
+            voice.told += text
+            yield TextAdded(text, agent)
+        elif thought := message.thinking_delta:
+            voice.thought += thought
+            yield ThinkingAdded(thought, agent)
+        elif message.abandoned_blocks is not None and len(voice.told) > voice.settled:
+            withdrawn = voice.told[voice.settled :]
+            voice.told = voice.told[: voice.settled]
+            yield TextWithdrawn(withdrawn, agent)
+
+    def _assistant(self, message: AssistantMessage) -> Iterator[AnswerEvent]:
+        agent = message.parent_tool_use_id
+        voice = self._voice(agent)
+        if message.message_id != voice.streaming:
+            # Told without deltas: partial messages are off, or the stream broke and this is the whole answer.
+            voice.streaming = message.message_id
+            voice.told, voice.settled, voice.thought, voice.thought_settled = "", 0, "", 0
+        if message.thinking:
+            missing = _missing(voice.thought[voice.thought_settled :], message.thinking)
+            voice.thought += missing
+            voice.thought_settled = len(voice.thought)
+            if missing:
+                yield ThinkingAdded(missing, agent)
+        if message.text:
+            missing = _missing(voice.told[voice.settled :], message.text)
+            voice.told += missing
+            voice.settled = len(voice.told)
+            if missing:
+                yield TextAdded(missing, agent)
+        for call in message.tool_uses:
+            self._calls[call.id] = call
+            yield ToolStarted(call, agent)
+
+    def _results(self, message: UserMessage) -> Iterator[AnswerEvent]:
+        for result in message.tool_results:
+            yield ToolFinished(result, self._calls.pop(result.tool_use_id, None), message.parent_tool_use_id)
+
+
+def _missing(told: str, whole: str) -> str:
+    """The part of `whole` that deltas have not told."""
+    return whole[len(told) :] if whole.startswith(told) else ("" if told else whole)
+
+
+@dataclass(slots=True)
+class TextReader:
+    """Turns messages into the text of the main speaker, for readers that cannot take anything back.
+
+    Text that was withdrawn and comes again unchanged is not given twice.
+    """
+
+    _events: EventReader = field(default_factory=EventReader)
+    _given: str = ""  # withdrawn, but the reader has it
+
+    def read(self, message: Message) -> Iterator[str]:
+        """The text that the next message adds."""
+        for event in self._events.read(message):
+            match event:
+                case TextAdded(text=text, agent=None):
+                    if fresh := self._fresh(text):
+                        yield fresh
+                case TextWithdrawn(text=text, agent=None):
+                    self._given = text
+                case _:
+                    continue
+
+    def _fresh(self, text: str) -> str:
+        given = self._given
+        if not given:
+            return text
+        if given.startswith(text):
+            self._given = given[len(text) :]
+            return ""
+        self._given = ""
+        return text.removeprefix(given)

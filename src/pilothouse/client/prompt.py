@@ -1,0 +1,165 @@
+"""From what callers pass as a prompt to user messages on the wire, checked before a child exists.
+
+A prompt is text, a list of content blocks, or an iterable (sync or async) of user messages, each of them text, a list
+of blocks, or a mapping in wire form.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import anyio.to_thread
+import msgspec
+
+from pilothouse.driver import Outgoing
+from pilothouse.errors import UsageError
+from pilothouse.messages import UserMessage, to_dict
+from pilothouse.protocol import user_message
+
+Content = str | Sequence[Any]
+Prompt = str | Sequence[Any] | Iterable[Any] | AsyncIterable[Any]
+
+_DONE = object()
+
+
+def prepare(prompt: Any, *, verbatim: bool) -> tuple[Outgoing, ...] | AsyncGenerator[Outgoing, None]:
+    """Check a prompt and encode it.
+
+    Args:
+        prompt: see above.
+        verbatim: switch off `@path` and `/command` in it.
+
+    Raises:
+        UsageError: empty, not text or blocks, NUL or lone surrogates in it, or not expressible as JSON.
+    """
+    if isinstance(prompt, str):
+        return (_outgoing(prompt, verbatim),)
+    if isinstance(prompt, bytes | bytearray | Mapping) or prompt is None:
+        raise _no_prompt(cast("object", prompt))
+    if isinstance(prompt, Sequence):
+        items = list(cast("Sequence[Any]", prompt))
+        if any(_is_message(item) for item in items):
+            return tuple(_outgoing(item, verbatim) for item in items)
+        return (_outgoing(items, verbatim),)
+    if isinstance(prompt, AsyncIterable):
+        return _from_async(cast("AsyncIterable[Any]", prompt), verbatim)
+    if isinstance(prompt, Iterable):
+        return _from_sync(cast("Iterable[Any]", prompt), verbatim)
+    raise _no_prompt(prompt)
+
+
+def _no_prompt(value: object) -> UsageError:
+    return UsageError(
+        f"a prompt is text, a list of content blocks, or an iterable of user messages, not {type(value).__name__}"
+    )
+
+
+async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGenerator[Outgoing, None]:
+    empty = True
+    iterator = aiter(prompts)
+    try:
+        async for item in iterator:
+            empty = False
+            yield _outgoing(item, verbatim)
+    finally:
+        close = getattr(iterator, "aclose", None)
+        if close is not None:
+            await close()
+    _refuse_empty(empty)
+
+
+async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[Outgoing, None]:
+    # A generator may read a file or wait for a person: its steps run in a worker thread, one after the other.
+    iterator = iter(prompts)
+    empty = True
+    while (item := await anyio.to_thread.run_sync(next, iterator, _DONE, abandon_on_cancel=True)) is not _DONE:
+        empty = False
+        yield _outgoing(item, verbatim)
+    _refuse_empty(empty)
+
+
+def _refuse_empty(empty: bool) -> None:
+    if empty:
+        raise UsageError("the iterable of user messages was empty: there is nothing to ask")
+
+
+def _is_message(item: Any) -> bool:
+    return isinstance(item, UserMessage) or (isinstance(item, Mapping) and cast("Any", item).get("type") == "user")
+
+
+def _outgoing(item: Any, verbatim: bool) -> Outgoing:
+    if isinstance(item, UserMessage):
+        item = to_dict(item)
+    if not isinstance(item, Mapping):
+        key = str(uuid.uuid4())
+        return Outgoing(key, user_message(_content(item), uuid=key, client_composed=verbatim))
+    body = dict(cast("Mapping[str, Any]", item))
+    if body.pop("type", "user") != "user":
+        raise UsageError(f"a message of a prompt has type 'user', not {item['type']!r}")
+    message = body.pop("message", None)
+    if not isinstance(message, Mapping) or "content" not in message:
+        raise UsageError("a user message has the form {'type': 'user', 'message': {'role': 'user', 'content': …}}")
+    key = str(body.pop("uuid", None) or uuid.uuid4())
+    content = _content(cast("Mapping[str, Any]", message)["content"])
+    composed = bool(body.pop("client_composed", verbatim))
+    return Outgoing(
+        key,
+        user_message(
+            content,
+            uuid=key,
+            session_id=body.pop("session_id", None) or "",
+            parent_tool_use_id=body.pop("parent_tool_use_id", None),
+            client_composed=composed,
+            extra=body,
+        ),
+    )
+
+
+def _content(content: Any) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return checked_text(content)
+    if isinstance(content, Mapping | bytes | bytearray) or not isinstance(content, Sequence):
+        raise _no_prompt(cast("object", content))
+    blocks = [_block(index, block) for index, block in enumerate(cast("Sequence[Any]", content))]
+    if not blocks:
+        raise UsageError("the prompt is empty: a list of content blocks needs at least one")
+    return blocks
+
+
+def _block(index: int, block: Any) -> dict[str, Any]:
+    if isinstance(block, str):
+        return {"type": "text", "text": checked_text(block)}
+    plain: Any = msgspec.to_builtins(block) if isinstance(block, msgspec.Struct) else block
+    if not isinstance(plain, Mapping) or not isinstance(cast("Any", plain).get("type"), str):
+        raise UsageError(
+            f"content block {index} of the prompt is {type(block).__name__}; expected text, a block of "
+            "pilothouse.messages, or a mapping with a 'type'"
+        )
+    body = dict(cast("Mapping[str, Any]", plain))
+    if body["type"] == "text":
+        checked_text(body.get("text"))
+    return body
+
+
+def checked_text(text: Any) -> str:
+    """`text` itself, when it can be a prompt.
+
+    Raises:
+        UsageError: not text, empty, or with characters that no CLI accepts.
+    """
+    if not isinstance(text, str):
+        raise UsageError(f"a prompt is text, not {type(text).__name__}")
+    if not text.strip():
+        raise UsageError("the prompt is empty: there is nothing to ask")
+    if (at := text.find("\0")) >= 0:
+        raise UsageError(f"the prompt has a NUL character at position {at}; remove it")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the prompt has a lone surrogate at position {error.start}, half of a character, probably from text that "
+            "was cut or read with the wrong encoding; use text.encode('utf-8', 'replace').decode() to replace it"
+        ) from None
+    return text

@@ -1,0 +1,207 @@
+"""`QueryResult`: the whole answer, read off the messages. Pure; built the same way from a stream or from a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pilothouse.client.outcome import result_error
+from pilothouse.errors import Interrupted, PilothouseError, UsageError
+from pilothouse.messages import (
+    AssistantMessage,
+    Message,
+    ModelUsage,
+    PermissionDenial,
+    ResultMessage,
+    ToolUseBlock,
+    Usage,
+)
+from pilothouse.protocol import StreamValidator, ValidationReport
+
+Outcome = Literal["success", "error", "interrupted"]
+
+
+class QueryResult:
+    """The answer to one prompt.
+
+    Build it from any list of messages, collected by a query or loaded from a recording. (L41-L54)
+
+    Args:
+        messages: everything the CLI said, in order.
+        output: the typed output, if one was asked for.
+        structured_expected: the answer was to fit a JSON Schema, so its text may be the JSON itself.
+        interrupted: the query was interrupted, even if no closing message came.
+        failure: an error that belongs to the answer but is not told by its closing message.
+        callback_errors: what `on_message` raised.
+        incomplete: messages were streamed and not kept, so what is read off all messages is not available.
+    """
+
+    def __init__(
+        self,
+        messages: Iterable[Message],
+        *,
+        output: Any = None,
+        structured_expected: bool = False,
+        interrupted: bool = False,
+        failure: PilothouseError | None = None,
+        callback_errors: Sequence[Exception] = (),
+        incomplete: bool = False,
+    ) -> None:
+        self._messages = list(messages)
+        self._incomplete = incomplete
+        self._structured_expected = structured_expected
+        self.result = closing_message(self._messages)
+        self.output = output
+        self.callback_errors = list(callback_errors)
+        self.error = failure or self._error(interrupted=interrupted)
+
+    def _error(self, *, interrupted: bool) -> PilothouseError | None:
+        if self.result is not None:
+            return result_error(self.result, self._messages)
+        return Interrupted("the query was interrupted") if interrupted else None
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= 60 else self.text[:59] + "…"
+        return (
+            f"QueryResult({self.outcome}, text={text!r}, turns={self.turns}, "
+            f"cost_usd={self.cost_usd}, session_id={self.session_id!r})"
+        )
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended. An interrupt is an outcome of its own, not a failure."""
+        if self.error is None:
+            return "success"
+        return "interrupted" if isinstance(self.error, Interrupted) else "error"
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the run ended without an error. (L43)."""
+        return self.error is None
+
+    def raise_for_error(self) -> QueryResult:
+        """Raise `.error` if there is one, else return this result.
+
+        Raises:
+            ResultError: the run failed; the class says how.
+            Interrupted: it was interrupted.
+        """
+        if self.error is not None:
+            raise self.error
+        return self
+
+    @property
+    def text(self) -> str:
+        """Text of the closing message: the last text of the answer. Empty without one. (L41, E14)."""
+        return (self.result.result or "") if self.result is not None else ""
+
+    @property
+    def full_text(self) -> str:
+        """Text of every assistant turn, joined; sub-agents are left out. (L49)."""
+        return "".join(m.text for m in self.assistant_messages if m.parent_tool_use_id is None)
+
+    @property
+    def structured(self) -> Any:
+        """The structured output as plain Python values, None when none was asked for or given. (L42)."""
+        if self.result is None:
+            return None
+        if self.result.structured_output is not None:
+            return self.result.structured_output
+        if not self._structured_expected:
+            return None
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Estimated cost in US dollars, as the CLI counts it. (L44)."""
+        return self.result.total_cost_usd if self.result is not None else None
+
+    @property
+    def turns(self) -> int:
+        """Turns of the model; 0 without a closing message. (L45)."""
+        return int(self.result.num_turns or 0) if self.result is not None else 0
+
+    @property
+    def duration_ms(self) -> int:
+        """Time from the prompt to the end, in milliseconds; 0 without a closing message. (L46)."""
+        return int(self.result.duration_ms or 0) if self.result is not None else 0
+
+    @property
+    def session_id(self) -> str | None:
+        """Id to resume the conversation with. (L47)."""
+        return next((m.session_id for m in self._messages if m.session_id), None)
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of this run."""
+        return self.result.usage if self.result is not None else None
+
+    @property
+    def model_usage(self) -> Mapping[str, ModelUsage]:
+        """Tokens and cost by model. (L51)."""
+        return (self.result.model_usage or {}) if self.result is not None else {}
+
+    @property
+    def cache_read_tokens(self) -> int:
+        """Tokens read from the prompt cache, over all models. (L52)."""
+        return sum(int(usage.cache_read_input_tokens or 0) for usage in self.model_usage.values())
+
+    @property
+    def cache_creation_tokens(self) -> int:
+        """Tokens written to the prompt cache, over all models. (L53)."""
+        return sum(int(usage.cache_creation_input_tokens or 0) for usage in self.model_usage.values())
+
+    @property
+    def permission_denials(self) -> Sequence[PermissionDenial]:
+        """Tool calls that were not permitted."""
+        return (self.result.permission_denials or []) if self.result is not None else []
+
+    @property
+    def messages(self) -> list[Message]:
+        """Everything the CLI said, in order.
+
+        Raises:
+            UsageError: the query was streamed and said more than is kept beside a stream; collect with `await` or
+                `on_message` instead.
+        """
+        if self._incomplete:
+            raise UsageError(
+                "this query was streamed with `async for` and said more than is kept beside a stream, so that memory "
+                "stays bounded; to have all messages afterwards, `await` it, or pass on_message="
+            )
+        return self._messages
+
+    @property
+    def assistant_messages(self) -> list[AssistantMessage]:
+        """What the model said, in order. (L48)."""
+        return [m for m in self.messages if isinstance(m, AssistantMessage)]
+
+    @property
+    def tool_uses(self) -> list[ToolUseBlock]:
+        """Every tool call of every turn, in order. (L50)."""
+        return [block for m in self.assistant_messages for block in m.tool_uses]
+
+    @property
+    def thinking(self) -> str:
+        """What the model thought, joined; sub-agents are left out."""
+        return "".join(m.thinking for m in self.assistant_messages if m.parent_tool_use_id is None)
+
+    def validate(self) -> ValidationReport:
+        """Check the stream: tool calls without a result, results without a call, no closing message. (G19-G21)."""
+        validator = StreamValidator()
+        validator.track_batch(self.messages)
+        return validator.finish()
+
+
+def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
+    """The result of the run: the last one that answers a prompt, else the last one. (CLI 2.1.330).
+
+    A background task that ends after the answer wakes the model, which gives a further result of its own.
+    """
+    results = [m for m in messages if isinstance(m, ResultMessage)]
+    answers = [m for m in results if m.origin is None or m.origin.kind != "task-notification"]
+    return (answers or results or [None])[-1]

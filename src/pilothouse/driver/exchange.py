@@ -1,0 +1,327 @@
+"""One query over one child: start it, say the prompt, hand on what it says, notice the end, clean up.
+
+Owns the life of the child: `run` is one task from start to close. Everybody else talks to that task through `stop`,
+`interrupt` and the inbox, from any task, so that leaving a loop, a cancellation or a closed generator elsewhere can
+never tear a cancel scope or leak the child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from pilothouse.driver.background import BackgroundTasks
+from pilothouse.driver.failures import exited_error, silence_error, timeout_error
+from pilothouse.driver.inbox import Inbox
+from pilothouse.driver.link import Link
+from pilothouse.errors import PilothouseError, SessionClosedError, UsageError
+from pilothouse.messages import Message, ResultMessage, StreamEvent, SystemMessage, is_terminal
+from pilothouse.options import Invocation
+from pilothouse.protocol import StreamValidator, ValidationReport
+from pilothouse.transports import Transport
+
+LINGER_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
+INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One user message, ready to be sent. Results name the `uuid` of the message that they answer."""
+
+    uuid: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of an exchange; times in seconds, None for no limit."""
+
+    timeout: float | None
+    idle_timeout: float | None
+    control_timeout: float
+    max_line_bytes: int
+
+
+class Exchange:
+    """A query under way. Create it anywhere, `run` it once in a task of its own.
+
+    Args:
+        transport: not started yet.
+        invocation: how to start the peer.
+        prompts: the user messages, all at once or as they come; none in the argv form.
+        limits: times and sizes.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        invocation: Invocation,
+        prompts: Sequence[Outgoing] | AsyncGenerator[Outgoing, None],
+        limits: Limits,
+    ) -> None:
+        self._transport = transport
+        self._invocation = invocation
+        self._prompts = prompts
+        self._limits = limits
+        self._inbox = Inbox()
+        self._link = Link(transport, self, max_line_bytes=limits.max_line_bytes, control_timeout=limits.control_timeout)
+        self._validator = StreamValidator()
+        self._background = BackgroundTasks()
+        self._scope: anyio.CancelScope | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._unanswered: list[str] = []
+        self._said_all = False
+        self._last_heard = 0.0
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._started = anyio.Event()
+        self._heard = anyio.Event()  # the first frame: from here on an interrupt reaches a turn
+        self._answered = anyio.Event()  # the last result that was asked for
+        self._finished = anyio.Event()
+        self.interrupted = False
+        self.server_info: Mapping[str, Any] = {}
+        self.result: ResultMessage | None = None
+        self.ended_plainly = False
+        self.session_id: str | None = None
+
+    # What the consumer calls.
+
+    async def start(self) -> None:
+        """Wait until the child runs.
+
+        Raises:
+            PilothouseError: it could not be started.
+        """
+        await self._started.wait()
+        if self._failure is not None and self._finished.is_set():
+            raise self._failure
+
+    @property
+    def over(self) -> bool:
+        """Whether the child is gone and everything is freed."""
+        return self._finished.is_set()
+
+    async def next_batch(self) -> tuple[list[Message], int]:
+        """The next messages and their size in bytes; none at the end. Raises what ended the exchange early."""
+        return await self._inbox.get()
+
+    def stop(self) -> None:
+        """End the exchange now, from any task of the loop. `finished` tells when everything is gone."""
+        self._stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def finished(self) -> None:
+        """Wait until the child is gone and everything is freed."""
+        await self._finished.wait()
+
+    async def interrupt(self) -> None:
+        """Stop the running turn and wait until it has ended. Returns at once when nothing runs.
+
+        Raises:
+            UsageError: the argv form has no control protocol. (R16)
+            ControlError: the peer refused.
+        """
+        if self._finished.is_set() or self._answered.is_set():
+            return
+        if self._invocation.initialize is None:
+            raise UsageError(
+                "interrupt needs the control protocol, which the argv form has not: use prompt_via='stdin'"
+            )
+        self.interrupted = True
+        self._inbox.let_pass()
+        await self._heard.wait()
+        if not self._finished.is_set():
+            await self._link.request("interrupt")
+            with anyio.move_on_after(INTERRUPT_SECONDS):
+                await self._answered.wait()
+                return
+            self.stop()
+
+    # What the reader calls.
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader should wait for the consumer. Never while an interrupt waits for the end of the turn."""
+        return self._inbox.full and not self.interrupted
+
+    async def room(self) -> None:
+        """Wait for the consumer."""
+        await self._inbox.room()
+
+    def let_pass(self) -> None:
+        """Let the reader go on in spite of the consumer."""
+        self._inbox.let_pass()
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Look at a batch on its way to the consumer."""
+        self._last_heard = anyio.current_time()
+        self._validator.track_batch(batch)
+        for message in batch:
+            if message.__class__ is not StreamEvent:
+                self._note(message)
+        self._inbox.put(batch, size)
+        if not self._heard.is_set():
+            self._heard.set()
+
+    def _note(self, message: Message) -> None:
+        if self.session_id is None and message.session_id:
+            self.session_id = message.session_id
+        if isinstance(message, SystemMessage):
+            self._background.note(message)
+        elif is_terminal(message):
+            self._note_end(message)
+
+    def _note_end(self, message: Message) -> None:
+        self.ended_plainly = True
+        if isinstance(message, ResultMessage):
+            woken = message.origin is not None and message.origin.kind == "task-notification"
+            if not woken or self.result is None:
+                self.result = message
+            if woken:
+                return  # a background task spoke; it answers none of our prompts
+            self._settle(message)
+        else:
+            self._unanswered.clear()
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if self._said_all and self.ended_plainly and not self._unanswered and not self._answered.is_set():
+            self._answered.set()
+            assert self._tasks is not None
+            self._tasks.start_soon(self._guarded, self._leave)
+
+    def _settle(self, result: ResultMessage) -> None:
+        named = {*result.user_message_uuids, result.user_message_uuid}
+        left = [uuid for uuid in self._unanswered if uuid not in named]
+        # A peer that names no prompt answers the oldest one.
+        self._unanswered = left if len(left) < len(self._unanswered) else self._unanswered[1:]
+
+    # The owner.
+
+    async def run(self) -> None:
+        """The whole life of the child, in one task."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                if not self._stopped:
+                    await self._live()
+        except Exception as error:  # noqa: BLE001 - whatever ended it belongs to the consumer, not to the loop
+            self._failure = self._failure or error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._failure is None and not self.ended_plainly and not self.interrupted:
+            who = "the query was closed" if self._stopped else "the event loop shut down"
+            self._failure = SessionClosedError(f"{who} before the result had arrived")
+        self._link.close(self._failure)
+        self._inbox.end(None if self.interrupted else self._failure)
+        for event in (self._finished, self._started, self._heard, self._answered):
+            event.set()
+
+    async def _live(self) -> None:
+        if self._limits.timeout is None:
+            await self._talk()
+            return
+        with anyio.move_on_after(self._limits.timeout) as limit:
+            await self._talk()
+        if limit.cancelled_caught and self.result is None:
+            raise timeout_error(self._limits.timeout)
+
+    async def _talk(self) -> None:
+        await self._transport.start(self._invocation)
+        try:
+            self._last_heard = anyio.current_time()
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._guarded, self._transport.serve)
+                self._tasks.start_soon(self._guarded, self._speak)
+                if self._limits.idle_timeout is not None:
+                    self._tasks.start_soon(self._guarded, self._watch_silence)
+                self._started.set()
+                await self._guarded(self._listen)
+                self._tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._transport.close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a part; its error ends the whole exchange and is raised as it is, not inside a group."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - handed to the consumer by `_talk`
+            self._failure = self._failure or error
+            assert self._tasks is not None
+            self._tasks.cancel_scope.cancel()
+
+    async def _listen(self) -> None:
+        await self._link.pump()
+        if not self.ended_plainly and not self.interrupted:
+            ending = await self._transport.ending()
+            raise exited_error(ending, self._link.connection)
+
+    async def _speak(self) -> None:
+        try:
+            opening = b""
+            if self._invocation.initialize is not None:
+                pending, opening = self._link.begin("initialize", self._invocation.initialize)
+                assert self._tasks is not None
+                self._tasks.start_soon(self._guarded, lambda: self._shake_hands(pending))
+            if isinstance(self._prompts, Sequence):
+                # The CLI reads the handshake and the prompt in order; sending both at once saves a round trip.
+                self._unanswered = [prompt.uuid for prompt in self._prompts]
+                self._said_all = True
+                await self._transport.send(opening + b"".join(prompt.data for prompt in self._prompts))
+            else:
+                await self._transport.send(opening)
+                await self._speak_on(self._prompts)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # the reader finds out how the peer ended
+        if self._invocation.initialize is None:
+            await self._transport.end_input()
+        self._leave_if_done()
+
+    async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None]) -> None:
+        async with aclosing(prompts):
+            async for prompt in prompts:
+                self._unanswered.append(prompt.uuid)
+                await self._transport.send(prompt.data)
+        self._said_all = True
+
+    async def _shake_hands(self, pending: Any) -> None:
+        try:
+            self.server_info = await self._link.answer_to(pending)
+        except PilothouseError:
+            if not self.ended_plainly:  # `--resume` of an unknown id answers with a result instead
+                raise
+
+    async def _leave(self) -> None:
+        """After the last result: end the input; the CLI finishes its background tasks and goes."""
+        await self._transport.end_input()
+        while True:
+            quiet_until = self._last_heard + LINGER_SECONDS
+            if anyio.current_time() >= quiet_until and not self._background:
+                assert self._tasks is not None
+                self._tasks.cancel_scope.cancel()
+                return
+            await anyio.sleep_until(max(quiet_until, anyio.current_time() + 0.1))
+
+    async def _watch_silence(self) -> None:
+        limit = self._limits.idle_timeout
+        assert limit is not None
+        while not self._answered.is_set():
+            if self._validator.waiting_for_tools:
+                self._last_heard = anyio.current_time()  # a tool may take its time; the limit starts after it
+            silent_until = self._last_heard + limit
+            if anyio.current_time() >= silent_until:
+                raise silence_error(limit, heard=self._heard.is_set())
+            await anyio.sleep_until(silent_until)
+
+    def report(self) -> ValidationReport:
+        """What the stream validator found. (G19-G21)."""
+        return self._validator.finish()

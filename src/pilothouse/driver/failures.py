@@ -1,0 +1,47 @@
+"""Words for the ways in which a run can end without an answer. Pure: from what is known to one typed error."""
+
+from __future__ import annotations
+
+from pilothouse.errors import CLIExitedError, QueryTimeout
+from pilothouse.protocol import Connection
+from pilothouse.transports import Ending
+
+STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
+NOISE_CHARS = 200
+
+
+def exited_error(ending: Ending, connection: Connection) -> CLIExitedError:
+    """The output ended and no result had come: say how the peer ended, and what it said last. (E68, G41)."""
+    parts = [f"{_how(ending)} before the answer was complete"]
+    if ending.detail:
+        parts.append(ending.detail)
+    stderr = [line for line in ending.stderr.splitlines() if line.strip()][-STDERR_LINES:]
+    if stderr:
+        parts.append("its standard error ends with:\n  " + "\n  ".join(stderr))
+    elif connection.noise:
+        line = bytes(connection.noise[-1])[:NOISE_CHARS].decode("utf-8", "replace")
+        parts.append(f"its last output that was not a message: {line!r}")
+    return CLIExitedError("; ".join(parts), exit_code=ending.exit_code, signal=ending.signal, stderr=ending.stderr)
+
+
+def _how(ending: Ending) -> str:
+    if ending.signal is not None:
+        return f"the CLI was ended by {ending.signal}"
+    if ending.exit_code is not None:
+        return f"the CLI exited with code {ending.exit_code}"
+    return "the CLI closed its output"
+
+
+def timeout_error(seconds: float) -> QueryTimeout:
+    """The whole query took too long. (L30, E10, G46)."""
+    return QueryTimeout(f"no result within {seconds:g} s (option timeout); the child was ended", seconds=seconds)
+
+
+def silence_error(seconds: float, *, heard: bool) -> QueryTimeout:
+    """The peer was silent for too long."""
+    phase = "since its last message" if heard else "since it was started"
+    return QueryTimeout(
+        f"the CLI said nothing for {seconds:g} s {phase} (option idle_timeout); the child was ended",
+        seconds=seconds,
+        kind="idle_timeout",
+    )

@@ -1,0 +1,189 @@
+"""One connection over one transport: moves bytes, hands messages on, and wakes those who wait for answers.
+
+Owns the reading loop and the control requests under way. Decides nothing about prompts, results or deadlines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+
+from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError
+from pilothouse.messages import Message
+from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
+from pilothouse.transports import Transport
+
+log = logging.getLogger("pilothouse.driver")
+
+WITHDRAW_SECONDS = 1.0  # to tell the peer that an answer is no longer wanted; it is a courtesy
+
+
+class Sink(Protocol):
+    """Takes messages from the reader, and says when the reader should wait."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader should wait in `room`."""
+        ...
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Take a batch that was `size` bytes on the wire."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until there is room, or `let_pass` was called."""
+        ...
+
+    def let_pass(self) -> None:
+        """Release a waiting reader."""
+        ...
+
+
+class Pending:
+    """A control request that was sent; `wait` gives the answer."""
+
+    __slots__ = ("_done", "_error", "_payload", "request_id", "subtype")
+
+    def __init__(self, request_id: str, subtype: str) -> None:
+        self.request_id = request_id
+        self.subtype = subtype
+        self._done = anyio.Event()
+        self._payload: Mapping[str, Any] = {}
+        self._error: BaseException | None = None
+
+    def settle(self, payload: Mapping[str, Any] | None = None, error: BaseException | None = None) -> None:
+        """The answer is there, or will never be."""
+        self._payload, self._error = payload or {}, error
+        self._done.set()
+
+    async def wait(self) -> Mapping[str, Any]:
+        """Wait for the answer."""
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._payload
+
+
+class Link:
+    """A connection over a transport that has been started."""
+
+    def __init__(self, transport: Transport, sink: Sink, *, max_line_bytes: int, control_timeout: float) -> None:
+        self._transport = transport
+        self._sink = sink
+        self._control_timeout = control_timeout
+        self._waiting: dict[str, Pending] = {}
+        self._closed: BaseException | None = None
+        self.connection = Connection(max_line_bytes=max_line_bytes)
+
+    async def pump(self) -> None:
+        """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
+        receive, feed, sink = self._transport.receive, self.connection.feed, self._sink
+        events = self.connection.events
+        while chunk := await receive():
+            messages = feed(chunk)
+            if events:
+                await self._route()
+            if messages:
+                sink.put(messages, len(chunk))
+            # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
+            while sink.full and not self._waiting:
+                await sink.room()
+        end = self.connection.end_output()
+        if events:
+            await self._route()
+        if end.messages:
+            sink.put(end.messages, 0)
+
+    def begin(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[Pending, bytes]:
+        """Register a control request; the caller sends the bytes and waits.
+
+        Raises:
+            PilothouseError: the error given to `close`, if the connection has ended.
+        """
+        if self._closed is not None:
+            raise self._closed
+        request_id, data = self.connection.request(subtype, body)
+        pending = self._waiting[request_id] = Pending(request_id, subtype)
+        self._sink.let_pass()
+        return pending, data
+
+    async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Ask the peer and wait for its answer. A cancelled call leaves no entry and tells the peer.
+
+        Raises:
+            ControlError: the peer refused.
+            ControlTimeout: no answer within `control_timeout` seconds.
+            PilothouseError: the connection ended first.
+        """
+        pending, data = self.begin(subtype, body)
+        try:
+            # When the peer is gone, the reader finds out how it ended and settles the request with that.
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._transport.send(data)
+            return await self.answer_to(pending)
+        finally:
+            await self._forget(pending)
+
+    async def answer_to(self, pending: Pending) -> Mapping[str, Any]:
+        """Wait for the answer to a request that was sent, for at most `control_timeout` seconds."""
+        try:
+            with anyio.fail_after(self._control_timeout):
+                return await pending.wait()
+        except TimeoutError:
+            raise ControlTimeout(
+                f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+                "(option control_timeout)",
+                subtype=pending.subtype,
+            ) from None
+        finally:
+            await self._forget(pending)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """No answer will come any more: every waiting request fails with `error`."""
+        if self._closed is None:
+            self._closed = error or SessionClosedError("the connection is closed")
+        for pending in self._waiting.values():
+            pending.settle(error=self._closed)
+        self._waiting.clear()
+
+    async def _forget(self, pending: Pending) -> None:
+        if self._waiting.pop(pending.request_id, None) is None:
+            return
+        if data := self.connection.withdraw(pending.request_id):
+            with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
+                await self._send_quietly(data)
+
+    async def _send_quietly(self, data: bytes) -> None:
+        try:
+            await self._transport.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            log.debug("the peer went away before it could be told: %r", data[:200])
+
+    async def _route(self) -> None:
+        events = self.connection.events
+        while events:
+            event = events.popleft()
+            match event:
+                case Reply(request_id=key, payload=payload):
+                    if pending := self._waiting.pop(key, None):
+                        pending.settle(payload)
+                case Refusal(request_id=key, subtype=subtype, error=text, code=code):
+                    if pending := self._waiting.pop(key, None):
+                        message = f"the CLI refused the control request {subtype!r}: {text}"
+                        pending.settle(error=ControlError(message, subtype=subtype, code=code))
+                case Inbound(request_id=key, subtype=subtype):
+                    # Nothing here answers questions of the peer; an error keeps it from waiting for ever.
+                    text = f"Unsupported control request subtype: {subtype}"
+                    await self._send_quietly(self.connection.refuse(key, text, "unsupported_request"))
+                case Withdrawn():
+                    pass
+                case Noise(line=line):
+                    log.debug("skipped a line of output that is not JSON: %r", line[:200])
+                case Oversize(size=size):
+                    log.warning("skipped a line of output of %d bytes (option max_line_bytes)", size)
+                case BadLine(error=error):
+                    log.warning("skipped a line of output: %s", error)

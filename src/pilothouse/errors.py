@@ -1,0 +1,285 @@
+"""The whole error tree. Every error that pilothouse raises on purpose is one of these.
+
+Three roots of blame, and the answer itself::
+
+    PilothouseError
+    ├── UsageError (ValueError)        the caller asked for something impossible; nothing was started
+    │   ├── OptionsError               an option: which, what was expected, what was given
+    │   └── ToolDefinitionError        a function that cannot be a tool
+    ├── PeerError                      the other side broke the protocol
+    │   ├── ProtocolError
+    │   │   ├── LineDecodeError        a line that is not JSON
+    │   │   ├── OversizeLineError      a line over `max_line_bytes`
+    │   │   ├── ControlError           the peer refused a control request (`.code`)
+    │   │   └── ControlTimeout (TimeoutError)   the peer did not answer a control request
+    │   └── MessageParseError          JSON that is no message (`.data`)
+    ├── ProcessError                   the child or the pipe failed (`.exit_code .signal .stderr`)
+    │   ├── CLINotFoundError           no `claude` to run; says how to install it
+    │   ├── CLIVersionError            a `claude` that is too old or broken
+    │   ├── CLIStartError              it could not be started
+    │   ├── CLIExitedError             it ended before the answer was complete
+    │   └── ProvisionError             a package client could not fetch a file we need
+    ├── ResultError                    the run ended, and its result says it failed (`.result .api_error_status`)
+    │   ├── AuthenticationError        401, 403, no login
+    │   ├── RateLimitError             429 (`.resets_at`)
+    │   ├── OverloadedError            529
+    │   ├── QuotaError                 usage limit or credits used up (`.resets_at`)
+    │   ├── InvalidModelError          404 on the model
+    │   ├── MaxTurnsError              `max_turns` reached
+    │   ├── BudgetError                `max_budget_usd` reached
+    │   ├── ContextOverflowError       prompt too long, request too large
+    │   ├── StructuredOutputError      no valid structured output
+    │   ├── SessionNotFoundError       resume of an id that does not exist
+    │   └── ExecutionError             everything else that failed while running
+    │       └── RefusalError           the model refused
+    ├── QueryTimeout (TimeoutError)    `timeout` or `idle_timeout` ran out
+    ├── Interrupted                    the query was interrupted on request
+    └── SessionClosedError             used after it was closed
+
+All of them pickle, and none of them carries a key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+E = TypeVar("E", bound=BaseException)
+
+
+class PilothouseError(Exception):
+    """Base of every error raised by pilothouse."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take keyword-only arguments, which plain exception pickling cannot replay.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[PilothouseError], args: tuple[Any, ...], state: dict[str, Any]) -> PilothouseError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(PilothouseError, ValueError):
+    """The caller asked for something impossible; raised before anything is started."""
+
+
+class OptionsError(UsageError):
+    """An option is unknown, of the wrong type, or does not go with another.
+
+    Args:
+        message: what is wrong and what to do.
+        option: the name of the option, if one is to blame.
+    """
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class ToolDefinitionError(UsageError):
+    """A function cannot be made into a tool."""
+
+
+class PeerError(PilothouseError):
+    """The other side broke the protocol."""
+
+
+class ProtocolError(PeerError):
+    """Bytes or envelopes that do not follow the wire protocol."""
+
+
+class LineDecodeError(ProtocolError):
+    """A line of output is not JSON. `.line` holds its beginning."""
+
+    def __init__(self, message: str, *, line: bytes = b"") -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class OversizeLineError(ProtocolError):
+    """A line of output is longer than `max_line_bytes`. `.size` is in bytes."""
+
+    def __init__(self, message: str, *, size: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+
+
+class ControlError(ProtocolError):
+    """The peer answered a control request with an error. `.code` is its `error_code`, if it sent one."""
+
+    def __init__(self, message: str, *, subtype: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.subtype = subtype
+        self.code = code
+
+
+class ControlTimeout(ProtocolError, TimeoutError):  # noqa: N818 - named by the public contract
+    """The peer did not answer a control request within `control_timeout` seconds."""
+
+    def __init__(self, message: str, *, subtype: str = "") -> None:
+        super().__init__(message)
+        self.subtype = subtype
+
+
+class MessageParseError(PeerError):
+    """JSON that cannot be read as a message. `.data` is the raw JSON value."""
+
+    def __init__(self, message: str, *, data: Any = None) -> None:
+        super().__init__(message)
+        self.data = data
+
+
+class ProcessError(PilothouseError):
+    """The child process or its pipes failed.
+
+    Args:
+        message: what happened and what to do next.
+        exit_code: exit status, if it exited by itself.
+        signal: name of the signal that killed it, such as "SIGKILL".
+        stderr: the last part of what it wrote to standard error, keys removed.
+    """
+
+    def __init__(
+        self, message: str, *, exit_code: int | None = None, signal: str | None = None, stderr: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
+        self.stderr = stderr
+
+
+class CLINotFoundError(ProcessError):
+    """There is no `claude` to run. The message lists what was tried and how to install it."""
+
+
+class CLIVersionError(ProcessError):
+    """The `claude` that was found is too old or does not run."""
+
+
+class CLIStartError(ProcessError):
+    """The child could not be started: no such directory, not executable, out of resources."""
+
+
+class CLIExitedError(ProcessError):
+    """The child ended, or stopped talking, before the answer was complete."""
+
+
+class ProvisionError(ProcessError):
+    """A package client (npm, pip) could not fetch a file that is needed, or the file is not the pinned one."""
+
+
+class ResultError(PilothouseError):
+    """The run ended and its result says that it failed.
+
+    Args:
+        message: what failed and what to do next.
+        result: the `ResultMessage`, if one arrived.
+        api_error_status: HTTP status of the API, if the API failed.
+    """
+
+    def __init__(self, message: str, *, result: Any = None, api_error_status: int | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+        self.api_error_status = api_error_status
+
+
+class AuthenticationError(ResultError):
+    """No login, a wrong key, or no permission (HTTP 401 and 403)."""
+
+
+class RateLimitError(ResultError):
+    """Too many requests (HTTP 429). `.resets_at` is a Unix time in seconds, if it is known."""
+
+    def __init__(
+        self, message: str, *, result: Any = None, api_error_status: int | None = None, resets_at: float | None = None
+    ) -> None:
+        super().__init__(message, result=result, api_error_status=api_error_status)
+        self.resets_at = resets_at
+
+
+class QuotaError(RateLimitError):
+    """A usage limit or the credits are used up; waiting a moment does not help. `.resets_at` as above."""
+
+
+class OverloadedError(ResultError):
+    """The API is overloaded (HTTP 529)."""
+
+
+class InvalidModelError(ResultError):
+    """The model does not exist or may not be used (HTTP 404)."""
+
+
+class MaxTurnsError(ResultError):
+    """The run reached `max_turns`."""
+
+
+class BudgetError(ResultError):
+    """The run reached `max_budget_usd`."""
+
+
+class ContextOverflowError(ResultError):
+    """The prompt or the request is too large for the model (HTTP 400 or 413)."""
+
+
+class StructuredOutputError(ResultError):
+    """The model gave no structured output that fits the schema."""
+
+
+class SessionNotFoundError(ResultError):
+    """There is no session with the id that was to be resumed."""
+
+
+class ExecutionError(ResultError):
+    """The run failed for another reason; the message says which."""
+
+
+class RefusalError(ExecutionError):
+    """The model refused to answer."""
+
+
+class QueryTimeout(PilothouseError, TimeoutError):  # noqa: N818 - named by the public contract
+    """`timeout` or `idle_timeout` ran out. `.seconds` is the limit, `.kind` which of the two."""
+
+    def __init__(self, message: str, *, seconds: float = 0.0, kind: str = "timeout") -> None:
+        super().__init__(message)
+        self.seconds = seconds
+        self.kind = kind
+
+
+class Interrupted(PilothouseError):  # noqa: N818 - named by the public contract
+    """The query was interrupted on request. `.result` is the `ResultMessage` that closed it."""
+
+    def __init__(self, message: str, *, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class SessionClosedError(PilothouseError):
+    """A query or session was used after it was closed."""
+
+
+def find_cause(error: BaseException, kind: type[E]) -> E | None:
+    """Find an error of `kind` in `error`, its causes, its contexts and the members of exception groups.
+
+    Args:
+        error: where to start; it is looked at first.
+        kind: the class to look for.
+
+    Returns:
+        The first match, nearest first, or None. (G40, G42, G44)
+    """
+    seen: set[int] = set()
+    queue: list[BaseException] = [error]
+    while queue:
+        current = queue.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, kind):
+            return current
+        if isinstance(current, BaseExceptionGroup):
+            queue.extend(cast("BaseExceptionGroup[BaseException]", current).exceptions)
+        queue.extend(e for e in (current.__cause__, current.__context__) if e is not None)
+    return None

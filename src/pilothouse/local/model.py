@@ -1,0 +1,305 @@
+"""`LocalModel`: starts and ends the child that serves the embedded model, and says how to point Claude Code at it.
+
+Owns the life of that child. Knows nothing of llama.cpp (see `server`) nor of how the model file is fetched (see
+`pilothouse.provision`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from pilothouse.errors import ProcessError, UsageError
+
+MODEL_NAME = "smollm2-135m-instruct"
+SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
+CONTEXT_SIZE = 8192
+"""Tokens; what the model was trained for."""
+START_TIMEOUT_S = 60.0
+"""Loading takes 1 to 3 s on an idle machine with two cores."""
+STOP_GRACE_S = 1.0
+"""The child ends within milliseconds of the end of its input; then it is killed."""
+POLL_S = 0.05
+LOG_TAIL = 2000
+"""Bytes of the child's log that go into an error."""
+
+Progress = Callable[[str, int, int | None], object]
+"""Called with a stage, the bytes done in it and, if known, the bytes it takes.
+
+The stages of `pilothouse.provision.fetch.Progress`, if the model has to be fetched, then `load`.
+"""
+
+_SERVER = str(Path(__file__).with_name("server.py"))
+
+_PLAIN_CLI = {
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "200",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DISABLE_TELEMETRY": "1",
+    # What the user may have set to reach a real model: empty counts as not set.
+    "ANTHROPIC_AUTH_TOKEN": "",
+    "ANTHROPIC_CUSTOM_HEADERS": "",
+    "CLAUDE_CODE_OAUTH_TOKEN": "",
+    "CLAUDE_CODE_USE_BEDROCK": "",
+    "CLAUDE_CODE_USE_FOUNDRY": "",
+    "CLAUDE_CODE_USE_VERTEX": "",
+    # A proxy cannot reach the loopback of this machine.
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+}
+
+
+class LocalModel:
+    """A small open model (SmolLM2-135M-Instruct, Apache-2.0) that answers the Messages API on loopback.
+
+    Real answers without a key, a login or a network, good for trying things out and for liveness checks. Its answers
+    are weak, it answers one request at a time, and it **calls no tools**: tools in a request are accepted and
+    ignored. Use it as a context manager, plain or async::
+
+        with LocalModel() as model:
+            subprocess.run([...], env={..., **model.env()})
+
+        async with LocalModel() as model:
+            await query("What is the capital of France?", **model.options())
+
+    It is served by a child process that ends with the block, and also when this process dies. The server takes
+    requests only with the key in `env()`, which is new each time. The same question gets the same answer.
+
+    Args:
+        model: a model file (GGUF) to serve; default: the embedded one, which is fetched into the cache if needed.
+        context_size: tokens of prompt and answer together.
+        start_timeout: seconds that loading may take; fetching does not count.
+        progress: told how far the start is; called in the thread that starts the model.
+
+    Raises:
+        UsageError: on entering, if the extra `pilothouse[local]` is not installed.
+        ProvisionError: on entering, if the model cannot be fetched.
+        ProcessError: on entering, if the model does not load in time.
+    """
+
+    def __init__(
+        self,
+        model: Path | str | None = None,
+        *,
+        context_size: int = CONTEXT_SIZE,
+        start_timeout: float = START_TIMEOUT_S,
+        progress: Progress | None = None,
+    ) -> None:
+        self._model = None if model is None else Path(model)
+        self._context_size = context_size
+        self._start_timeout = start_timeout
+        self._progress = progress
+        self._key = f"sk-local-{secrets.token_hex(16)}"
+        self._abandoned = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._url: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL of the Messages API, such as `http://127.0.0.1:40123`."""
+        if self._url is None:
+            raise UsageError("the local model is not running: use it inside `with LocalModel() as model:`")
+        return self._url
+
+    def env(self) -> dict[str, str]:
+        """The environment variables that point Claude Code at this model and at nothing else."""
+        return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": self._key, **_PLAIN_CLI}
+
+    def options(self) -> dict[str, Any]:
+        """Settings for pilothouse, by option name, with which Claude Code fits into this model's context."""
+        return {
+            "bare": True,
+            "env": self.env(),
+            "model": "claude-haiku-4-5",
+            "setting_sources": [],
+            "strict_mcp_config": True,
+            "system_prompt": SYSTEM_PROMPT,
+            "tools": [],
+        }
+
+    def start(self) -> None:
+        """Fetch the model if needed, and serve it. Blocking; `with` calls it."""
+        if self._child is not None:
+            raise UsageError("the local model is running already")
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise UsageError("the local model needs an extra: pip install 'pilothouse[local]'")
+        self._abandoned.clear()
+        path = self._model or self._fetched()
+        if not path.is_file():
+            raise UsageError(f"there is no model file {path}")
+        size = path.stat().st_size
+        self._report("load", 0, size)
+        try:
+            self._url = self._launch(path)
+        except BaseException:
+            self.stop()
+            raise
+        self._report("load", size, size)
+
+    def stop(self) -> None:
+        """End the child, in a second at most. Blocking and idempotent; the end of the block calls it."""
+        child, self._child, self._url = self._child, None, None
+        if child is not None:
+            _end(child)
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        failure: Exception | None = None
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._abandon_when_cancelled)
+                try:
+                    await anyio.to_thread.run_sync(self.start)
+                except Exception as error:  # noqa: BLE001 - raised below, outside the group, which would wrap it
+                    failure = error
+                group.cancel_scope.cancel()
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            self.stop()
+            raise
+        if failure is not None:
+            raise failure
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.stop)
+
+    async def _abandon_when_cancelled(self) -> None:
+        """The thread that starts the model cannot be cancelled; it looks at this flag instead."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._abandoned.set()
+
+    def _fetched(self) -> Path:
+        from pilothouse.provision.model import ensure_model
+
+        return ensure_model(self._report)
+
+    def _report(self, stage: str, done: int, total: int | None) -> None:
+        self._check_wanted()
+        if self._progress is not None:
+            self._progress(stage, done, total)
+
+    def _check_wanted(self) -> None:
+        if self._abandoned.is_set():
+            raise ProcessError("the start of the local model was cancelled")
+
+    def _launch(self, path: Path) -> str:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        settings: Mapping[str, object] = {
+            "context_size": self._context_size,
+            "key": self._key,
+            "model": str(path),
+            "name": MODEL_NAME if self._model is None else path.stem,
+        }
+        try:
+            # A session of its own: Ctrl-C is for this process, which then ends the child. -P: nothing beside the
+            # file or in the working directory may pass for a module.
+            self._child = child = subprocess.Popen(
+                [sys.executable, "-P", _SERVER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProcessError(f"the local model could not be started: {error.strerror}") from error
+        line = self._first_line(child, json.dumps(settings).encode() + b"\n")
+        if not line:
+            raise self._died(child)
+        return json.loads(line)["url"]
+
+    def _first_line(self, child: subprocess.Popen[bytes], settings: bytes) -> bytes:
+        """What the child says first; b"" if it ends before. Read in a thread, as pipes have no timeout everywhere."""
+        assert child.stdin is not None
+        assert child.stdout is not None
+        lines: list[bytes] = []
+        reader = threading.Thread(target=lambda: lines.append(_readline(child)), name="pilothouse-local", daemon=True)
+        reader.start()
+        try:
+            child.stdin.write(settings)
+            child.stdin.flush()
+            waited = 0.0
+            while reader.is_alive():
+                self._check_wanted()
+                reader.join(POLL_S)
+                waited += POLL_S
+                if waited > self._start_timeout:
+                    raise ProcessError(
+                        f"the local model did not load within {self._start_timeout:g} s", stderr=self._tail()
+                    )
+        except BrokenPipeError:
+            reader.join()
+        finally:
+            if reader.is_alive():
+                child.kill()
+                reader.join()
+        return lines[0]
+
+    def _died(self, child: subprocess.Popen[bytes]) -> ProcessError:
+        code = child.wait()
+        tail = self._tail()
+        name = None if code >= 0 else signal.Signals(-code).name
+        how = name or f"exit code {code}"
+        return ProcessError(
+            f"the local model ended while loading ({how}): {tail.splitlines()[-1] if tail else 'no message'}",
+            exit_code=code if code >= 0 else None,
+            signal=name,
+            stderr=tail,
+        )
+
+    def _tail(self) -> str:
+        assert self._log is not None
+        self._log.seek(max(0, self._log.seek(0, 2) - LOG_TAIL))
+        return self._log.read().decode("utf-8", "replace").strip()
+
+
+def _readline(child: subprocess.Popen[bytes]) -> bytes:
+    assert child.stdout is not None
+    return child.stdout.readline()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with suppress(BrokenPipeError):  # it is gone already
+        child.stdin.close()
+    try:
+        child.wait(STOP_GRACE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    finally:
+        child.stdout.close()

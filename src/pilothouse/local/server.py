@@ -1,0 +1,68 @@
+"""The program of `LocalModel`'s child: llama.cpp serving the Messages API on loopback.
+
+The only file that imports xllamacpp; it imports nothing of pilothouse, and is run as a file. It is a process
+of its own because the library has no way to stop a server, and because its log, its threads and its memory go away
+with the process.
+
+Standard input: one line of JSON with the settings; its end ends the process. Standard output: one line of JSON with
+the address, once the model answers. Standard error: the log of llama.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, BinaryIO
+
+ERRORS_ONLY = 1
+"""Verbosity of llama.cpp: what went wrong goes to standard error, nothing else."""
+SEED = 1
+THREADS = 1
+"""llama.cpp's threads spin while they wait for each other: on two busy cores, two of them took 0.5 s for a token and
+one took 0.01 s. One is fast enough for a model of this size."""
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    answer = _take_stdout()
+    server = _serve(settings)
+    answer.write(json.dumps({"url": server.listening_address}).encode() + b"\n")
+    answer.close()
+    sys.stdin.buffer.read()
+    # Native threads may be busy with an answer; nothing here needs an orderly end.
+    os._exit(0)
+
+
+def _take_stdout() -> BinaryIO:
+    """Keep standard output for the answer alone: what native code prints goes to the log."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(kept, "wb")
+
+
+def _serve(settings: dict[str, Any]) -> Any:
+    import xllamacpp  # pyright: ignore[reportMissingTypeStubs] - the extra [local]
+
+    native: Any = xllamacpp
+    params = native.CommonParams()
+    params.model.path = settings["model"]
+    params.model_alias = {settings["name"]}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.api_keys = [settings["key"]]
+    params.n_ctx = settings["context_size"]
+    # One request at a time, and always the likeliest token, whatever temperature is asked for: the same question
+    # gets the same answer.
+    params.n_parallel = 1
+    params.sampling.top_k = 1
+    params.sampling.seed = SEED
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = THREADS
+    params.verbosity = ERRORS_ONLY
+    params.ui = params.endpoint_slots = params.endpoint_props = False
+    return native.Server(params)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What every message has: its raw line, its ids, equality by meaning, a short repr, a way back to JSON.
+
+Owns the base classes of messages, and of things the wire may hold that this version does not know. Knows no concrete
+message and does not decode lines into messages.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from pilothouse.messages.jsonline import load_line
+
+# The wire name of the field that holds the raw line. Whatever a peer sends under it is overwritten by the decoder.
+RAW_KEY = "<raw line>"
+_SHOWN_TEXT = 60
+_SHOWN_ITEMS = 3
+
+Number = int | float
+
+if TYPE_CHECKING:
+    RawLine = bytes
+else:
+    # A peer that sends the key of the raw line must not fail the strict decoder, whatever it sends.
+    RawLine = Any
+
+
+class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Base of everything that the peer says outside the control protocol.
+
+    Messages are immutable. `==` compares class and known fields, never the raw line. They pickle and copy.
+
+    Attributes:
+        raw_line: the line as it came, so that nothing is lost that this version does not know; b"" if built by hand.
+        session_id: the conversation it belongs to.
+        uuid: its own id.
+    """
+
+    # Fields that are written even when they hold their default, because readers of the wire expect the key.
+    always_sent: ClassVar[tuple[str, ...]] = ()
+    # What repr shows; () stands for every field that differs from its default.
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    raw_line: RawLine = field(default=b"", name=RAW_KEY)
+    session_id: str | None = None
+    uuid: str | None = None
+
+    @property
+    def type(self) -> str:
+        """The wire type, such as "assistant"."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The whole message as a dict, unknown fields included; a new one on each access, decoded from the line."""
+        return load_line(self.raw_line) if self.raw_line else fields_to_dict(self)
+
+    def replace(self, **changes: Any) -> "Message":
+        """A copy with other field values and without the raw line, which would no longer tell the truth."""
+        return msgspec.structs.replace(self, **{"raw_line": b"", **changes})
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Message) or self.__class__ is not other.__class__:
+            return NotImplemented
+        return all(_same(getattr(self, name), getattr(other, name)) for name in self._meaning())
+
+    # msgspec brings its own, which would compare the raw lines.
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __repr__(self) -> str:
+        return brief(self, self.shown or tuple(name for name in self._meaning() if self._is_set(name)))
+
+    @classmethod
+    def _meaning(cls) -> tuple[str, ...]:
+        return tuple(name for name in cls.__struct_fields__ if name != "raw_line")
+
+    def _is_set(self, name: str) -> bool:
+        return name not in _ALWAYS_HIDDEN and getattr(self, name) not in _EMPTY
+
+
+_ALWAYS_HIDDEN = frozenset({"raw_line", "uuid"})
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, (), False)
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left is right or left == right
+
+
+class Unknown:
+    """Something on the wire that this version does not know, or that lacks what its type requires. Nothing is dropped.
+
+    Attributes:
+        type: its wire type; "" if it has none.
+        data: the JSON value as it came.
+    """
+
+    __slots__ = ("data", "type")
+    __match_args__ = ("type", "data")
+
+    def __init__(self, type: str, data: Any) -> None:  # noqa: A002 - the wire calls it so
+        self.type = type
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Unknown) or self.__class__ is not other.__class__:
+            return NotImplemented
+        return self.type == other.type and _same(self.data, other.data)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - its data is mutable
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.type!r}, {brief_value(self.data)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.type, self.data)
+
+
+class Part(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Base of the structs inside messages that carry a wire `type` of their own: blocks, events, deltas."""
+
+    @property
+    def type(self) -> str:
+        """The wire type, such as "text" or "content_block_delta"."""
+        return str(self.__struct_config__.tag)
+
+    def __repr__(self) -> str:
+        return brief(self, tuple(n for n in self.__struct_fields__ if getattr(self, n) is not None))
+
+
+def fields_to_dict(message: Message) -> dict[str, Any]:
+    """Build the wire form of a message from its fields alone; unknown fields of its raw line are not in it."""
+    data = cast("dict[str, Any]", to_json_values(message))
+    data.pop(RAW_KEY, None)
+    data["type"] = message.type
+    wire_names = dict(zip(message.__struct_fields__, message.__struct_encode_fields__, strict=True))
+    for name in message.always_sent:
+        data.setdefault(wire_names[name], to_json_values(getattr(message, name)))
+    return data
+
+
+def to_json_values(value: Any) -> Any:
+    """Turn structs and unknown parts into plain dicts and lists."""
+    return msgspec.to_builtins(value, enc_hook=_unknown_to_json)
+
+
+def _unknown_to_json(value: Any) -> Any:
+    if isinstance(value, Unknown):
+        return value.data
+    raise TypeError(f"{type(value).__name__} is not part of a message")
+
+
+def brief(value: Any, names: tuple[str, ...]) -> str:
+    """A repr in one readable line, whatever the size of the value."""
+    inside = ", ".join(f"{name}={brief_value(getattr(value, name))}" for name in names)
+    return f"{type(value).__name__}({inside})"
+
+
+def brief_value(value: Any) -> str:
+    """The repr of a field value, cut to a readable length."""
+    if isinstance(value, str | bytes) and len(value) > _SHOWN_TEXT:
+        return f"{value[:_SHOWN_TEXT]!r}…"
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        shown = [brief_value(item) for item in items[:_SHOWN_ITEMS]]
+        return f"[{', '.join(shown + [f'… {len(items)} in all'] * (len(items) > _SHOWN_ITEMS))}]"
+    if isinstance(value, dict):
+        pairs = cast("list[tuple[Any, Any]]", list(value.items())) if len(value) <= _SHOWN_ITEMS else None  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        if pairs is None:
+            return f"{{… {len(cast('dict[Any, Any]', value))} keys}}"
+        return "{" + ", ".join(f"{key!r}: {brief_value(item)}" for key, item in pairs) + "}"
+    return repr(value)

@@ -1,0 +1,223 @@
+"""Lines in, messages out, and back: the one place that knows every message class.
+
+Owns the strict single-pass decoder, the table of types, and the way down to the lenient path. Knows no I/O and no
+control protocol: its envelopes are handed in and decoded by the same union in the same pass.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from typing import Any, Union, cast
+
+import msgspec
+
+from pilothouse.errors import LineDecodeError, MessageParseError
+from pilothouse.messages import notices
+from pilothouse.messages.activity import SYSTEM_TYPES
+from pilothouse.messages.base import Message, fields_to_dict
+from pilothouse.messages.conversation import AssistantMessage, ResultMessage, StreamEvent, UserMessage
+from pilothouse.messages.jsonline import HEAD, dump_line, load_line
+from pilothouse.messages.lenient import FORMS, Unfit, fit_struct
+from pilothouse.messages.system import SystemMessage
+
+_CLASSES: tuple[type[Message], ...] = (
+    AssistantMessage,
+    ResultMessage,
+    StreamEvent,
+    SystemMessage,
+    UserMessage,
+    notices.ActiveGoalMessage,
+    notices.AuthStatusMessage,
+    notices.CommandLifecycleMessage,
+    notices.ConversationResetMessage,
+    notices.DoneMessage,
+    notices.KeepAliveMessage,
+    notices.PromptSuggestionMessage,
+    notices.RateLimitEvent,
+    notices.ToolProgressMessage,
+    notices.ToolUseSummaryMessage,
+    notices.TranscriptMirrorMessage,
+)
+
+# type -> class; what is not in it decodes as UnknownMessage.
+MESSAGE_TYPES: dict[str, type[Message]] = {str(cls.__struct_config__.tag): cls for cls in _CLASSES}
+
+# What the strict decoder raises for a line that the lenient path may still read. All of msgspec's errors, and those
+# of bad UTF-8, are ValueErrors.
+_STRICT_FAILURES = (ValueError, RecursionError)
+_attach = msgspec.structs.force_setattr
+
+
+class FrameDecoder:
+    """Decodes lines of the wire into messages, and into the envelopes handed in. (L27, L35, G5, G36, R33, E50)
+
+    Args:
+        extra: structs tagged by `type` that share the wire with the messages, such as control requests. Where one has
+            the type of a message, it takes its place.
+    """
+
+    def __init__(self, extra: Iterable[type[msgspec.Struct]] = ()) -> None:
+        extras = {str(cls.__struct_config__.tag): cls for cls in extra}
+        self._types: dict[str, type[msgspec.Struct]] = {**MESSAGE_TYPES, **extras}
+        self._strict: Callable[[bytes], Any] = msgspec.json.Decoder(Union[tuple(self._types.values())]).decode  # noqa: UP007
+        self._second: dict[type, Callable[[Any, bytes], Any]] = {
+            SystemMessage: self._by_subtype,
+            ResultMessage: self._by_content,
+        }
+
+    def decode(self, line: bytes) -> Any:
+        """Decode one line.
+
+        Args:
+            line: one JSON object; a newline at its end does no harm.
+
+        Returns:
+            A `Message`, or one of the extra structs.
+
+        Raises:
+            LineDecodeError: the line is not JSON, or nested too deeply to read.
+            MessageParseError: it is JSON, but not an object with a string `type`. (G43)
+        """
+        try:
+            message = self._strict(line)
+        except _STRICT_FAILURES:
+            return self._decode_leniently(line)
+        try:
+            _attach(message, "raw_line", line)
+        except AttributeError:
+            return message
+        second = self._second.get(message.__class__)
+        return message if second is None else second(message, line)
+
+    def decode_lines(self, lines: Iterable[bytes]) -> list[Any]:
+        """Decode many lines in one go.
+
+        Returns:
+            One item for each line, in order: what `decode` would return, or the error it would raise.
+        """
+        strict, attach, second_of = self._strict, _attach, self._second.get
+        decoded: list[Any] = []
+        append = decoded.append
+        remaining = iter(lines)
+        line = b""
+        while True:
+            try:
+                # The loop is inside the `try`, and is entered again after a line that needs the lenient path.
+                for line in remaining:
+                    message = strict(line)
+                    try:
+                        attach(message, "raw_line", line)
+                    except AttributeError:
+                        append(message)
+                        continue
+                    second = second_of(message.__class__)
+                    append(message if second is None else second(message, line))
+            except _STRICT_FAILURES:
+                append(self._decode_or_error(line))
+            else:
+                return decoded
+
+    def _decode_or_error(self, line: bytes) -> Any:
+        try:
+            return self._decode_leniently(line)
+        except (LineDecodeError, MessageParseError) as error:
+            return error
+
+    def _by_subtype(self, message: SystemMessage, line: bytes) -> Any:
+        cls = SYSTEM_TYPES.get(message.subtype)
+        if cls is None:
+            return message
+        try:
+            precise = _subtype_decoder(cls)(line)
+        except _STRICT_FAILURES:
+            return self._decode_leniently(line)
+        _attach(precise, "raw_line", line)
+        return precise
+
+    def _by_content(self, message: ResultMessage, line: bytes) -> Any:
+        # Cheap test first: hardly any real result contains these, and the lenient path looks properly.
+        if b'"output"' in line and b'"tool_use_id"' in line:
+            return self._decode_leniently(line)
+        return message
+
+    def _decode_leniently(self, line: bytes) -> Any:
+        data = load_line(line)
+        if not isinstance(data, dict):
+            raise MessageParseError("a line of output is JSON but not an object", data=data)
+        fields = cast("dict[str, Any]", data)
+        kind = fields.get("type")
+        if not isinstance(kind, str):
+            raise MessageParseError("a line of output has no string `type`", data=fields)
+        try:
+            message = self._fit_message(kind, fields)
+        except (Unfit, RecursionError) as error:
+            raise MessageParseError(f"a line of type {kind[:HEAD]!r} cannot be read", data=fields) from error
+        with suppress(AttributeError):
+            _attach(message, "raw_line", line)
+        return message
+
+    def _fit_message(self, kind: str, fields: dict[str, Any]) -> Any:
+        form = FORMS.get(kind)
+        if form is not None:
+            fields = form(fields)
+        cls = self._types.get(fields["type"])
+        if cls is None:
+            return notices.UnknownMessage(kind=kind, session_id=_text(fields, "session_id"), uuid=_text(fields, "uuid"))
+        if cls is SystemMessage:
+            cls = SYSTEM_TYPES.get(_text(fields, "subtype") or "", SystemMessage)
+        return fit_struct(cls, fields)
+
+
+def _text(fields: dict[str, Any], key: str) -> str | None:
+    value = fields.get(key)
+    return value if isinstance(value, str) else None
+
+
+@cache
+def _subtype_decoder(cls: type[SystemMessage]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(cls).decode
+
+
+@cache
+def _default_decoder() -> FrameDecoder:
+    return FrameDecoder()
+
+
+def decode(line: bytes) -> Message:
+    """Decode one line into a message. Control envelopes come out as `UnknownMessage`; see `FrameDecoder`.
+
+    Raises:
+        LineDecodeError: the line is not JSON.
+        MessageParseError: it is JSON, but no message.
+    """
+    return _default_decoder().decode(line)
+
+
+def from_dict(data: dict[str, Any]) -> Message:
+    """Turn a wire object into a message; the same as decoding its line.
+
+    Raises:
+        MessageParseError: it cannot be written as JSON, or is no message.
+    """
+    return decode(dump_line(data))
+
+
+def encode(message: Message) -> bytes:
+    """Write a message as one JSON line, without the newline.
+
+    The raw line is used if there is one, so that fields unknown to this version survive; else the fields are written.
+    """
+    raw = message.raw_line
+    if not raw:
+        return dump_line(fields_to_dict(message))
+    return dump_line(load_line(raw)) if b"\n" in (line := raw.strip()) else line
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """The wire form of a message as a new dict: of its raw line if there is one, else of its fields."""
+    return message.raw
+
+
+def is_terminal(message: object) -> bool:
+    """Whether a message ends a turn: a result, or the `done` of a mock stream. (E55)"""
+    return isinstance(message, ResultMessage | notices.DoneMessage)

@@ -1,0 +1,80 @@
+"""Which values of an environment are secret, and their removal from text. Pure: knows names and values, no I/O."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
+
+MASK = "[redacted]"
+SHORTEST = 6
+"""Characters. Anything shorter is hardly a key, and masking it would make ordinary text unreadable."""
+
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|CUSTOM_HEADERS"
+    r"|(^|_)(AUTH|PAT|PWD)$|APIKEY|(^|_)KEYS?(_|$)|KEY$"
+)
+_NO_SECRET_NAME = re.compile(r"^(OLD)?PWD$|_PATH$|_FILE$|_SOCK$|_TTL|_MS$|_URL$|_URI$")
+_COUNT_NAME = re.compile(r"TOKENS|_MAX|^MAX_")
+_ORDINARY_VALUES = frozenset({"disabled", "enabled", "default"})
+
+
+def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The secret values of an environment, longest first. (E76)
+
+    A value is secret if its variable is named like a key, a token, a password, a credential or a list of headers; or
+    if it is the password inside a URL, whatever the name.
+
+    Args:
+        env: names and values.
+    """
+    found: set[str] = set()
+    for name, value in env.items():
+        found.update(v for v in _secrets_in(name.upper(), value) if len(v) >= SHORTEST)
+    return tuple(sorted(found, key=lambda v: (-len(v), v)))
+
+
+def _secrets_in(name: str, value: str) -> Iterator[str]:
+    if "://" in value and "@" in value:
+        yield from _url_password(value)
+    if not _SECRET_NAME.search(name) or _NO_SECRET_NAME.search(name) or value.lower() in _ORDINARY_VALUES:
+        return
+    if _COUNT_NAME.search(name) and value.isdigit():  # MAX_THINKING_TOKENS and the like are limits
+        return
+    yield value
+    if name.endswith("HEADERS"):  # a header line may be printed without its name
+        yield from (line.partition(":")[2].strip() for line in value.splitlines())
+
+
+def _url_password(value: str) -> Iterator[str]:
+    try:
+        password = urlsplit(value).password
+    except ValueError:
+        return
+    if password:
+        yield password
+
+
+class Redactor:
+    """Replaces secret values in text.
+
+    Args:
+        values: the secrets. Values of several lines are looked for line by line, because text arrives in lines.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        parts = {form for value in values for line in value.splitlines() for form in _forms(line)}
+        kept = sorted((p for p in parts if len(p) >= SHORTEST), key=lambda p: (-len(p), p))
+        self.longest = len(kept[0]) if kept else 0
+        self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
+
+    def redact(self, text: str) -> str:
+        """`text` with every secret replaced by `MASK`."""
+        return self._pattern.sub(MASK, text) if self._pattern else text
+
+
+def _forms(line: str) -> tuple[str, str]:
+    # As it is, and as it stands inside a JSON string: errors are often printed as JSON.
+    line = line.strip()
+    return line, json.dumps(line)[1:-1]

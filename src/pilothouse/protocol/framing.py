@@ -1,0 +1,130 @@
+r"""Bytes to lines: splits the peer's output on ``\n`` and bounds what one line may cost.
+
+Owns line boundaries and the length limit. Must not know JSON, messages or control frames.
+
+Rules:
+
+- Only the byte ``\n`` ends a line. U+2028, U+2029, U+0085 and a lone ``\r`` are content; one ``\r`` before the ``\n``
+  belongs to the line end.
+- The lines do not depend on how the input is cut into chunks, and the work is linear in the input.
+- A line over the limit costs no more memory than the limit: it is dropped while it streams and reported once, when it
+  ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+DEFAULT_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+HEAD_BYTES: Final = 400
+"""How much of a dropped line is kept to recognise it by."""
+
+_FOLD_PARTS: Final = 4096
+"""Held chunks are joined into one block at this count, so that tiny chunks do not cost an object each. It is large
+enough that chunks of a usual pipe size reach the default limit without being joined twice."""
+
+
+class OversizeLine(NamedTuple):
+    """A line that was dropped. `place` is where it belongs among the lines returned by the same call."""
+
+    place: int
+    size: int
+    head: bytes
+
+
+class LineFramer:
+    """Splits a byte stream into lines. (E54, R30)
+
+    Args:
+        max_line_bytes: longest line that is kept, in bytes without its line end; default 64 MiB. (G31, G32)
+
+    Attributes:
+        oversize: dropped lines that ended during the last `feed` or `flush`, in order; replaced by the next call.
+    """
+
+    __slots__ = ("_blocks", "_head", "_held", "_max", "_parts", "_pending_cr", "oversize")
+
+    def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
+        self._max = max_line_bytes
+        self._blocks: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._head: bytes | None = None
+        self._pending_cr = False
+        self.oversize: list[OversizeLine] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        r"""Take the next bytes.
+
+        Args:
+            chunk: bytes of any length, cut anywhere.
+
+        Returns:
+            The lines that are complete now, in order, without their line ends.
+        """
+        if self.oversize:
+            self.oversize = []
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        if lines:
+            strip_from = 0 if b"\r" in chunk or self._pending_cr else len(lines)
+            if self._held:
+                self._finish_held(lines)
+            if len(chunk) > self._max:
+                lines = self._drop_long(lines)
+            for i in range(strip_from, len(lines)):
+                lines[i] = lines[i].removesuffix(b"\r")
+        if tail:
+            self._hold(tail)
+        return lines
+
+    def flush(self) -> bytes:
+        """End the stream.
+
+        Returns:
+            The last line, which had no line end; b"" if there is none. The framer is empty afterwards.
+        """
+        self.oversize = []
+        last = [b""]
+        self._finish_held(last)
+        return last[0].removesuffix(b"\r") if last else b""
+
+    def _hold(self, tail: bytes) -> None:
+        self._held += len(tail)
+        self._pending_cr = tail.endswith(b"\r")
+        if self._head is not None:
+            return
+        self._parts.append(tail)
+        if self._held > self._max:
+            self._head = self._take()[:HEAD_BYTES]
+        elif len(self._parts) >= _FOLD_PARTS:
+            self._blocks.append(b"".join(self._parts))
+            self._parts.clear()
+
+    def _take(self) -> bytes:
+        self._blocks.extend(self._parts)
+        whole = b"".join(self._blocks)
+        self._blocks.clear()
+        self._parts.clear()
+        return whole
+
+    def _finish_held(self, lines: list[bytes]) -> None:
+        """Complete the held line with `lines[0]`, in place; removes it when it is too long."""
+        size = self._held + len(lines[0])
+        if size <= self._max:
+            self._parts.append(lines[0])
+            lines[0] = self._take()
+        else:
+            head = self._head if self._head is not None else self._take() + lines[0][:HEAD_BYTES]
+            self.oversize.append(OversizeLine(0, size, head[:HEAD_BYTES]))
+            del lines[0]
+        self._held, self._head, self._pending_cr = 0, None, False
+
+    def _drop_long(self, lines: list[bytes]) -> list[bytes]:
+        kept: list[bytes] = []
+        for line in lines:
+            if len(line) <= self._max:
+                kept.append(line)
+            else:
+                self.oversize.append(OversizeLine(len(kept), len(line), line[:HEAD_BYTES]))
+        return kept

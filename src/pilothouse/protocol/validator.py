@@ -1,0 +1,306 @@
+"""Does the stream make sense? Pairs tool uses with their results and looks for the end of the run.
+
+Owns what counts as a fault of a message stream and what does not. Must not know connections, I/O or what to do about a
+fault.
+
+Not faults, because the CLI does so when nothing is wrong:
+
+- Tool uses that the host runs itself: the turn ends `tool_deferred`, and their results may never appear in the output.
+- Tool uses that an interrupt, a limit or a failed run left without a result, or that were in an aborted or retracted
+  assistant message.
+- Messages that are sent again: replayed and historical ones, and the same assistant message under the same uuid.
+- Frames of sub-agents, in between those of the main thread or after its result: ids are unique across threads.
+
+Memory is bounded: finished tool ids are forgotten oldest first, and findings are counted past the first few.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from pilothouse.messages import (
+    AssistantMessage,
+    DoneMessage,
+    Message,
+    ResultMessage,
+    UnknownMessage,
+    UserMessage,
+)
+
+_REMEMBERED_TOOLS: Final = 10_000
+"""How many tool ids are kept of each kind, open and settled."""
+
+_LISTED_FAULTS: Final = 100
+_LISTED_TYPES: Final = 100
+
+
+class FaultKind(StrEnum):
+    """What is wrong."""
+
+    NO_RESULT = "no result message"
+    USE_WITHOUT_RESULT = "tool use without tool result"
+    RESULT_WITHOUT_USE = "tool result without tool use"
+    DUPLICATE_USE = "tool use id used twice"
+    DUPLICATE_RESULT = "second tool result for one tool use"
+
+
+class Fault(NamedTuple):
+    """One finding. `parent_tool_use_id` is set for those of sub-agents."""
+
+    kind: FaultKind
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    parent_tool_use_id: str | None = None
+
+    def __str__(self) -> str:
+        name = f" ({self.tool_name})" if self.tool_name else ""
+        return f"{self.kind.value}: {self.tool_use_id}{name}" if self.tool_use_id else self.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """What a stream held and what was wrong with it. (G19, G20, G21)
+
+    Attributes:
+        faults: what was found, the first hundred, in order of discovery.
+        fault_count: how many there were in all.
+        messages: how many messages of each wire type.
+        results: how many result messages.
+        errors: how many of them said that the run failed.
+        tools_requested: tool uses seen.
+        tools_received: tool results that belong to one of them.
+        tools_pending: ids of tool uses without a result.
+        tools_unmatched: tool results without a tool use.
+        tools_deferred: tool uses left to the host.
+        tools_abandoned: tool uses that an interrupt, a limit, a failure or a retraction left without a result.
+    """
+
+    faults: tuple[Fault, ...]
+    fault_count: int
+    messages: Mapping[str, int]
+    results: int
+    errors: int
+    tools_requested: int
+    tools_received: int
+    tools_pending: tuple[str, ...]
+    tools_unmatched: int
+    tools_deferred: int
+    tools_abandoned: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.fault_count
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"valid stream of {sum(self.messages.values())} messages"
+        shown = "; ".join(str(fault) for fault in self.faults[:3])
+        more = f"; and {self.fault_count - 3} more" if self.fault_count > 3 else ""
+        return f"{self.fault_count} faults: {shown}{more}"
+
+
+class _Use(NamedTuple):
+    tool_use_id: str
+    tool_name: str
+    parent: str | None
+    message: str | None
+
+
+class _Settled(NamedTuple):
+    """A tool use that is no longer waited for: uuids of the messages that asked and answered; None: not answered."""
+
+    message: str | None
+    answer: str | None
+
+
+@dataclass(slots=True)
+class _Tally:
+    requested: int = 0
+    received: int = 0
+    unmatched: int = 0
+    deferred: int = 0
+    abandoned: int = 0
+    results: int = 0
+    errors: int = 0
+    faults: int = 0
+    ended: bool = False
+
+
+class StreamValidator:
+    """Watches the messages of one stream. (G19)
+
+    Args:
+        resumed: the stream continues an earlier one, so a tool result may answer a tool use that came before it.
+    """
+
+    def __init__(self, *, resumed: bool = False) -> None:
+        self._resumed = resumed
+        self._open: dict[str, _Use] = {}
+        self._settled: dict[str, _Settled] = {}
+        self._faults: list[Fault] = []
+        self._tally = _Tally()
+        self._classes: Counter[type[Message]] = Counter()
+        self._unknown_types: Counter[str] = Counter()
+        # Classes that are not in it are only counted, so a stream event costs one look-up.
+        self._routes: dict[type[Message], Callable[[Any], None]] = {
+            AssistantMessage: self._on_assistant,
+            DoneMessage: self._on_done,
+            ResultMessage: self._on_result,
+            UnknownMessage: self._on_unknown,
+            UserMessage: self._on_user,
+        }
+
+    @property
+    def waiting_for_tools(self) -> bool:
+        """Whether a tool use has no result yet: a tool runs, or waits for permission."""
+        return bool(self._open)
+
+    def track(self, message: Message) -> None:
+        """Take the next message."""
+        cls = message.__class__
+        self._classes[cls] += 1
+        route = self._routes.get(cls)
+        if route is not None:
+            route(message)
+
+    def track_batch(self, messages: Sequence[Message]) -> None:
+        """Take the next messages, in order; the same as `track` for each, and cheaper."""
+        self._classes.update(map(type, messages))
+        if self._routes.keys().isdisjoint(map(type, messages)):
+            return
+        route_of = self._routes.get
+        for message in messages:
+            route = route_of(message.__class__)
+            if route is not None:
+                route(message)
+
+    def finish(self) -> ValidationReport:
+        """What has been seen so far, taken as the whole stream. Changes nothing, so it may be asked at any time."""
+        tally = self._tally
+        last = [Fault(FaultKind.USE_WITHOUT_RESULT, u.tool_use_id, u.tool_name, u.parent) for u in self._open.values()]
+        if not tally.ended:
+            last.append(Fault(FaultKind.NO_RESULT))
+        return ValidationReport(
+            faults=(*self._faults, *last)[:_LISTED_FAULTS],
+            fault_count=tally.faults + len(last),
+            messages=self._messages_by_type(),
+            results=tally.results,
+            errors=tally.errors,
+            tools_requested=tally.requested,
+            tools_received=tally.received,
+            tools_pending=tuple(self._open),
+            tools_unmatched=tally.unmatched,
+            tools_deferred=tally.deferred,
+            tools_abandoned=tally.abandoned,
+        )
+
+    def _messages_by_type(self) -> dict[str, int]:
+        counts = Counter(self._unknown_types)
+        for cls, count in self._classes.items():
+            if cls is not UnknownMessage:
+                counts[str(cls.__struct_config__.tag)] += count
+        return dict(counts)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def _on_assistant(self, message: AssistantMessage) -> None:
+        if message.supersedes:
+            self._retract(message.supersedes)
+        here: set[str] = set()
+        for block in message.tool_uses:
+            tool_use_id = block.id
+            earlier = self._open.get(tool_use_id) or self._settled.get(tool_use_id)
+            sent_again = tool_use_id not in here and earlier is not None and _same_uuid(earlier.message, message.uuid)
+            here.add(tool_use_id)
+            if sent_again or message.historical:
+                continue
+            self._tally.requested += 1
+            use = _Use(tool_use_id, block.name, message.parent_tool_use_id, message.uuid)
+            if earlier is not None:
+                self._report(Fault(FaultKind.DUPLICATE_USE, tool_use_id, use.tool_name, use.parent))
+            elif message.aborted:
+                self._tally.abandoned += 1
+                self._settle(use, None)
+            else:
+                self._ask(use)
+
+    def _on_user(self, message: UserMessage) -> None:
+        if message.retracted_message_uuids:
+            self._retract(message.retracted_message_uuids)
+        for block in message.tool_results:
+            tool_use_id = block.tool_use_id
+            use = self._open.pop(tool_use_id, None)
+            settled = self._settled.get(tool_use_id)
+            kind: FaultKind | None = None
+            if use is not None:
+                self._tally.received += 1
+                self._settle(use, message.uuid or "")
+            elif settled is None:
+                kind = None if self._resumed else FaultKind.RESULT_WITHOUT_USE
+            elif settled.answer is None:
+                self._tally.received += 1
+                self._settled[tool_use_id] = settled._replace(answer=message.uuid or "")
+            elif not _same_uuid(settled.answer, message.uuid):
+                kind = FaultKind.DUPLICATE_RESULT
+            if kind is None or message.is_replay or message.historical:
+                continue
+            self._tally.unmatched += kind is FaultKind.RESULT_WITHOUT_USE
+            self._report(Fault(kind, tool_use_id, None, message.parent_tool_use_id))
+
+    def _on_result(self, message: ResultMessage) -> None:
+        tally = self._tally
+        tally.ended = True
+        tally.results += 1
+        tally.errors += message.is_error
+        if message.terminal_reason == "tool_deferred":
+            tally.deferred += self._let_go(lambda use: use.parent is None)
+        elif message.is_error or message.subtype != "success" or message.terminal_reason not in (None, "completed"):
+            tally.abandoned += self._let_go(lambda _: True)
+
+    def _on_done(self, _: DoneMessage) -> None:
+        self._tally.ended = True
+
+    def _on_unknown(self, message: UnknownMessage) -> None:
+        kind = message.type
+        known = kind in self._unknown_types or len(self._unknown_types) < _LISTED_TYPES
+        self._unknown_types[kind if known else "(other)"] += 1
+
+    # -- the books -------------------------------------------------------------------------------------------------
+
+    def _ask(self, use: _Use) -> None:
+        self._open[use.tool_use_id] = use
+        if len(self._open) > _REMEMBERED_TOOLS:
+            oldest = self._open.pop(next(iter(self._open)))
+            self._report(Fault(FaultKind.USE_WITHOUT_RESULT, oldest.tool_use_id, oldest.tool_name, oldest.parent))
+            self._settle(oldest, None)
+
+    def _settle(self, use: _Use, answer: str | None) -> None:
+        self._settled[use.tool_use_id] = _Settled(use.message, answer)
+        if len(self._settled) > _REMEMBERED_TOOLS:
+            del self._settled[next(iter(self._settled))]
+
+    def _let_go(self, which: Callable[[_Use], bool]) -> int:
+        """Stop waiting for some of the open tool uses; how many."""
+        chosen = [use for use in self._open.values() if which(use)]
+        for use in chosen:
+            del self._open[use.tool_use_id]
+            self._settle(use, None)
+        return len(chosen)
+
+    def _retract(self, uuids: Sequence[str]) -> None:
+        taken_back = frozenset(uuids)
+        self._tally.abandoned += self._let_go(lambda use: use.message in taken_back)
+
+    def _report(self, fault: Fault) -> None:
+        self._tally.faults += 1
+        if len(self._faults) < _LISTED_FAULTS:
+            self._faults.append(fault)
+
+
+def _same_uuid(one: str | None, other: str | None) -> bool:
+    return bool(one) and one == other

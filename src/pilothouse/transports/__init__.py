@@ -1,0 +1,9 @@
+"""Ways to reach a peer that speaks the wire."""
+
+from pilothouse.transports.base import Ending as Ending
+from pilothouse.transports.base import Health as Health
+from pilothouse.transports.base import HealthState as HealthState
+from pilothouse.transports.base import Transport as Transport
+from pilothouse.transports.cli import CliTransport as CliTransport
+from pilothouse.transports.memory import MemoryPeer as MemoryPeer
+from pilothouse.transports.memory import MemoryTransport as MemoryTransport

@@ -1,0 +1,75 @@
+"""The seam: a duplex stream of wire bytes to one peer, and how that peer ended.
+
+Owns the contract that every transport keeps (`pilothouse.testing` has the suite for it). Knows nothing of JSON,
+messages or queries.
+
+Life of a transport, in this order; a second `start` is an error, `close` may come at any time and more than once::
+
+    start(invocation) → [ serve() ‖ send()* ‖ receive()* ] → end_input() → receive() == b"" → ending() → close()
+
+Errors: `send` after the peer went away raises `anyio.BrokenResourceError`; `send` or `receive` after `close` raises
+`anyio.ClosedResourceError`; `start` raises a `ProcessError` (or, for remote peers, another `PilothouseError`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from pilothouse.options import Invocation
+
+HealthState = Literal["healthy", "degraded", "unhealthy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the peer can be talked to. `reason` says why not. (E33)"""
+
+    state: HealthState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the peer ended: exit code or signal name, the tail of its stderr (keys removed), a hint in words."""
+
+    exit_code: int | None = None
+    signal: str | None = None
+    stderr: str = ""
+    detail: str = ""
+
+
+class Transport(ABC):
+    """A duplex stream of wire bytes to one peer. One instance serves one connection. (R37, E32)"""
+
+    @abstractmethod
+    async def start(self, invocation: Invocation) -> None:
+        """Reach the peer. When it raises, nothing is left behind."""
+
+    async def serve(self) -> None:  # noqa: B027 - most transports have nothing to do beside the stream
+        """Work beside the stream (drain stderr, send heartbeats) until cancelled. Run once, by the driver."""
+
+    @abstractmethod
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`, in order with other calls. Concurrent calls never interleave their bytes."""
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """The next bytes from the peer, at most a few hundred KiB; b"" once its output has ended, and ever after."""
+
+    @abstractmethod
+    async def end_input(self) -> None:
+        """Tell the peer that nothing more will be sent. Idempotent."""
+
+    async def ending(self) -> Ending:
+        """How the peer ended. Called after `receive` returned b""; waits at most about a second for the news."""
+        return Ending()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the peer and free everything. Bounded in time, shielded from cancellation, idempotent."""
+
+    @abstractmethod
+    def health(self) -> Health:
+        """Whether the peer can be talked to, from what is known now; does no I/O."""

@@ -1,0 +1,304 @@
+"""The local `claude` process as a transport: start, streams, ending, the ladder of its close.
+
+Knows processes and bytes; nothing of JSON, messages or queries. Which file to run is found in `discovery`, pipes and
+signals are in `child`, what it says on standard error is in `stderr`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+from anyio import to_thread
+
+from pilothouse.errors import UsageError
+from pilothouse.options import Invocation
+from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.transports.base import Ending, Health, HealthState, Transport
+from pilothouse.transports.child import Child
+from pilothouse.transports.discovery import find_cli, forget_cli, known_cli
+from pilothouse.transports.exits import Exit
+from pilothouse.transports.private_files import PrivateFiles
+from pilothouse.transports.start_errors import start_error
+from pilothouse.transports.stderr import StderrLog
+
+CLOSE_GRACE = 0.3
+"""Seconds to exit after the end of its input. An idle CLI takes 40 ms; a busy one goes on to the end of its turn."""
+ENDED_GRACE = 1.0
+"""Seconds to exit for a child that has ended its output: it is on its way out."""
+TERM_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+KILL_GRACE = 5.0
+"""Seconds after SIGKILL; a process that the kernel cannot end by then is left to a thread."""
+DRAIN_INTERVAL = 0.05
+"""Seconds between two emptyings of the pipes of a child that is being closed."""
+LATE_OUTPUT = 0.25
+"""Seconds after the exit in which output of processes it left behind is still taken."""
+ENDING_WAIT = 1.0
+"""Seconds that `ending` waits for the exit."""
+
+Spawn = Callable[..., Awaitable[Child]]
+
+_SIGNAL_HINTS = {
+    "SIGKILL": "killed from outside; most often by the kernel because memory ran out",
+    "SIGTERM": "terminated from outside",
+    "SIGSEGV": "crashed",
+    "SIGABRT": "crashed",
+    "SIGILL": "uses instructions that this processor does not have",
+}
+_CODE_HINTS = {
+    126: "a program that it needs may not be executed",
+    127: "a program that it needs was not found; is it on PATH of the child's environment?",
+}
+
+
+class CliTransport(Transport):
+    """Runs the `claude` executable in a process group of its own. (R29 to R32, R37, E76, E77, G6 to G11)
+
+    The group ends with this object: by `close`, when it is garbage collected, when the interpreter exits, and when
+    this process dies, even of SIGKILL.
+
+    Args:
+        close_grace: seconds that `close` lets a child run on after the end of its input before SIGTERM. Raise it for
+            children that are known to be idle and slow to save what they have.
+        term_grace: seconds between SIGTERM and SIGKILL.
+        spawn: how to make the child; the default is right on POSIX systems.
+    """
+
+    def __init__(
+        self, *, close_grace: float = CLOSE_GRACE, term_grace: float = TERM_GRACE, spawn: Spawn | None = None
+    ) -> None:
+        self.close_grace = close_grace
+        self.term_grace = term_grace
+        self._spawn = spawn or default_spawn()
+        self._started = False
+        self._child: Child | None = None
+        self._files: PrivateFiles | None = None
+        self._stderr = StderrLog(partial(Redactor, ()))
+        self._closed: anyio.Event | None = None
+        self._ended_by_close = False
+        self._input_ended = False
+        self._output_ended = False
+        self._lingers = False
+        self._broken = False
+        self._sending = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, once it is started; it is also the number of its process group."""
+        return self._child.pid if self._child else None
+
+    async def start(self, invocation: Invocation) -> None:
+        """Start the child.
+
+        Raises:
+            CLINotFoundError: there is no executable; says what was tried and how to install it. (E64, G39)
+            CLIStartError: it could not be started; says why and what to do.
+            UsageError: this transport was started before.
+        """
+        if self._closed is not None:
+            raise anyio.ClosedResourceError
+        if self._started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        self._started = True
+        self._stderr = StderrLog(lambda: Redactor(secret_values(invocation.env)), invocation.on_stderr)
+        try:
+            file_flags = await self._write_files(invocation)
+            child = await self._start_child(invocation, [*invocation.argv, *file_flags, *invocation.tail])
+        except BaseException:
+            self._remove_files()
+            raise
+        self._child = child
+
+    async def _write_files(self, invocation: Invocation) -> list[str]:
+        if not invocation.files:
+            return []
+        self._files = PrivateFiles()
+        try:
+            return await to_thread.run_sync(self._files.write, invocation.files)
+        except OSError as error:
+            raise start_error(error, "the CLI", None, 0) from error
+
+    async def _start_child(self, invocation: Invocation, arguments: list[str]) -> Child:
+        executable = known_cli(invocation.cli, invocation.env)
+        if executable is not None:
+            try:
+                return await self._spawn([executable, *arguments], env=invocation.env, cwd=invocation.cwd)
+            except (OSError, ValueError):
+                forget_cli(invocation.cli, invocation.env)  # it may be gone since; look again, and report that
+        executable = await to_thread.run_sync(find_cli, invocation.cli, invocation.env)
+        argv = [executable, *arguments]
+        try:
+            return await self._spawn(argv, env=invocation.env, cwd=invocation.cwd)
+        except (OSError, ValueError) as error:
+            size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *invocation.env.items()) for s in pair)
+            typed = await to_thread.run_sync(start_error, error, executable, invocation.cwd, size)
+        # Outside of `except`, and with no cause: what the system raised may hold arguments.
+        raise typed
+
+    async def serve(self) -> None:
+        """Drain standard error, watch for the exit; ends by itself when the child has ended."""
+        child = self._child
+        if child is None or self._closed is not None:
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._drain_stderr, child)
+            group.start_soon(child.finish_cut_writes)
+            await child.wait()
+            await anyio.sleep(LATE_OUTPUT)
+            child.finish()
+
+    async def _drain_stderr(self, child: Child) -> None:
+        try:
+            while data := await child.read_stderr():
+                self._stderr.feed(data)
+        except anyio.ClosedResourceError:
+            return
+        self._stderr.finish()
+
+    async def send(self, data: bytes) -> None:
+        """Write all of `data` to its input. A call that is cancelled has sent nothing, or will be completed."""
+        child = self._running()
+        if self._input_ended:
+            raise anyio.ClosedResourceError
+        self._sending += 1
+        try:
+            await child.write(data)
+        except anyio.BrokenResourceError:
+            self._broken = True
+            raise
+        finally:
+            self._sending -= 1
+
+    async def receive(self) -> bytes:
+        """The next bytes of its output; b"" once it has ended or the child has exited."""
+        data = await self._running().read()
+        if not data:
+            self._output_ended = True
+        return data
+
+    async def end_input(self) -> None:
+        """Close its input, after what is being sent."""
+        child = self._running()
+        self._input_ended = True
+        await child.end_input()
+
+    async def ending(self) -> Ending:
+        """How the child ended: exit code or signal, the tail of standard error, a hint. (E68, G41)"""
+        child = self._child
+        if child is None:
+            return Ending(detail="not started")
+        with anyio.move_on_after(ENDING_WAIT):
+            await child.wait()
+        self._take_stderr(child)
+        status = child.poll()
+        self._lingers = status is None
+        return self._describe(status)
+
+    def _describe(self, status: Exit | None) -> Ending:
+        tail = self._stderr.tail()
+        if status is None:
+            return Ending(stderr=tail, detail="still running: it closed its output but did not exit")
+        if self._ended_by_close:
+            detail = "ended by close"
+        elif status.signal is not None:
+            detail = _SIGNAL_HINTS.get(status.signal, "")
+        elif status.code is None:
+            detail = "other code in this process collected its exit status (or SIGCHLD is ignored)"
+        else:
+            detail = _CODE_HINTS.get(status.code, "")
+        return Ending(exit_code=status.code, signal=status.signal, stderr=tail, detail=detail)
+
+    async def close(self) -> None:
+        """End the child: end of input, `close_grace`, SIGTERM to its group, `term_grace`, SIGKILL. (G6 to G11)"""
+        if self._closed is not None:
+            with anyio.CancelScope(shield=True):
+                await self._closed.wait()
+            return
+        self._closed = anyio.Event()
+        child, files = self._child, self._files
+        try:
+            with anyio.CancelScope(shield=True):
+                if child is not None:
+                    await self._shut_down(child)
+                if files is not None:
+                    await to_thread.run_sync(files.remove)
+        finally:
+            # Only if a native cancellation came through the shield is there anything left to do here.
+            if child is not None:
+                child.abandon()
+            self._remove_files()
+            self._closed.set()
+
+    async def _shut_down(self, child: Child) -> None:
+        await child.hang_up()
+        grace = ENDED_GRACE if self._output_ended and not self._lingers else self.close_grace
+        ladder = ((None, grace), (signal.SIGTERM, self.term_grace), (signal.SIGKILL, KILL_GRACE))
+        for number, seconds in ladder:
+            if number is not None:
+                self._ended_by_close = True
+                child.signal(number)
+            if await self._exits_within(child, seconds):
+                break
+        await child.release()
+
+    async def _exits_within(self, child: Child, seconds: float) -> bool:
+        # A child blocked on a full pipe would neither exit nor see SIGTERM, and who read the pipes may be gone.
+        deadline = anyio.current_time() + seconds
+        while True:
+            self._take_stderr(child)
+            child.discard_output()
+            if child.poll() is not None:
+                self._take_stderr(child)
+                return True
+            left = deadline - anyio.current_time()
+            if left <= 0:
+                return False
+            with anyio.move_on_after(min(left, DRAIN_INTERVAL)):
+                await child.wait()
+
+    def health(self) -> Health:
+        """Healthy, or why not."""
+        child = self._child
+        if child is None or self._closed is not None:
+            return Health("unhealthy", "closed" if self._closed is not None else "not started")
+        status = child.poll()
+        if status is not None:
+            how = f"by {status.signal}" if status.signal else f"with code {status.code}"
+            return Health("unhealthy", f"the child exited {how}")
+        troubles: tuple[tuple[bool, HealthState, str], ...] = (
+            (self._broken, "unhealthy", "the child closed its input"),
+            (self._output_ended, "unhealthy", "the child closed its output"),
+            (self._input_ended, "degraded", "input ended"),
+            (self._sending > 0, "degraded", "the child is slow to read its input"),
+        )
+        return next((Health(state, reason) for applies, state, reason in troubles if applies), Health("healthy"))
+
+    def _running(self) -> Child:
+        if self._child is None or self._closed is not None:
+            raise anyio.ClosedResourceError
+        return self._child
+
+    def _take_stderr(self, child: Child) -> None:
+        for _ in range(64):  # 4 MiB at most at one go, for the sake of other tasks
+            data = child.take_stderr()
+            if not data:
+                break
+            self._stderr.feed(data)
+
+    def _remove_files(self) -> None:
+        files, self._files = self._files, None
+        if files is not None:
+            files.remove()
+
+
+def default_spawn() -> Spawn:
+    """The way to make children on this system: own pipes where they can be waited on."""
+    if os.name == "posix":
+        from pilothouse.transports.child import spawn
+    else:
+        from pilothouse.transports.portable import spawn_portable as spawn
+    return spawn

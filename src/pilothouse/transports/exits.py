@@ -1,0 +1,180 @@
+"""How a child process ends: noticing it without a thread, its status, its reaping. Knows pids, not pipes or argv.
+
+The status is looked at without reaping, so that the pid, and with it the number of the process group, cannot be
+given to another process before `reap`: until then signals to the group hit the right one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+
+POLL_INTERVAL = 0.02
+"""Seconds between looks at the status where no descriptor announces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Exit status of a process: a code, or the name of the signal; neither if somebody else collected it."""
+
+    code: int | None = None
+    signal: str | None = None
+
+
+def exit_from_returncode(returncode: int) -> Exit:
+    """The status in the form of `subprocess`: a code, or minus the number of the signal."""
+    return Exit(code=returncode) if returncode >= 0 else Exit(signal=signal_name(-returncode))
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, such as "SIGKILL"."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def signal_group(pgid: int, number: int) -> None:
+    """Send a signal to a process group, if there still is one."""
+    # EPERM is what macOS says of a group of zombies.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, number)
+
+
+class ExitWatch:
+    """Watches one child of this process until it is reaped.
+
+    Args:
+        pid: an unreaped child.
+        use_pidfd: False makes it use the thread of systems without `pidfd_open`.
+    """
+
+    def __init__(self, pid: int, *, use_pidfd: bool = True) -> None:
+        self._pid = pid
+        self._exit: Exit | None = None
+        self._collected: list[Exit] = []
+        self._reaped = False
+        self._fd = _pidfd(pid) if use_pidfd else -1
+        if self._fd < 0:
+            self._fd = _start_waiter(pid, self._collected)
+
+    def poll(self) -> Exit | None:
+        """The status if the process has exited, else None. Does not reap."""
+        if self._exit is None:
+            self._exit = self._collected[0] if self._collected else _peek(self._pid)
+        return self._exit
+
+    async def wait(self) -> Exit:
+        """Wait until the process has exited. Any number of tasks may wait."""
+        while (status := self.poll()) is None:
+            try:
+                fd = os.dup(self._fd)  # each waiter needs its own: a loop takes one waiter a descriptor
+            except OSError:
+                await anyio.sleep(POLL_INTERVAL)
+                continue
+            try:
+                await anyio.wait_readable(fd)
+            finally:
+                os.close(fd)
+        return status
+
+    def reap(self) -> bool:
+        """Collect the process if it has exited; True once there is nothing left to collect."""
+        if not self._reaped and self.poll() is not None:
+            self._reaped = bool(self._collected) or _collect(self._pid)
+        return self._reaped
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _pidfd(pid: int) -> int:
+    if sys.platform != "linux":
+        return -1
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # old kernels and some sandboxes have none
+        return -1
+
+
+def _peek(pid: int) -> Exit | None:
+    if not hasattr(os, "waitid"):
+        return None  # the waiter thread collects the status
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return Exit()
+    if found is None:
+        return None
+    if found.si_code == os.CLD_EXITED:
+        return Exit(code=found.si_status)
+    return Exit(signal=signal_name(found.si_status))
+
+
+def _collect(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _start_waiter(pid: int, collected: list[Exit]) -> int:
+    """A thread that closes its end of a pipe when `pid` has exited; returns the other end."""
+    read_end, write_end = os.pipe()
+
+    def wait() -> None:
+        try:
+            if hasattr(os, "waitid"):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            else:
+                collected.append(exit_from_returncode(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        except ChildProcessError:
+            collected.append(Exit())
+        finally:
+            os.close(write_end)
+
+    try:
+        threading.Thread(target=wait, name=f"pilothouse-wait-{pid}", daemon=True).start()
+    except BaseException:
+        os.close(read_end)
+        os.close(write_end)
+        raise
+    return read_end
+
+
+def end_group_blocking(
+    pid: int, watch: ExitWatch, *, grace: float, release: Callable[[int], object], limit: float = 5.0
+) -> None:
+    """SIGTERM the group of `pid`, after `grace` seconds SIGKILL, and reap. For places without an event loop.
+
+    Args:
+        pid: the leader of the group, an unreaped child.
+        watch: its watch; closed here.
+        grace: seconds between the two signals.
+        release: called with `pid` before it is reaped.
+        limit: seconds to wait after SIGKILL; a process that the kernel cannot end is left to it.
+    """
+    signal_group(pid, signal.SIGTERM)
+    _wait_blocking(watch, grace)
+    signal_group(pid, signal.SIGKILL)
+    _wait_blocking(watch, limit)
+    release(pid)
+    watch.reap()
+    watch.close()
+
+
+def _wait_blocking(watch: ExitWatch, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while watch.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL)

@@ -1,0 +1,311 @@
+"""A peer that is a Python function in this process, for tests. No processes, no files.
+
+The second implementation of the transport seam: whatever works over it does not secretly depend on processes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from pilothouse.errors import ProcessError, UsageError
+from pilothouse.options import Invocation
+from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.transports.base import Ending, Health, Transport
+from pilothouse.transports.stderr import StderrLog
+
+BUFFER = 256 * 1024
+"""Bytes that one side may be ahead of the other, as with a pipe."""
+CHUNK = 64 * 1024
+"""Bytes that `receive` gives at most."""
+
+Frame = bytes | str | dict[str, Any]
+"""Bytes go out as they are, text as UTF-8, a dict as one line of JSON."""
+
+
+class _Flow:
+    """Bytes in one direction: bounded, and ended by either side."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._changed = anyio.Event()
+        self._lock = anyio.Lock()
+        self.ended = False
+        self.unread = False
+        self.interrupted = False
+
+    async def put(self, data: bytes) -> None:
+        await checkpoint()
+        async with self._lock:
+            await self._room()
+            self._data += data  # whole, so that a call cancelled in its second wait leaves no cut frame
+            self._notify()
+            await self._room()
+
+    async def _room(self) -> None:
+        await self._until(lambda: not self.full or self.unread or self.interrupted)
+        if self.interrupted:
+            raise anyio.ClosedResourceError
+        if self.unread:
+            raise anyio.BrokenResourceError
+
+    async def take(self, limit: int, *, line: bool = False) -> bytes:
+        await checkpoint()
+        await self._until(lambda: self._length(line, limit) > 0 or self.ended or self.interrupted)
+        if self.interrupted:
+            raise anyio.ClosedResourceError
+        length = self._length(line, limit) or len(self._data)
+        data = bytes(self._data[:length])
+        del self._data[:length]
+        self._notify()
+        return data
+
+    def _length(self, line: bool, limit: int) -> int:
+        return self._data.find(b"\n") + 1 if line else min(len(self._data), limit)
+
+    def set(self, **state: bool) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._notify()
+
+    def append(self, data: bytes) -> None:
+        self._data += data
+        self._notify()
+
+    @property
+    def full(self) -> bool:
+        return len(self._data) >= BUFFER
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+
+class MemoryPeer:
+    """The other side of a `MemoryTransport`: what its script gets.
+
+    Attributes:
+        invocation: what the transport was started with.
+    """
+
+    def __init__(self, transport: MemoryTransport, invocation: Invocation) -> None:
+        self.invocation = invocation
+        self._transport = transport
+
+    async def read_line(self) -> bytes:
+        """The next line that was sent, with its newline; b"" once input has ended."""
+        return await self._transport.flow_in.take(0, line=True)
+
+    async def read_frame(self) -> dict[str, Any] | None:
+        """The next line as JSON; None once input has ended."""
+        line = await self.read_line()
+        return json.loads(line) if line else None
+
+    async def write(self, frame: Frame) -> None:
+        """Send a frame; waits while the other side is `BUFFER` behind."""
+        await self._transport.flow_out.put(_encode(frame))
+
+    def stderr(self, text: str) -> None:
+        """Write to standard error."""
+        self._transport.feed_stderr(text)
+
+    def close_input(self) -> None:
+        """Stop reading: the other side's `send` fails from now on."""
+        self._transport.flow_in.set(unread=True)
+
+    def close_output(self) -> None:
+        """End the output, but go on running."""
+        self._transport.flow_out.set(ended=True)
+
+    def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
+        """End as a process does: by an exit code, or by a signal such as "SIGKILL". Later calls change nothing."""
+        self._transport.end(exit_code=exit_code, signal=signal, stderr=stderr)
+
+
+Script = Callable[[MemoryPeer], Awaitable[object]]
+
+
+class MemoryTransport(Transport):
+    """Talks to a function instead of a process. (R37)
+
+    ::
+
+        async def peer(conn: MemoryPeer) -> None:
+            request = await conn.read_frame()
+            await conn.write({"type": "result", ...})
+            conn.end(exit_code=1, stderr="oh no")      # without it: exit code 0 when the function returns
+
+        transport = MemoryTransport(peer)
+
+    The script runs inside `serve`. If it raises, the peer ends with exit code 1 and the traceback as its standard
+    error, and `script_error` has the exception. Without a script, call `feed` and `end` from outside.
+
+    Args:
+        script: what the peer does; None: nothing, it is silent until `feed` or `end`.
+        chunk: bytes that `receive` gives at most; small values cut frames anywhere.
+        start_error: raised by `start`.
+
+    Attributes:
+        sent: everything that was sent, call by call.
+        script_error: what the script raised.
+    """
+
+    def __init__(
+        self, script: Script | None = None, *, chunk: int = CHUNK, start_error: ProcessError | None = None
+    ) -> None:
+        self.sent: list[bytes] = []
+        self.script_error: Exception | None = None
+        self.flow_in = _Flow()
+        self.flow_out = _Flow()
+        self._script = script
+        self._chunk = chunk
+        self._start_error = start_error
+        self._invocation: Invocation | None = None
+        self._started = False
+        self._closed = False
+        self._ending: Ending | None = None
+        self._exited = anyio.Event()
+        self._receive_error: Exception | None = None
+        self._stderr = StderrLog(partial(Redactor, ()))
+        self._scope: anyio.CancelScope | None = None
+
+    @property
+    def sent_frames(self) -> list[dict[str, Any]]:
+        """What was sent, line by line, as JSON."""
+        return [json.loads(line) for line in b"".join(self.sent).split(b"\n") if line.strip()]
+
+    async def start(self, invocation: Invocation) -> None:
+        """Start; raises `start_error` if one was given."""
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        self._started = True
+        await checkpoint()
+        if self._start_error is not None:
+            raise self._start_error
+        self._invocation = invocation
+        self._stderr = StderrLog(lambda: Redactor(secret_values(invocation.env)), invocation.on_stderr)
+
+    async def serve(self) -> None:
+        """Run the script."""
+        if self._invocation is None or self._script is None or self._closed:
+            return
+        peer = MemoryPeer(self, self._invocation)
+        with anyio.CancelScope() as self._scope:
+            try:
+                await self._script(peer)
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                pass  # the transport was closed under it
+            except Exception as error:  # noqa: BLE001 - it is reported as a process would report it
+                self.script_error = error
+                self.end(exit_code=1, stderr=traceback.format_exc())
+            self.end()
+
+    async def send(self, data: bytes) -> None:
+        """Send `data` to the script."""
+        self._check()
+        if self.flow_in.ended:
+            raise anyio.ClosedResourceError
+        await self.flow_in.put(data)
+        self.sent.append(data)
+
+    async def receive(self) -> bytes:
+        """The next bytes from the script, at most `chunk`."""
+        self._check()
+        data = await self.flow_out.take(self._chunk)
+        if not data and self._receive_error is not None:
+            raise self._receive_error
+        return data
+
+    async def end_input(self) -> None:
+        """End the script's input."""
+        self._check()
+        self.flow_in.set(ended=True)
+        await checkpoint()
+
+    async def ending(self) -> Ending:
+        """What `end` was called with; waits for it at most a second."""
+        with anyio.move_on_after(1.0):
+            await self._exited.wait()
+        stderr = self._stderr.tail()
+        if self._ending is None:
+            return Ending(stderr=stderr, detail="still running: it closed its output but did not exit")
+        return Ending(self._ending.exit_code, self._ending.signal, stderr, self._ending.detail)
+
+    async def close(self) -> None:
+        """End the script."""
+        if not self._closed:
+            self._closed = True
+            if self._scope is not None:
+                self._scope.cancel()
+            self.flow_in.set(interrupted=True)
+            self.flow_out.set(interrupted=True)
+            self._finish(Ending(signal="SIGTERM", detail="ended by close"))
+        with anyio.CancelScope(shield=True):
+            await checkpoint()
+
+    def health(self) -> Health:
+        """Healthy, or why not."""
+        states = (
+            (self._closed, Health("unhealthy", "closed")),
+            (self._invocation is None, Health("unhealthy", "not started")),
+            (self._ending is not None, Health("unhealthy", "the peer ended")),
+            (self.flow_out.ended or self.flow_in.unread, Health("unhealthy", "the peer closed a stream")),
+            (self.flow_in.ended, Health("degraded", "input ended")),
+            (self.flow_in.full, Health("degraded", "the peer is slow to read its input")),
+        )
+        return next((health for applies, health in states if applies), Health("healthy"))
+
+    def feed(self, frame: Frame) -> None:
+        """Let the peer say something, from outside of a script. Does not wait."""
+        self.flow_out.append(_encode(frame))
+
+    def feed_stderr(self, text: str) -> None:
+        """Let the peer write to standard error."""
+        self._stderr.feed(text.encode())
+
+    def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
+        """Let the peer end, as `MemoryPeer.end`."""
+        if self._ending is None:
+            self.feed_stderr(stderr)
+            self._finish(Ending(None if signal else exit_code, signal))
+
+    def fail_receive(self, error: Exception) -> None:
+        """Make `receive` raise `error` once it has given what is there."""
+        self._receive_error = error
+        self.flow_out.set(ended=True)
+
+    def _finish(self, ending: Ending) -> None:
+        if self._ending is None:
+            self._stderr.finish()
+            self._ending = ending
+            self.flow_in.set(unread=True)
+            self.flow_out.set(ended=True)
+            self._exited.set()
+
+    def _check(self) -> None:
+        if self._invocation is None or self._closed:
+            raise anyio.ClosedResourceError
+
+
+def _encode(frame: Frame) -> bytes:
+    if isinstance(frame, dict):
+        return json.dumps(frame).encode() + b"\n"
+    return frame.encode() if isinstance(frame, str) else frame
+
+
+async def silent(peer: MemoryPeer) -> None:
+    """A script that says nothing for ever."""
+    await anyio.sleep(math.inf)

@@ -1,0 +1,225 @@
+"""The two ends of a pipe, non-blocking, for asyncio and trio. Knows file descriptors, not processes or lines.
+
+A descriptor that a task still waits on is closed by that task, when it wakes: closing it earlier would let a new
+descriptor take its number while the event loop still has the old registration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+
+SMALL_READ = 64 * 1024
+"""Bytes asked for while the pipe is quiet. Above 128 KiB malloc maps fresh pages, which costs 20 µs a read."""
+LARGE_READ = 256 * 1024
+"""Bytes asked for after a read that came back full."""
+LAST_BYTES = 1024 * 1024
+"""Bytes still taken from a pipe whose writer has exited: what a pipe can hold, and no endless flow of a grandchild."""
+
+
+class PipeEnd:
+    """One end of a pipe, owned by one object."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self.closed = False
+        self.waiting = False
+
+    async def _wait(self, wait: Callable[[int], Awaitable[None]]) -> None:
+        self.waiting = True
+        try:
+            await wait(self._fd)
+        except anyio.ClosedResourceError:
+            pass  # somebody called `wake`: the caller looks at its state again
+        finally:
+            self.waiting = False
+            if self.closed:
+                self._free()
+
+    def wake(self) -> None:
+        """Make the waiting task look again at the state of this end. Call it on the loop of that task."""
+        if self.waiting:
+            anyio.notify_closing(self._fd)
+
+    def close(self) -> None:
+        """Close this end. A task that waits on it wakes and gets `ClosedResourceError`. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.waiting:
+            self.wake()
+        else:
+            self._free()
+
+    def drop(self) -> None:
+        """Close the descriptor although its loop may be gone. Only when nothing can wait on it any more."""
+        self.closed = True
+        self._free()
+
+    def _free(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+class PipeReader(PipeEnd):
+    """The read end. One task reads at a time."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.ended = False
+        self._stopped = False
+        self._size = SMALL_READ
+        self._held: bytes | None = None
+        self._remaining: int | None = None
+
+    async def read(self) -> bytes:
+        """The next bytes; b"" at the end, and ever after.
+
+        Raises:
+            anyio.ClosedResourceError: after `close` or `stop`.
+        """
+        await checkpoint_if_cancelled()
+        waited = False
+        while True:
+            if self._stopped:
+                raise anyio.ClosedResourceError
+            data = self.take()
+            if data is not None:
+                break
+            waited = True
+            await self._wait(anyio.wait_readable)
+        if data and not waited:
+            # A flow that never pauses must leave room for other tasks; held, because even a shielded
+            # pause can be broken by a native cancellation.
+            self._held = data
+            await cancel_shielded_checkpoint()
+            self._held = None
+        return data
+
+    def take(self) -> bytes | None:
+        """What can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
+        if self._held is not None:
+            data, self._held = self._held, None
+            return data
+        if self.closed:
+            raise anyio.ClosedResourceError
+        if self.ended:
+            return b""
+        try:
+            data = os.read(self._fd, self._size)
+        except BlockingIOError:
+            if self._remaining is None:
+                return None
+            data = b""
+        except OSError:
+            data = b""
+        self._size = LARGE_READ if len(data) == self._size else SMALL_READ
+        self._count(len(data))
+        return data
+
+    def _count(self, length: int) -> None:
+        if length == 0:
+            self.ended = True
+        elif self._remaining is not None:
+            self._remaining -= length
+            self.ended = self._remaining <= 0
+
+    def stop(self) -> None:
+        """No more `read`, the one that waits now included; `take` still works until `close`."""
+        self._stopped = True
+        self.wake()
+
+    def finish(self) -> None:
+        """The writer is gone: what is in the pipe now is the last of it, even if somebody else holds it open."""
+        if self._remaining is None and not self.closed:
+            self._remaining = LAST_BYTES
+            self.wake()
+
+
+class PipeWriter(PipeEnd):
+    """The write end. Any number of tasks may write; each call's bytes stay together.
+
+    A write that is cancelled has sent either nothing or a part; the rest of a part is sent before anything else, by
+    the next call or by `finish_cut_writes`.
+    """
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.broken = False
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._rest = memoryview(b"")
+        self._cut = anyio.Event()
+
+    async def write(self, data: bytes) -> None:
+        """Write all of `data`.
+
+        Raises:
+            anyio.ClosedResourceError: this end is closed.
+            anyio.BrokenResourceError: nobody reads any more.
+        """
+        await checkpoint_if_cancelled()
+        async with self._lock:
+            await self._flush()
+            self._check()
+            self._rest = memoryview(data)
+            try:
+                await self._flush()
+            except BaseException:
+                if len(self._rest) == len(data):
+                    self._rest = memoryview(b"")
+                else:
+                    self._cut.set()
+                raise
+
+    async def end(self) -> None:
+        """Close this end once the writes before it are through. Idempotent."""
+        async with self._lock:
+            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._flush()
+            self.close()
+
+    async def finish_cut_writes(self) -> None:
+        """Send the rest of writes that were cancelled half-way; runs beside the stream until this end is closed."""
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while not (self.closed or self.broken):
+                await self._cut.wait()
+                if not (self.closed or self.broken):
+                    self._cut = anyio.Event()
+                async with self._lock:
+                    await self._flush()
+
+    def break_(self) -> None:
+        """The reader is gone, even if somebody else holds the pipe open: fail writes, now and later."""
+        self.broken = True
+        self._cut.set()
+        self.wake()
+
+    def close(self) -> None:
+        """Close this end; what a cancelled write left is not sent any more. Idempotent."""
+        super().close()
+        self._cut.set()
+
+    async def _flush(self) -> None:
+        while self._rest:
+            self._check()
+            try:
+                sent = os.write(self._fd, self._rest)
+            except BlockingIOError:
+                await self._wait(anyio.wait_writable)
+            except OSError:
+                self.broken = True
+            else:
+                self._rest = self._rest[sent:]
+
+    def _check(self) -> None:
+        if self.closed:
+            raise anyio.ClosedResourceError
+        if self.broken:
+            raise anyio.BrokenResourceError

@@ -1,0 +1,93 @@
+"""Why a child could not be started, in words that say what to do. Looks at the disk: call it off the event loop.
+
+Messages name the executable and the working directory, never arguments or variables: those may carry keys.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from pilothouse.errors import CLIStartError, ProcessError
+
+_REASONS = {
+    errno.E2BIG: "the arguments or the environment are too large for this system ({size} bytes in all); pass large"
+    " prompts, schemas and settings through options instead of extra arguments, or send a smaller environment",
+    errno.ENOMEM: "there is not enough memory to start a process; run fewer children at once",
+    errno.EAGAIN: "the limit on processes is reached; run fewer children at once or raise it (`ulimit -u`)",
+    errno.EMFILE: "this process has too many open files; run fewer children at once or raise the limit (`ulimit -n`)",
+    errno.ENFILE: "this system has too many open files; run fewer children at once",
+    errno.ENOEXEC: "it is not a program for this system; install the one for this platform or give another path",
+    errno.ETXTBSY: "it is being written right now; try again when the installation has ended",
+    errno.ELOOP: "its path is a circle of symbolic links",
+    errno.ENAMETOOLONG: "its path is too long",
+    errno.ENOSPC: "there is no space left for its private files; free some in the temporary directory",
+}
+
+
+def start_error(error: OSError | ValueError, executable: str, cwd: str | None, size: int) -> ProcessError:
+    """The typed error for what `Popen` or the writing of files raised.
+
+    Args:
+        error: what was raised.
+        executable: what was to run.
+        cwd: where it was to run; None: the working directory of this process.
+        size: bytes of its arguments and environment.
+    """
+    reason = _value_reason(error) if isinstance(error, ValueError) else _os_reason(error, executable, cwd, size)
+    return CLIStartError(f"could not start {executable}: {reason}")
+
+
+def _value_reason(error: ValueError) -> str:
+    if "null byte" in str(error):
+        return "an argument, a variable or the working directory contains a NUL character; remove it"
+    return "an environment variable has a name that cannot be passed on; names have no '=' and are not empty"
+
+
+def _os_reason(error: OSError, executable: str, cwd: str | None, size: int) -> str:
+    if cwd is not None:
+        directory = _directory_reason(cwd)
+        if directory:
+            return directory
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return _missing_reason(executable)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return _denied_reason(executable)
+    known = _REASONS.get(error.errno or 0)
+    return known.format(size=size) if known else os.strerror(error.errno) if error.errno else "unknown system error"
+
+
+def _directory_reason(cwd: str) -> str:
+    path = Path(cwd)
+    try:
+        if not path.exists():
+            return f"the working directory {cwd} does not exist; create it or pass another `cwd`"
+        if not path.is_dir():
+            return f"the working directory {cwd} is not a directory; pass another `cwd`"
+        if not os.access(cwd, os.X_OK):
+            return f"the working directory {cwd} may not be entered; check its permissions"
+    except OSError as error:
+        return f"the working directory {cwd} cannot be used: {error.strerror}"
+    return ""
+
+
+def _missing_reason(executable: str) -> str:
+    if Path(executable).exists():
+        return (
+            "the file exists, but the interpreter in its first line or the system library it is linked to does not;"
+            " install that, or give another path as `cli`"
+        )
+    return "there is no such file any more; install it again or give another path as `cli`"
+
+
+def _denied_reason(executable: str) -> str:
+    path = Path(executable)
+    try:
+        if path.is_dir():
+            return "it is a directory; give the path of the executable inside as `cli`"
+        if not os.access(executable, os.X_OK):
+            return f"it is not executable; run `chmod +x {executable}` or give another path as `cli`"
+    except OSError:
+        pass
+    return "the system does not permit it (is its file system mounted `noexec`?)"

@@ -1,0 +1,110 @@
+"""What a child writes to standard error: its last part, and its lines. No secret leaves this file. No I/O.
+
+The tail is kept as it came and cleaned when somebody asks, because most of it is never looked at. Lines are made only
+if somebody listens.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
+
+from pilothouse.options.secrets import Redactor
+
+TAIL = 64 * 1024
+"""Characters kept for errors."""
+LONGEST_LINE = 32 * 1024
+"""Characters; a longer line is passed on in pieces."""
+
+_log = logging.getLogger("pilothouse.transports")
+_stderr_log = logging.getLogger("pilothouse.stderr")
+
+
+class StderrLog:
+    """Takes the bytes of standard error.
+
+    Args:
+        redactor: makes what removes the secrets, when there is something to remove them from.
+        on_line: called with each line, without its end. What it raises is logged once and does no harm.
+        tail: characters kept.
+    """
+
+    def __init__(
+        self, redactor: Callable[[], Redactor], on_line: Callable[[str], object] | None = None, *, tail: int = TAIL
+    ) -> None:
+        self._make_redactor = redactor
+        self._on_line = on_line
+        self._on_line_failed = False
+        self._limit = tail
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._kept: deque[str] = deque()
+        self._length = 0
+        self._truncated = False
+        self._line = ""
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        return self._make_redactor()
+
+    @cached_property
+    def _overlap(self) -> int:
+        return max(self._redactor.longest - 1, 0)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        text = self._decoder.decode(data)
+        self._keep(text)
+        if self._listened():
+            *lines, self._line = (self._line + text).split("\n")
+            for line in lines:
+                self._pass_on(self._redactor.redact(line))
+            if len(self._line) > LONGEST_LINE:
+                self._pass_on_piece()
+
+    def finish(self) -> None:
+        """Nothing more will come: pass on a last line that has no end."""
+        line, self._line = self._line, ""
+        if line:
+            self._pass_on(self._redactor.redact(line))
+
+    def tail(self) -> str:
+        """The last part of it, without secrets."""
+        if not self._kept:
+            return ""
+        text = self._redactor.redact("".join(self._kept))
+        if self._truncated:
+            text = text[self._overlap :]  # may be the rest of a secret whose start is gone
+        return text[-self._limit :]
+
+    def _keep(self, text: str) -> None:
+        self._kept.append(text)
+        self._length += len(text)
+        while self._length - len(self._kept[0]) >= self._limit + self._overlap:
+            self._length -= len(self._kept.popleft())
+            self._truncated = True
+
+    def _listened(self) -> bool:
+        return self._on_line is not None or _stderr_log.isEnabledFor(logging.DEBUG)
+
+    def _pass_on_piece(self) -> None:
+        # The end of the piece may be the start of a secret, so it waits for what comes next.
+        text = self._redactor.redact(self._line)
+        cut = len(text) - self._overlap
+        if cut > 0:
+            self._pass_on(text[:cut])
+            self._line = text[cut:]
+
+    def _pass_on(self, line: str) -> None:
+        line = line.removesuffix("\r")
+        _stderr_log.debug("%s", line)
+        if self._on_line is None:
+            return
+        try:
+            self._on_line(line)
+        except Exception:  # noqa: BLE001 - the callback is the user's, the stream must go on
+            if not self._on_line_failed:
+                self._on_line_failed = True
+                _log.exception("the stderr callback raised; further errors of it are not reported")

@@ -1,0 +1,182 @@
+"""Process groups must not outlive this process, however it ends. Knows group numbers, not what runs in them.
+
+One `/bin/sh` per host process, in a session of its own, reads the groups to guard from a pipe: "+pgid", "-pgid". When
+the host ends in any way, SIGKILL included, the kernel closes the pipe, and the shell ends every group still listed:
+SIGTERM, then SIGKILL. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal does
+not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs code between fork and exec.
+`atexit` does the same, sooner, when the interpreter ends by itself.
+
+Why a listed number is never somebody else's group: the leader's pid stays taken until its parent reaps it, and every
+owner here calls `release` before it reaps. After a SIGKILL of the host, init reaps within the moment the shell needs to
+read the end of the pipe; the kernel hands out numbers in a circle, so a number does not come back in that time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from pilothouse.transports.exits import signal_group
+
+EXIT_GRACE = 1.0
+"""Seconds that groups left at interpreter exit get between SIGTERM and SIGKILL."""
+
+_SCRIPT = r"""
+trap '' INT HUP TERM QUIT PIPE
+groups=' '
+while read -r line; do
+  case $line in
+    +*) groups="$groups${line#+} " ;;
+    -*) g=" ${line#-} "
+        case $groups in *"$g"*) groups="${groups%%"$g"*} ${groups#*"$g"}" ;; esac ;;
+  esac
+done
+for g in $groups; do kill -s TERM -- "-$g"; done
+tries=0
+while [ "$tries" -lt 20 ]; do
+  left=
+  for g in $groups; do kill -s 0 -- "-$g" && left=1; done
+  [ -n "$left" ] || exit 0
+  sleep 0.1 || { sleep 1; tries=20; }
+  tries=$((tries + 1))
+done
+for g in $groups; do kill -s KILL -- "-$g"; done
+"""
+
+_log = logging.getLogger("pilothouse.transports")
+
+
+class Watchdog:
+    """The shell and the pipe to it. Starts with the first group, off the caller's thread; restarts if it died."""
+
+    def __init__(self) -> None:
+        # Re-entrant: garbage collection may call `release` while this very thread holds the lock.
+        self._lock = threading.RLock()
+        self._groups: set[int] = set()
+        self._fd = -1
+        self._shell = 0
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """The groups guarded now."""
+        return frozenset(self._groups)
+
+    @property
+    def shell(self) -> int:
+        """The pid of the shell; 0 while there is none."""
+        return self._shell
+
+    def guard(self, pgid: int) -> None:
+        """End this group when the host ends."""
+        with self._lock:
+            self._groups.add(pgid)
+            if self._fd < 0:
+                self._start()
+            else:
+                self._tell(f"+{pgid}\n")
+
+    def release(self, pgid: int) -> None:
+        """Forget this group. Must come before its leader is reaped."""
+        with self._lock:
+            if pgid in self._groups:
+                self._groups.discard(pgid)
+                if self._fd >= 0:
+                    self._tell(f"-{pgid}\n")
+
+    def _tell(self, line: str) -> None:
+        try:
+            os.write(self._fd, line.encode("ascii"))
+        except BlockingIOError:
+            _log.warning("the watchdog of child processes does not read; a new one is started")
+            self._restart()
+        except OSError:
+            self._restart()
+
+    def _restart(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+        if self._shell:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._shell, os.WNOHANG)
+            self._shell = 0
+        if self._groups:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            read_end, self._fd = os.pipe()
+        except OSError:
+            return  # out of descriptors; `atexit` still works and the next group tries again
+        os.set_blocking(self._fd, False)
+        self._tell("".join(f"+{g}\n" for g in self._groups))
+        # The lines wait in the pipe; starting a shell costs a millisecond that the first answer need not wait for.
+        try:
+            threading.Thread(
+                target=self._start_shell, args=(read_end,), name="pilothouse-watchdog", daemon=True
+            ).start()
+        except RuntimeError:  # no new threads while the interpreter shuts down
+            os.close(read_end)
+
+    def _start_shell(self, read_end: int) -> None:
+        try:
+            shell = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT, "pilothouse-watchdog"],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            _log.debug("no watchdog for child processes: %s", error)
+            return
+        finally:
+            os.close(read_end)
+        self._shell = shell.pid
+        shell.returncode = 0  # it outlives this process, so `Popen` must neither wait for it nor warn
+
+    def end_all(self) -> None:
+        """End every group still guarded: SIGTERM, up to `EXIT_GRACE`, SIGKILL. At interpreter exit."""
+        groups = list(self._groups)
+        for pgid in groups:
+            signal_group(pgid, signal.SIGTERM)
+        deadline = time.monotonic() + EXIT_GRACE
+        while time.monotonic() < deadline and any(_alive(g) for g in groups):
+            time.sleep(0.01)
+        for pgid in groups:
+            signal_group(pgid, signal.SIGKILL)
+            self.release(pgid)
+
+    def forget(self) -> None:
+        """In the child of a fork: these groups belong to the parent, and so does the end of the pipe."""
+        self._lock = threading.RLock()
+        self._groups.clear()
+        fd, self._fd = self._fd, -1
+        self._shell = 0
+        if fd >= 0:
+            os.close(fd)
+
+
+def _alive(pgid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):  # the leader is our child: as a zombie it would look alive
+        os.waitpid(pgid, os.WNOHANG)
+    try:
+        os.killpg(pgid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+watchdog = Watchdog()
+"""The one of this process."""
+
+atexit.register(watchdog.end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=watchdog.forget)

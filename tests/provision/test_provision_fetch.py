@@ -1,0 +1,301 @@
+"""One pinned file: fetched, verified, installed whole or not at all. The package clients are fakes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from provision_world import CONTENT, INSTALLED, World, child_env
+
+from pilothouse.errors import ProvisionError
+from pilothouse.provision import clients
+from pilothouse.provision.fetch import ensure
+from pilothouse.provision.pins import Artifact
+
+IN_CHILD = """
+import sys, msgspec
+from pathlib import Path
+from pilothouse.errors import ProvisionError
+from pilothouse.provision.fetch import ensure
+from pilothouse.provision.pins import Artifact
+
+artifact = msgspec.json.decode(sys.argv[1], type=Artifact)
+if len(sys.argv) > 3:
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+try:
+    print(ensure(artifact, Path(sys.argv[2])))
+except ProvisionError as error:
+    sys.exit(str(error))
+"""
+
+
+def in_child(world: World, artifact: Artifact, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", IN_CHILD, msgspec.json.encode(artifact).decode(), str(world.root), *args]
+    return subprocess.Popen(command, env=child_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(true: object, seconds: float = 20.0) -> None:
+    """Wait for something another process does."""
+    assert callable(true)
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.mark.requirement("E57")
+@pytest.mark.parametrize("client", ["npm", "pip"])
+def test_installs_with_either_client(world: World, client: str) -> None:
+    world.clients(**{client: "ok"})
+    path = ensure(world.artifact(), world.root)
+    assert path.read_bytes() == CONTENT
+    assert os.access(path, os.X_OK)
+    assert subprocess.run([path], capture_output=True, check=True).stdout == b"pinned\n"
+    assert world.files() == INSTALLED
+    assert world.runs() == ["npm"] if client == "npm" else ["npm", "pip"]
+
+
+@pytest.mark.requirement("E59")
+def test_present_means_no_client(world: World) -> None:
+    world.clients(npm="ok")
+    artifact = world.artifact()
+    first = ensure(artifact, world.root)
+    world.clients()
+    assert ensure(artifact, world.root) == first
+    assert world.runs() == ["npm"]
+
+
+@pytest.mark.requirement("E58", "E59")
+def test_a_new_pin_replaces_the_file(world: World) -> None:
+    world.clients(npm="ok")
+    ensure(world.artifact(), world.root)
+    other = b"#!/bin/sh\necho newer\n"
+    world.pack(other)
+    path = ensure(world.artifact(sha256=None), world.root)
+    assert path.read_bytes() == other
+    assert world.runs() == ["npm", "npm"]
+
+
+@pytest.mark.parametrize("sha256", ["pinned", None])
+def test_a_damaged_copy_is_replaced(world: World, sha256: str | None) -> None:
+    world.clients(npm="ok")
+    artifact = world.artifact(sha256=sha256)
+    path = ensure(artifact, world.root)
+    path.write_bytes(CONTENT[:-1])
+    assert ensure(artifact, world.root).read_bytes() == CONTENT
+    assert world.runs() == ["npm", "npm"]
+
+
+@pytest.mark.parametrize("sha256", ["pinned", None])
+def test_a_touched_copy_is_hashed_and_kept(world: World, sha256: str | None) -> None:
+    world.clients(npm="ok")
+    artifact = world.artifact(sha256=sha256)
+    path = ensure(artifact, world.root)
+    os.utime(path, (1, 1))
+    ensure(artifact, world.root)
+    assert world.runs() == ["npm"]
+
+
+def test_a_copy_without_receipt(world: World) -> None:
+    world.clients(npm="ok")
+    pinned, unpinned = world.artifact(), world.artifact(sha256=None)
+    receipt = ensure(pinned, world.root).with_name("claude.json")
+    receipt.unlink()
+    ensure(pinned, world.root)
+    assert world.runs() == ["npm"], "the pinned digest vouches for it"
+    receipt.write_text("{")
+    ensure(unpinned, world.root)
+    assert world.runs() == ["npm", "npm"], "nothing vouches for it"
+
+
+def test_a_copy_that_is_not_executable_is_replaced(world: World) -> None:
+    world.clients(npm="ok")
+    artifact = world.artifact()
+    ensure(artifact, world.root).chmod(0o644)
+    assert os.access(ensure(artifact, world.root), os.X_OK)
+
+
+def test_both_clients_fail(world: World) -> None:
+    world.clients()
+    with pytest.raises(ProvisionError) as caught:
+        ensure(world.artifact(), world.root)
+    text = str(caught.value)
+    assert world.runs() == ["npm", "pip"]
+    for part in ("npm: cannot reach", "pip: cannot reach", "second line", str(world.root), "PILOTHOUSE_CACHE"):
+        assert part in text
+    assert "secret" not in text + caught.value.stderr
+    assert world.files() == {"cli/1/.lock"}
+
+
+def test_no_client_at_all(world: World, without_site_pip: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ProvisionError, match=r"npm: not on PATH; pip: not installed .*ensurepip"):
+        ensure(world.artifact(), world.root)
+
+
+def test_a_client_that_delivers_nothing(world: World) -> None:
+    world.clients(npm="empty", pip="ok")
+    assert ensure(world.artifact(), world.root).is_file()
+    assert world.runs() == ["npm", "pip"]
+
+
+def test_a_client_that_stalls_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "STALL_S", 0.3)
+    world.clients(npm="hang", pip="ok")
+    assert ensure(world.artifact(), world.root).is_file()
+    assert world.files() == INSTALLED
+    world.clients(npm="hang")
+    with pytest.raises(ProvisionError, match="npm: no progress for 0 s"):
+        ensure(world.artifact(sha256="0" * 64), world.root)
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut"])
+def test_another_archive_is_refused(world: World, damage: str) -> None:
+    world.clients(npm="ok", pip="ok")
+    artifact = world.artifact()
+    good = world.tgz.read_bytes()
+    world.tgz.write_bytes(good[:-100] if damage == "cut" else good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(ProvisionError, match=r"pack 1\.0\.0 from npm is not the pinned one"):
+        ensure(artifact, world.root)
+    assert world.files() == {"cli/1/.lock"}
+    assert world.runs() == ["npm"], "a wrong file is an alarm, not a reason to look elsewhere"
+
+
+def test_another_member_is_refused(world: World) -> None:
+    world.clients(npm="ok")
+    with pytest.raises(ProvisionError, match=r"package/claude in archive\.tgz is not the pinned one"):
+        ensure(world.artifact(sha256="0" * 64), world.root)
+    assert world.files() == {"cli/1/.lock"}
+
+
+@pytest.mark.parametrize("client", ["npm", "pip"])
+@pytest.mark.parametrize("damage", ["cut", "garbage", "no member"])
+def test_an_archive_that_was_pinned_broken(world: World, client: str, damage: str) -> None:
+    archive = world.tgz if client == "npm" else world.whl
+    if damage == "cut":
+        archive.write_bytes(archive.read_bytes()[:-500])
+    elif damage == "garbage":
+        archive.write_bytes(b"<html>not found</html>")
+    world.clients(**{client: "ok"})
+    artifact = world.artifact()
+    if damage == "no member":
+        sources = tuple(msgspec.structs.replace(source, member="package/none") for source in artifact.sources)
+        artifact = msgspec.structs.replace(artifact, sources=sources)
+    with pytest.raises(ProvisionError, match="has no file package/none" if damage == "no member" else "is damaged"):
+        ensure(artifact, world.root)
+    assert world.files() == {"cli/1/.lock"}
+
+
+def test_a_failed_replacement_keeps_the_old_file(world: World) -> None:
+    world.clients(npm="ok")
+    path = ensure(world.artifact(), world.root)
+    world.pack(b"newer")
+    newer = world.artifact(sha256=None)
+    world.clients()
+    with pytest.raises(ProvisionError):
+        ensure(newer, world.root)
+    assert path.read_bytes() == CONTENT
+    assert world.files() == INSTALLED
+
+
+def test_leftovers_of_a_killed_installation_go(world: World) -> None:
+    artifact = world.artifact()
+    world.clients(npm="hang")
+    with in_child(world, artifact) as killed:
+        until(lambda: any(path.name == "part" for path in world.root.rglob("*")))
+        killed.kill()
+        killed.communicate()
+    assert list(world.root.glob("cli/1/.fetch-*"))
+    world.clients(npm="ok")
+    ensure(artifact, world.root)
+    assert world.files() == INSTALLED
+
+
+def test_parallel_installations_fetch_once(world: World) -> None:
+    world.clients(npm="slow")
+    artifact = world.artifact()
+    children = [in_child(world, artifact) for _ in range(3)]
+    waits: list[str] = []
+    until(world.runs)
+    threads = [
+        threading.Thread(target=ensure, args=(artifact, world.root, lambda stage, done, total: waits.append(stage)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    outputs = [child.communicate(timeout=30) for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0], outputs
+    assert world.runs() == ["npm"]
+    assert set(waits) == {"wait"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file size limit on Windows")
+def test_a_full_disk_is_explained(world: World) -> None:
+    # A limit on the size of files fails the same write as a full disk does, and needs no rights to set up.
+    world.clients(npm="ok")
+    output = in_child(world, world.artifact(), "1000000").communicate(timeout=30)
+    assert f"cannot install claude into {world.root}: File too large (about 9 MB are needed)" in output[1]
+    assert "PILOTHOUSE_CACHE" in output[1]
+    assert world.files() == {"cli/1/.lock"}
+
+
+def test_a_cache_that_cannot_be_made(world: World) -> None:
+    world.root.write_text("in the way")
+    with pytest.raises(ProvisionError, match=r"cannot install claude into .*cache: .*PILOTHOUSE_CACHE"):
+        ensure(world.artifact(), world.root)
+    assert world.runs() == []
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_read_only_cache(world: World) -> None:
+    world.clients(npm="ok")
+    artifact = world.artifact()
+    path = ensure(artifact, world.root)
+    os.utime(path, (1, 1))
+    path.parent.chmod(0o555)
+    try:
+        assert ensure(artifact, world.root) == path
+        with pytest.raises(ProvisionError, match="PILOTHOUSE_CACHE"):
+            ensure(msgspec.structs.replace(artifact, sha256="0" * 64), world.root)
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_no_home_is_explained(world: World) -> None:
+    with pytest.raises(ProvisionError, match=r"no home directory.*PILOTHOUSE_CACHE"):
+        ensure(world.artifact(), Path("~/.cache/pilothouse"))
+
+
+def test_progress_goes_forward(world: World) -> None:
+    world.clients(npm="slow")
+    seen: list[tuple[str, int, int | None]] = []
+    artifact = world.artifact()
+    ensure(artifact, world.root, lambda stage, done, total: seen.append((stage, done, total)))
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["download", "verify", "extract"]
+    for stage in ("download", "verify", "extract"):
+        steps = [done for name, done, _ in seen if name == stage]
+        assert steps == sorted(steps)
+    assert len({done for stage, done, _ in seen if stage == "download"}) > 2
+    assert seen[-1] == ("extract", len(CONTENT), len(CONTENT))
+
+
+@pytest.mark.parametrize("at", ["download", "verify", "extract"])
+def test_progress_can_end_it(world: World, at: str) -> None:
+    world.clients(npm="hang" if at == "download" else "ok")
+
+    def interrupt(stage: str, done: int, total: int | None) -> None:
+        if stage == at and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure(world.artifact(), world.root, interrupt)
+    assert world.files() == {"cli/1/.lock"}
