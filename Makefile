@@ -47,7 +47,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 # Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none.
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
-	@$(PIP) install -e '.[cli,local,testing]' --group dev 'pyright[nodejs]'
+	@$(PIP) install -e '.[cli,local,testing]' --group dev
 	@touch $@
 
 # An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that

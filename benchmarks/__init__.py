@@ -1,1 +1,1 @@
-"""Speed of pilothouse beside the incumbent and beside floors, in one run on one machine. Start: `python -m benchmarks`."""
+"""Speed of pilothouse beside the incumbent and beside floors, in one run on one machine: `python -m benchmarks`."""

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     size.add_argument("--short", action="store_const", const="short", dest="size", help="under two minutes")
     size.add_argument("--smoke", action="store_const", const="smoke", dest="size", help="seconds: does it run at all?")
     parser.add_argument("--case", action="append", choices=[c.name for c in CASES], help="only this; may be repeated")
-    parser.add_argument("--no-incumbent", action="store_true", help="ours and the floors, with the Python that runs this")
+    parser.add_argument(
+        "--no-incumbent", action="store_true", help="ours and the floors, with the Python that runs this"
+    )
     parser.add_argument("--source", type=Path, help="measure the pilothouse in this directory instead")
     parser.add_argument("--output", type=Path, default=HERE / "results.json", help="where the numbers go")
     parser.set_defaults(size="full")
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _set_up(bench: Bench, case: Case) -> Iterator[Bench | None]:
+def _set_up(bench: Bench, case: Case) -> Generator[Bench | None]:
     """What a case needs beside the fake CLI; None when it cannot run here."""
     if case.measure != "real":
         yield bench

@@ -113,4 +113,4 @@ def _ratio(entry: dict[str, float] | None) -> str:
 
 def _goal(goal: dict[str, Any]) -> str:
     verdict = {True: "met", False: "MISSED", None: "?"}[goal["met"]]
-    return f"≤ {goal['limit']:.3g} × {goal['of']}: {verdict}"
+    return f"≤ {goal['limit']:.3g} x {goal['of']}: {verdict}"

@@ -5,6 +5,7 @@ Owns processes and repetition. Knows nothing of what the numbers mean.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -129,10 +130,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         process.kill()
     else:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
     process.wait()
     for stream in (process.stdout, process.stderr):
         if stream is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import Any
 
 from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter
@@ -16,6 +17,9 @@ def _run(work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, A
     import pilothouse
 
     assert pilothouse.query
+    # anyio loads its event loop when it is first used; `load` and `first` count that, and nothing else does. The import
+    # of the incumbent has it in it.
+    import_module("anyio._backends._asyncio")
     return asyncio.run(work())
 
 
@@ -24,6 +28,7 @@ def load() -> dict[str, Any]:
     import pilothouse
 
     assert pilothouse.query
+    import_module("anyio._backends._asyncio")  # every query needs it
     return {**watch.read(), "memory": memory()}
 
 
@@ -45,19 +50,22 @@ async def _stream() -> dict[str, Any]:
 
 
 def first() -> dict[str, Any]:
-    return _run(_first)
+    cold = Stopwatch()
+    return _run(lambda: _first(cold))
 
 
-async def _first() -> dict[str, Any]:
+async def _first(cold: Stopwatch) -> dict[str, Any]:
     import pilothouse
 
-    watch = Stopwatch()
-    async with pilothouse.query(PROMPT, cli=fake_cli()) as query:
-        async for message in query:
-            numbers = watch.read()
-            assert message.type == "system"
-            break
-        return numbers
+    warm: list[float] = []
+    for index in range(int(parameter("QUERIES")) + 1):
+        watch = cold if index == 0 else Stopwatch()
+        async with pilothouse.query(PROMPT, cli=fake_cli()) as query:
+            async for message in query:
+                warm.append(watch.read()["wall"])
+                assert message.type == "system"
+                break
+    return {"cold": warm.pop(0), "wall": statistics.median(warm)}
 
 
 def many() -> dict[str, Any]:

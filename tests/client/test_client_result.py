@@ -145,6 +145,7 @@ def test_recorded_failures_have_their_own_error(
     assert type(answer.error) is kind
     assert not answer.is_success
     assert answer.outcome == "error"
+    assert isinstance(answer.error, errors.ResultError)
     assert answer.error.api_error_status == status
     assert answer.error.result is answer.result
     with pytest.raises(kind):
@@ -196,16 +197,12 @@ def test_further_failures(fields: dict[str, Any], kind: type[Exception]) -> None
 @pytest.mark.requirement("G40", "G42", "G44", "G39", "G43")
 def test_causes_are_found_through_chains_and_groups() -> None:
     target = errors.CLINotFoundError("none", stderr="tail", exit_code=3)
-    try:
-        try:
-            raise target
-        except errors.CLINotFoundError as error:
-            raise RuntimeError("wrapped") from error
-    except RuntimeError as outer:
-        group = ExceptionGroup("many", [ValueError(), outer])
-        assert errors.find_cause(group, errors.CLINotFoundError) is target
-        assert errors.find_cause(outer, errors.ProcessError) is target
-        assert errors.find_cause(outer, errors.MessageParseError) is None
+    outer = RuntimeError("wrapped")
+    outer.__cause__ = target
+    group = ExceptionGroup("many", [ValueError(), outer])
+    assert errors.find_cause(group, errors.CLINotFoundError) is target
+    assert errors.find_cause(outer, errors.ProcessError) is target
+    assert errors.find_cause(outer, errors.MessageParseError) is None
     loop = ValueError()
     loop.__cause__ = loop
     assert errors.find_cause(loop, KeyError) is None

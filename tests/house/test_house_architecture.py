@@ -34,7 +34,7 @@ def test_rooms_export_explicitly_and_sorted() -> None:
     for path in SOURCE.glob("*/__init__.py"):
         names: list[tuple[str, str]] = []
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom) and node.module != "__future__":
                 for alias in node.names:
                     assert alias.asname == alias.name, f"{path.parent.name}: write `{alias.name} as {alias.name}`"
                     names.append((node.module or "", alias.name))
@@ -76,3 +76,14 @@ def test_public_names_are_all_there() -> None:
     assert set(dir(pilothouse)) >= set(pilothouse.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = pilothouse.nonsense  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.requirement("R40")
+def test_one_command_runs_the_tests_and_the_linters() -> None:
+    root = SOURCE.parents[1]
+    script = (root / ".ci" / "run").read_text()
+    assert "make check" in script
+    assert "make test" in script
+    makefile = (root / "Makefile").read_text()
+    for tool in ("pytest", "ruff format --check", "ruff check", "lint-imports", "pyright"):
+        assert f"$(BIN)/{tool}" in makefile or f"-m {tool}" in makefile

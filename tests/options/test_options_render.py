@@ -72,7 +72,8 @@ def test_cwd_and_timeout_are_not_flags() -> None:
 
 @pytest.mark.parametrize("name", ["system_prompt", "append_system_prompt"])
 def test_large_texts_travel_in_private_files(name: str) -> None:
-    invocation = render(Options(**{name: BIG}), {})
+    settings: Any = {name: BIG}
+    invocation = render(Options(**settings), {})
     assert list(invocation.argv) == argv()
     (file,) = invocation.files
     assert (file.flag, file.content) == (f"{name.replace('_', '-')}-file", BIG.encode())

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from pilothouse.provision.pins import Artifact
 IN_CHILD = """
 import sys, msgspec
 from pathlib import Path
+from types import SimpleNamespace
 from pilothouse.errors import ProvisionError
 from pilothouse.provision.fetch import ensure
 from pilothouse.provision.pins import Artifact
@@ -243,14 +245,31 @@ def test_a_full_disk_is_explained(world: World) -> None:
     # A limit on the size of files fails the same write as a full disk does, and needs no rights to set up.
     world.clients(npm="ok")
     output = in_child(world, world.artifact(), "1000000").communicate(timeout=30)
-    assert f"cannot install claude into {world.root}: File too large (about 9 MB are needed)" in output[1]
+    assert f"cannot install claude into {world.root}: File too large (about 3 MB are needed)" in output[1]
     assert "PILOTHOUSE_CACHE" in output[1]
+    assert world.files() == {"cli/1/.lock"}
+
+
+def test_a_disk_that_is_too_small_is_noticed_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.clients(npm="ok")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1_000_000))
+    with pytest.raises(ProvisionError, match=r"No space left on device \(about 3 MB are needed\).*PILOTHOUSE_CACHE"):
+        ensure(world.artifact(), world.root)
+    assert world.runs() == []
     assert world.files() == {"cli/1/.lock"}
 
 
 def test_a_cache_that_cannot_be_made(world: World) -> None:
     world.root.write_text("in the way")
     with pytest.raises(ProvisionError, match=r"cannot install claude into .*cache: .*PILOTHOUSE_CACHE"):
+        ensure(world.artifact(), world.root)
+    assert world.runs() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a place where not even root can write")
+def test_a_cache_nobody_can_write(world: World) -> None:
+    world.root = Path("/sys/pilothouse")
+    with pytest.raises(ProvisionError, match=r"cannot install claude into /sys/pilothouse: .*PILOTHOUSE_CACHE"):
         ensure(world.artifact(), world.root)
     assert world.runs() == []
 

@@ -137,7 +137,7 @@ async def whole_life(spawn: Any, pids: list[int]) -> None:
             group.start_soon(transport.serve)
             await transport.send(b"hello\n")
             assert await first_line(transport) == "hello"
-            await transport.send(b"x" * 400_000)
+            await transport.send(b"x" * 150_000)
             await transport.end_input()
             while await transport.receive():
                 pass
@@ -157,7 +157,7 @@ async def test_cancelled_at_any_await_nothing_is_left(spawn: Any, anyio_backend:
         pids: list[int] = []
         scope = anyio.CancelScope()
         run = Interrupted(whole_life(spawn, pids), n, scope.cancel)
-        with scope:
+        with anyio.fail_after(DEADLINE), scope:
             await run
         await until(lambda pids=pids: all(not state(pid) for pid in pids), f"alive after cancellation at wait {n}")
         if run.waits < n:
@@ -219,7 +219,8 @@ async def test_a_busy_child_gets_sigterm_at_once_and_may_tidy_up() -> None:
     await transport.close()
     assert time.monotonic() - began < 1.0
     ending = await transport.ending()
-    assert (ending.exit_code, ending.stderr, ending.detail) == (143, "tidy\n", "ended by close")
+    assert (ending.exit_code, ending.detail) == (143, "ended by close")
+    assert ending.stderr.endswith("tidy\n")
 
 
 @linux_only

@@ -98,9 +98,9 @@ def parse(argv: list[str] | None) -> AskRequest | DemoRequest:
     """
     parser = _parser()
     asked = parser.parse_args(argv)
-    if asked.command is not None:
-        return _demo_request(asked) if asked.command == "demo" else _ask_request(asked)
-    parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
+    if asked.command is None:
+        parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
+    return _demo_request(asked) if asked.command == "demo" else _ask_request(asked)
 
 
 def _parser() -> CommandParser:
@@ -117,6 +117,7 @@ def _parser() -> CommandParser:
         commands.add_parser(
             "ask",
             help="ask one question and stream the answer",
+            usage="%(prog)s [options] [prompt]",
             description="Ask one question and stream the answer.",
             epilog=_ASK_EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -159,11 +160,7 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key, no tools")
     parser.add_argument("--thinking", action="store_true", help="show what the model thinks")
     parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
-    for title, names in _GROUPS:
-        group = parser.add_argument_group(title)
-        for name in names:
-            _add_option(group, TABLE[name])
-    group.add_argument(
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -171,6 +168,10 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other option of pilothouse; lists as A,B, mappings as JSON",
     )
+    for title, names in _GROUPS:
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add_option(group, TABLE[name])
 
 
 def _add_option(group: Any, option: Option) -> None:

@@ -15,5 +15,5 @@ from pilothouse.client.events import TextWithdrawn as TextWithdrawn
 from pilothouse.client.events import ThinkingAdded as ThinkingAdded
 from pilothouse.client.events import ToolFinished as ToolFinished
 from pilothouse.client.events import ToolStarted as ToolStarted
-from pilothouse.client.query import Query as Query
+from pilothouse.client.queries import Query as Query
 from pilothouse.client.result import QueryResult as QueryResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.query import OnMessage, Query
+from pilothouse.client.queries import OnMessage, Query
 from pilothouse.errors import OptionsError
 from pilothouse.options import Options, Settings
 

@@ -19,6 +19,8 @@ _ENDED = frozenset({"completed", "failed", "killed", "stopped"})
 class BackgroundTasks:
     """Keeps book of what was started and has not ended."""
 
+    NOTED = (BackgroundTasksChangedMessage, TaskNotificationMessage, TaskStartedMessage, TaskUpdatedMessage)
+
     def __init__(self) -> None:
         self._running: set[str] = set()
 
@@ -26,7 +28,7 @@ class BackgroundTasks:
         return bool(self._running)
 
     def note(self, message: Message) -> None:
-        """Look at a `system` message."""
+        """Look at a message of one of the classes in `NOTED`."""
         match message:
             case TaskStartedMessage(task_id=str(task)):
                 self._running.add(task)

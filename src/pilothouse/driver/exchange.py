@@ -19,10 +19,10 @@ from pilothouse.driver.failures import exited_error, silence_error, timeout_erro
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.link import Link
 from pilothouse.errors import PilothouseError, SessionClosedError, UsageError
-from pilothouse.messages import Message, ResultMessage, StreamEvent, SystemMessage, is_terminal
+from pilothouse.messages import DoneMessage, InitMessage, Message, ResultMessage
 from pilothouse.options import Invocation
 from pilothouse.protocol import StreamValidator, ValidationReport
-from pilothouse.transports import Transport
+from pilothouse.transports import Transport, warn_if_old
 
 LINGER_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
@@ -71,6 +71,12 @@ class Exchange:
         self._link = Link(transport, self, max_line_bytes=limits.max_line_bytes, control_timeout=limits.control_timeout)
         self._validator = StreamValidator()
         self._background = BackgroundTasks()
+        self._routes: dict[type[Message], Callable[[Any], None]] = {
+            ResultMessage: self._on_result,
+            DoneMessage: self._on_done,
+            InitMessage: self._on_init,
+            **dict.fromkeys(BackgroundTasks.NOTED, self._background.note),
+        }
         self._scope: anyio.CancelScope | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._unanswered: list[str] = []
@@ -135,12 +141,19 @@ class Exchange:
         self.interrupted = True
         self._inbox.let_pass()
         await self._heard.wait()
-        if not self._finished.is_set():
+        if self._finished.is_set():
+            return
+        try:
             await self._link.request("interrupt")
-            with anyio.move_on_after(INTERRUPT_SECONDS):
-                await self._answered.wait()
-                return
-            self.stop()
+        except PilothouseError:
+            self.interrupted = self._finished.is_set()
+            if self.interrupted:
+                return  # it ended by itself in the meantime
+            raise
+        with anyio.move_on_after(INTERRUPT_SECONDS):
+            await self._answered.wait()
+            return
+        self.stop()
 
     # What the reader calls.
 
@@ -161,32 +174,33 @@ class Exchange:
         """Look at a batch on its way to the consumer."""
         self._last_heard = anyio.current_time()
         self._validator.track_batch(batch)
-        for message in batch:
-            if message.__class__ is not StreamEvent:
-                self._note(message)
-        self._inbox.put(batch, size)
         if not self._heard.is_set():
             self._heard.set()
+        if self.session_id is None:
+            self.session_id = next((m.session_id for m in batch if m.session_id), None)
+        routes = self._routes
+        if not routes.keys().isdisjoint(map(type, batch)):  # a batch of nothing but text costs no loop
+            for message in batch:
+                route = routes.get(message.__class__)
+                if route is not None:
+                    route(message)
+        self._inbox.put(batch, size)
 
-    def _note(self, message: Message) -> None:
-        if self.session_id is None and message.session_id:
-            self.session_id = message.session_id
-        if isinstance(message, SystemMessage):
-            self._background.note(message)
-        elif is_terminal(message):
-            self._note_end(message)
-
-    def _note_end(self, message: Message) -> None:
+    def _on_result(self, message: ResultMessage) -> None:
         self.ended_plainly = True
-        if isinstance(message, ResultMessage):
-            woken = message.origin is not None and message.origin.kind == "task-notification"
-            if not woken or self.result is None:
-                self.result = message
-            if woken:
-                return  # a background task spoke; it answers none of our prompts
+        woken = message.origin is not None and message.origin.kind == "task-notification"
+        if not woken or self.result is None:
+            self.result = message
+        if not woken:  # a background task that speaks answers none of our prompts
             self._settle(message)
-        else:
-            self._unanswered.clear()
+            self._leave_if_done()
+
+    def _on_init(self, message: InitMessage) -> None:
+        warn_if_old(message.claude_code_version or "")
+
+    def _on_done(self, _: DoneMessage) -> None:
+        self.ended_plainly = True
+        self._unanswered.clear()
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
@@ -304,23 +318,27 @@ class Exchange:
         """After the last result: end the input; the CLI finishes its background tasks and goes."""
         await self._transport.end_input()
         while True:
-            quiet_until = self._last_heard + LINGER_SECONDS
-            if anyio.current_time() >= quiet_until and not self._background:
+            quiet_until = self._quiet_since(busy=bool(self._background)) + LINGER_SECONDS
+            if anyio.current_time() >= quiet_until:
                 assert self._tasks is not None
                 self._tasks.cancel_scope.cancel()
                 return
-            await anyio.sleep_until(max(quiet_until, anyio.current_time() + 0.1))
+            await anyio.sleep_until(quiet_until)
 
     async def _watch_silence(self) -> None:
         limit = self._limits.idle_timeout
         assert limit is not None
         while not self._answered.is_set():
-            if self._validator.waiting_for_tools:
-                self._last_heard = anyio.current_time()  # a tool may take its time; the limit starts after it
-            silent_until = self._last_heard + limit
+            silent_until = self._quiet_since(busy=self._validator.waiting_for_tools) + limit
             if anyio.current_time() >= silent_until:
                 raise silence_error(limit, heard=self._heard.is_set())
             await anyio.sleep_until(silent_until)
+
+    def _quiet_since(self, *, busy: bool) -> float:
+        """When the peer fell silent: now, while something runs that may take its time, or we do not listen."""
+        if busy or self.full:
+            self._last_heard = anyio.current_time()
+        return self._last_heard
 
     def report(self) -> ValidationReport:
         """What the stream validator found. (G19-G21)."""

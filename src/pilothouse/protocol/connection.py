@@ -261,7 +261,7 @@ class Connection:
     def _step(self, call: Call) -> None:
         state = TRANSITIONS[self._state].get(call)
         if state is None:
-            raise SessionClosedError(f"cannot {call.replace('_', ' ')}: the connection is {self._state.replace('_', ' ')}")
+            raise SessionClosedError(f"`{call}` came too late: the connection is in state `{self._state}`")
         self._state = state
 
     def _settle(self, call: Call, request_id: str, line_for: Callable[[str | int], bytes]) -> bytes:

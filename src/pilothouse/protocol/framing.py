@@ -93,6 +93,7 @@ class LineFramer:
         self._held += len(tail)
         self._pending_cr = tail.endswith(b"\r")
         if self._head is not None:
+            self._head += tail[: HEAD_BYTES - len(self._head)]
             return
         self._parts.append(tail)
         if self._held > self._max:
@@ -115,7 +116,7 @@ class LineFramer:
             self._parts.append(lines[0])
             lines[0] = self._take()
         else:
-            head = self._head if self._head is not None else self._take() + lines[0][:HEAD_BYTES]
+            head = (self._take() if self._head is None else self._head) + lines[0][:HEAD_BYTES]
             self.oversize.append(OversizeLine(0, size, head[:HEAD_BYTES]))
             del lines[0]
         self._held, self._head, self._pending_cr = 0, None, False

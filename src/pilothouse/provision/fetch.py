@@ -111,6 +111,8 @@ def is_current(artifact: Artifact, target: Path) -> bool:
 def _install(artifact: Artifact, target: Path, report: Progress) -> None:
     work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
     try:
+        if shutil.disk_usage(work).free < _needed(artifact):  # the clients' own words for it are hard to read
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         source, archive = _download(artifact, work, report)
         size = archive.stat().st_size
         what = f"{source.package} {source.version} from {source.client}"
@@ -163,11 +165,16 @@ def _explained(artifact: Artifact, root: Path) -> Generator[None, None, None]:
     except TimeoutError as error:
         raise ProvisionError(f"{error}; if it hangs, end it and try again") from error
     except OSError as error:
-        needed = f" (about {3 * artifact.size // 1_000_000} MB are needed)" if _is_full(error) and artifact.size else ""
+        needed = f" (about {_needed(artifact) / 1e6:.0f} MB are needed)" if _is_full(error) else ""
         raise ProvisionError(
             f"cannot install {_name(artifact)} into {root}: {error.strerror or error}{needed}. "
             f"Make room or set {CACHE_VARIABLE} to another directory."
         ) from error
+
+
+def _needed(artifact: Artifact) -> int:
+    """The room an installation takes at its peak, as far as it is known: the archive and the file side by side."""
+    return (artifact.size or 0) + max(source.size or 0 for source in artifact.sources)
 
 
 def _is_full(error: OSError) -> bool:

@@ -222,10 +222,11 @@ def bury(pid: int, watch: ExitWatch) -> None:
     def end() -> None:
         end_group_blocking(pid, watch, grace=ABANDON_GRACE, release=watchdog.release)
 
-    try:
-        threading.Thread(target=end, name=f"pilothouse-bury-{pid}", daemon=True).start()
-    except RuntimeError:  # the interpreter shuts down
-        signal_group(pid, signal.SIGKILL)
+    if not sys.is_finalizing():  # a thread started then would never run, and starting it never return
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=end, name=f"pilothouse-bury-{pid}", daemon=True).start()
+            return
+    signal_group(pid, signal.SIGKILL)
 
 
 async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None) -> PosixChild:

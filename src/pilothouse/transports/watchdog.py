@@ -19,6 +19,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -116,12 +117,13 @@ class Watchdog:
         os.set_blocking(self._fd, False)
         self._tell("".join(f"+{g}\n" for g in self._groups))
         # The lines wait in the pipe; starting a shell costs a millisecond that the first answer need not wait for.
-        try:
-            threading.Thread(
-                target=self._start_shell, args=(read_end,), name="pilothouse-watchdog", daemon=True
-            ).start()
-        except RuntimeError:  # no new threads while the interpreter shuts down
-            os.close(read_end)
+        if not sys.is_finalizing():
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(
+                    target=self._start_shell, args=(read_end,), name="pilothouse-watchdog", daemon=True
+                ).start()
+                return
+        os.close(read_end)
 
     def _start_shell(self, read_end: int) -> None:
         try:

@@ -1,0 +1,233 @@
+"""`pilothouse ask`: one question, its answer on standard output, everything else on standard error.
+
+Owns the run of one question and the three forms of its output. Signals and the event loop belong to `main`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import anyio.to_thread
+import msgspec
+
+from pilothouse.cli.arguments import AskRequest
+from pilothouse.cli.failures import Failure, failure, ways_in
+from pilothouse.cli.screen import Screen
+from pilothouse.cli.telling import Telling, closing_line, denials_line
+from pilothouse.client import Query, QueryResult
+from pilothouse.errors import (
+    CLIExitedError,
+    CLINotFoundError,
+    CLIVersionError,
+    ControlTimeout,
+    PilothouseError,
+    ResultError,
+    UsageError,
+)
+from pilothouse.messages import Message, encode
+from pilothouse.options import Options, Settings, child_env
+from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.transports.discovery import check_version, find_cli
+
+LOCAL_NOTE = "the answer comes from a small open model on this machine; it is weak and calls no tools"
+
+
+async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
+    """Ask, show the answer, and return the exit code.
+
+    Args:
+        request: what was asked for.
+        prompt: the question.
+        screen: what the person sees.
+    """
+    run = AskRun(request, prompt, screen)
+    try:
+        return await run.run()
+    except (PilothouseError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        return await run.fail(error)
+
+
+class AskRun:
+    """One run of the command, with what its parts share."""
+
+    def __init__(self, request: AskRequest, prompt: str, screen: Screen) -> None:
+        self._request = request
+        self._prompt = prompt
+        self._screen = screen
+        self._redact = Redactor(secret_values(os.environ)).redact
+        self._options = Options()
+        self._heard = False
+
+    async def run(self) -> int:
+        """Ask and show.
+
+        Raises:
+            PilothouseError: what kept an answer from coming.
+        """
+        self._options = self._checked_options(self._request.settings)
+        async with AsyncExitStack() as stack:
+            if self._request.local:
+                self._options = await self._local_options(stack)
+            query = Query(self._prompt, self._options)
+            self._screen.busy("starting Claude Code")
+            await stack.enter_async_context(query)
+            self._screen.busy("waiting for the model")
+            # With a schema the answer is the value, whole at the end; what the model says beside it is not.
+            telling = Telling(
+                self._screen,
+                self._redact,
+                text=self._options.json_schema is None,
+                thinking=self._request.thinking,
+            )
+            listener = self._listener(telling)
+            async for message in query:
+                self._heard = True
+                listener(message)
+            result = await query.result()
+        self._screen.end_text()
+        self._screen.idle()
+        return await self._close(result, telling)
+
+    def _checked_options(self, settings: Mapping[str, Any]) -> Options:
+        """Options that can work, so that a mistake is told before anything is fetched or started."""
+        values = dict(settings)
+        if self._request.form == "text":
+            values.setdefault("partial_messages", True)
+        if self._request.verbose:
+            values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        options = Options(**cast("Settings", values))
+        if self._request.local and options.model is not None:
+            raise UsageError("--local brings its own model: leave --model away")
+        if options.cwd is not None and not Path(options.cwd).is_dir():
+            raise UsageError(f"--cwd: there is no directory {options.cwd}")
+        Query(self._prompt, options)  # checks the prompt; nothing is started
+        return options
+
+    async def _local_options(self, stack: AsyncExitStack) -> Options:
+        from pilothouse.local import LocalModel
+
+        find_cli(self._options.cli, os.environ)  # before 98 MB are fetched
+        self._screen.note(LOCAL_NOTE, "quiet")
+        with self._screen.progress("local model") as progress:
+            model = await stack.enter_async_context(LocalModel(progress=progress))
+        return Options(**cast("Settings", model.options())).merge(self._options)
+
+    def _listener(self, telling: Telling) -> Callable[[Message], object]:
+        match self._request.form:
+            case "text":
+                return telling.tell
+            case "json":
+                return lambda _: None
+            case "stream-json":
+                return lambda message: write_line(message.raw_line or encode(message))
+
+    async def _close(self, result: QueryResult, telling: Telling) -> int:
+        if self._request.form == "json":
+            self._write_json(result, result.error)
+        if result.error is not None:
+            return await self._tell_failure(result.error)
+        if self._request.form == "text":
+            self._finish_text(result, telling)
+        return 0
+
+    def _finish_text(self, result: QueryResult, telling: Telling) -> None:
+        if self._options.json_schema is not None:
+            write_line(msgspec.json.encode(result.structured))
+        elif not telling.told_text and result.text:
+            # A command such as /cost answers without a message of the model.
+            self._screen.text(result.text)
+            self._screen.end_text()
+        if (denials := denials_line(result)) is not None:
+            self._screen.note(denials, "warning")
+        model = f"{telling.init.model}: " if telling.init is not None and not self._request.local else ""
+        self._screen.note(model + closing_line(result, free=self._request.local), "quiet")
+
+    async def fail(self, error: Exception) -> int:
+        """Tell why there is no answer, and return the exit code."""
+        self._screen.end_text()
+        self._screen.idle()
+        if isinstance(error, CLIExitedError | ControlTimeout) and not self._heard:
+            error = await self._suspect_cli(error)
+        if self._request.form == "json":
+            self._write_json(None, error)
+        return await self._tell_failure(error)
+
+    async def _suspect_cli(self, error: Exception) -> Exception:
+        """A child that said nothing at all may not be Claude Code: then that is the error."""
+        env = child_env(self._options, os.environ)
+        try:
+            path = find_cli(self._options.cli, env)
+            await anyio.to_thread.run_sync(check_version, path, env)
+        except (CLINotFoundError, CLIVersionError) as better:
+            return better
+        return error
+
+    async def _tell_failure(self, error: Exception) -> int:
+        told = ways_in(error, self._prompt, self._known_cli()) or failure(error)
+        if self._request.verbose and isinstance(error, CLINotFoundError):
+            for line in str(error).splitlines():
+                self._screen.note(line, "quiet")
+        tell_failure(self._screen, told, self._redact)
+        return told.code
+
+    def _known_cli(self) -> str | None:
+        try:
+            return find_cli(self._options.cli, os.environ)
+        except CLINotFoundError:
+            return None
+
+    def _write_json(self, result: QueryResult | None, error: Exception | None) -> None:
+        body = result_body(result or QueryResult(()), error)
+        if self._request.local:
+            body["cost_usd"] = 0.0  # the CLI counts what the model it believes to talk to would cost
+        text = msgspec.json.encode(body).decode()
+        write_line(self._redact(text).encode())
+
+
+def tell_failure(screen: Screen, told: Failure, redact: Callable[[str], str]) -> None:
+    """Write a failure and its advice."""
+    screen.idle()
+    screen.note(redact(f"pilothouse: {told.line}"), "error")
+    for line in told.advice:
+        screen.note(line)
+
+
+def result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:
+    """The object that `--json` prints. Its keys are those of `QueryResult`; `error` is null after a success."""
+    return {
+        "text": result.text if error is None else "",
+        "is_success": error is None,
+        "outcome": result.outcome if error is None or result.error is not None else "error",
+        "session_id": result.session_id,
+        "cost_usd": result.cost_usd,
+        "turns": result.turns,
+        "duration_ms": result.duration_ms,
+        "structured": result.structured,
+        "usage": msgspec.to_builtins(result.usage),
+        "model_usage": msgspec.to_builtins(result.model_usage),
+        "permission_denials": [denial.tool_name for denial in result.permission_denials],
+        "error": None if error is None else _error_body(error),
+    }
+
+
+def _error_body(error: Exception) -> dict[str, Any]:
+    return {
+        "type": type(error).__name__,
+        "message": failure(error).line,
+        "exit_code": failure(error).code,
+        "api_error_status": error.api_error_status if isinstance(error, ResultError) else None,
+    }
+
+
+def write_line(line: bytes) -> None:
+    """Write a line of JSON to standard output, at once."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(line.rstrip(b"\n") + b"\n")
+    sys.stdout.buffer.flush()

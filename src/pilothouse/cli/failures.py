@@ -1,0 +1,126 @@
+"""What an error means to a person at a command line: an exit code, one line, and what to do next.
+
+Owns the exit codes. Looks at errors and at the names of environment variables; prints and ends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pilothouse.errors import (
+    AuthenticationError,
+    CLIExitedError,
+    CLINotFoundError,
+    CLIStartError,
+    CLIVersionError,
+    PilothouseError,
+    QueryTimeout,
+    UsageError,
+)
+
+FAILED = 1
+USAGE = 2
+TIMED_OUT = 124  # that of timeout(1)
+CLOSED_OUTPUT = 141  # what a shell reports for a child that SIGPIPE ended
+SIGNAL_BASE = 128
+
+INSTALL = "python -m pilothouse.provision cli"
+KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+PROVIDER_VARIABLES = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (UsageError, USAGE),
+    (CLINotFoundError, USAGE),
+    (CLIVersionError, USAGE),
+    (CLIStartError, USAGE),
+    (TimeoutError, TIMED_OUT),
+)
+_NEXT: tuple[tuple[type[BaseException], str], ...] = (
+    (CLINotFoundError, f"install it with `{INSTALL}`, or give its path with --cli"),
+    (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
+    (CLIExitedError, "--verbose shows all that it said"),
+)
+_SHOWN_PROMPT_CHARS = 60  # of a prompt that is repeated in a suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exit code, one line, and further lines of advice."""
+
+    code: int
+    line: str
+    advice: tuple[str, ...] = ()
+
+
+def failure(error: Exception) -> Failure:
+    """What to tell about `error`."""
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    text = one_line(_first_part(error))
+    step = _next_step(error)
+    return Failure(code, f"{text}; {step}" if step else text)
+
+
+def _first_part(error: Exception) -> str:
+    # The list of the places that were tried, and the ways to install, take a screen; --verbose is for that.
+    return str(error).partition(" Tried:")[0].rstrip(".") if isinstance(error, CLINotFoundError) else _described(error)
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, PilothouseError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def _next_step(error: Exception) -> str:
+    if isinstance(error, QueryTimeout):
+        return f"raise --{error.kind.replace('_', '-')} to wait longer"
+    return next((step for kind, step in _NEXT if isinstance(error, kind)), "")
+
+
+def one_line(text: str) -> str:
+    """`text` as one line: a line that introduces others keeps its colon, the rest is joined by bars."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    joined = ""
+    for line in lines:
+        joined += ("" if not joined else " " if joined.endswith(":") else " | ") + line
+    return joined
+
+
+def credentials(environ: Mapping[str, str]) -> str | None:
+    """The name of the first variable that holds a key, a login or a provider; never its value."""
+    for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES):
+        if environ.get(name, "").strip():
+            return name
+    return None
+
+
+def ways_in(error: Exception, prompt: str, cli: str | None) -> Failure | None:
+    """The ways on for who has neither a key nor a login; None if that is not what `error` says.
+
+    Args:
+        error: how the run failed.
+        prompt: what was asked.
+        cli: the path of Claude Code, if it is known.
+    """
+    if not isinstance(error, AuthenticationError) or credentials(os.environ):
+        return None
+    login = "claude" if cli is None or shutil.which("claude") else shlex.quote(cli)
+    short = len(prompt) <= _SHOWN_PROMPT_CHARS and prompt.isprintable()
+    question = shlex.quote(prompt) if short else '"…"'
+    rows = (
+        ("export ANTHROPIC_API_KEY=…", "use an API key"),
+        (login, "log in once; then ask again"),
+        (f"pilothouse ask --local {question}", "a small open model on this machine: no key, no tools"),
+    )
+    width = max(len(command) for command, _ in rows)
+    return Failure(
+        FAILED,
+        "Claude Code has neither a key nor a login. Three ways on:",
+        tuple(f"  {command:<{width}}   {what}" for command, what in rows),
+    )

@@ -1,0 +1,121 @@
+"""The way in: arguments, the one event loop, signals, and the exit code, whatever happens.
+
+Imports little before it runs, so that Ctrl-C is quiet from the first moment on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNAL_BASE = 128
+CLOSED_OUTPUT = 141
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: arguments without the program; None: those of this process.
+
+    Returns:
+        The exit code: 0 answered, 1 failed, 2 wrong usage or no CLI, 124 timeout, 130 Ctrl-C, 141 output closed.
+    """
+    ended_by = _EndedBy()
+    try:
+        with ended_by.listening():
+            code = _run(argv)
+            sys.stdout.flush()
+            return code
+    except KeyboardInterrupt:
+        return _interrupted(ended_by.signum)
+    except BrokenPipeError:
+        _forget_output()
+        return CLOSED_OUTPUT
+
+
+def _run(argv: list[str] | None) -> int:
+    import anyio
+
+    from pilothouse.cli.arguments import AskRequest, parse
+    from pilothouse.cli.failures import failure
+    from pilothouse.cli.screen import make_screen, open_streams
+
+    out, notes = open_streams()
+    request = parse(argv)
+    if not isinstance(request, AskRequest):
+        from pilothouse.cli.demo import demo
+
+        screen = make_screen(out, out)
+        try:
+            return anyio.run(demo, request, screen)
+        finally:
+            screen.idle()
+
+    from pilothouse.cli.ask import ask
+    from pilothouse.cli.prompts import gather
+    from pilothouse.errors import UsageError
+
+    screen = make_screen(out, notes)
+    try:
+        prompt = gather(request.prompt, screen.note)
+    except (UsageError, OSError) as error:
+        told = failure(error)
+        screen.note(f"pilothouse: {told.line}", "error")
+        return told.code
+    try:
+        return anyio.run(ask, request, prompt, screen)
+    finally:
+        screen.idle()
+
+
+class _EndedBy:
+    """Which signal ended the run: SIGTERM and SIGHUP take the way of Ctrl-C, so that the child is ended in order."""
+
+    def __init__(self) -> None:
+        self.signum = signal.SIGINT
+
+    @contextmanager
+    def listening(self) -> Generator[None]:
+        before: dict[signal.Signals, Any] = {}
+        for name in ("SIGTERM", "SIGHUP"):
+            signum: signal.Signals | None = getattr(signal, name, None)
+            # One that is ignored, as under nohup, stays so.
+            if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
+                before[signum] = signal.signal(signum, self._as_interrupt)
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def _as_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = signal.Signals(signum)
+        handler = signal.getsignal(signal.SIGINT)  # that of the event loop while one runs
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+
+def _interrupted(signum: signal.Signals) -> int:
+    try:
+        print("\npilothouse: interrupted", file=sys.stderr, flush=True)
+    except OSError:
+        _forget_output()
+    return SIGNAL_BASE + signum
+
+
+def _forget_output() -> None:
+    """Keep the interpreter from complaining, at its end, about streams that nobody reads any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,85 @@
+"""What a person sees in a terminal, with colours, a spinner and bars. The only file that imports rich."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.status import Status
+from rich.text import Text
+
+from pilothouse.cli.screen import STAGES, Progress, Screen, Style
+
+_LOOKS: dict[Style, str] = {
+    "": "",
+    "error": "bold red",
+    "good": "green",
+    "quiet": "dim",
+    "thought": "dim italic",
+    "title": "bold",
+    "tool": "cyan",
+    "warning": "yellow",
+}
+# Stages that tell how far they are while they last; the others get a bar that only moves.
+_MEASURED = frozenset({"download", "extract", "verify"})
+
+
+class RichScreen(Screen):
+    """As `Screen`, for a terminal. NO_COLOR takes the colours away."""
+
+    def __init__(self, out: TextIO, notes: TextIO) -> None:
+        super().__init__(out, notes)
+        self._console = Console(file=notes, highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+
+    def line(self, line: str, style: Style) -> None:
+        """Write a clean line to the notes; a spinner stays below it."""
+        # A Text, never markup: what others wrote may hold square brackets.
+        self._console.print(Text(line, style=_LOOKS[style]))
+
+    def styled(self, text: str, style: Style) -> str:
+        """Clean text with the codes of its style."""
+        with self._console.capture() as captured:
+            self._console.print(Text(text, style=_LOOKS[style]), end="")
+        return captured.get()
+
+    def busy(self, what: str) -> None:
+        """Show a spinner, as long as nothing else is written."""
+        if self._open is not None:
+            return  # it would write over the text before the cursor
+        if self._status is None:
+            self._status = self._console.status(Text(what, style="dim"))
+            self._status.start()
+        else:
+            self._status.update(Text(what, style="dim"))
+
+    def idle(self) -> None:
+        """Take the spinner away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    @contextmanager
+    def progress(self, label: str) -> Generator[Progress]:
+        """Show a bar, gone when the block ends."""
+        self.idle()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[size]}"),
+            TimeElapsedColumn(),
+        )
+        with Bars(*columns, console=self._console, transient=True) as bars:
+            task = bars.add_task(label, total=None, size="")
+
+            def report(stage: str, done: int, total: int | None) -> None:
+                measured = total if stage in _MEASURED else None
+                size = f"{done / 1e6:.0f} of {measured / 1e6:.0f} MB" if measured else ""
+                what = f"{label}: {STAGES.get(stage, stage)}"
+                bars.update(task, description=what, completed=done, total=measured, size=size)
+
+            yield report

@@ -1,0 +1,132 @@
+"""What a person sees, in plain text: the answer, notes beside it, progress. `rich_screen` has the coloured form.
+
+Owns the two streams and where the cursor is. Knows nothing of messages, models or errors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Literal, TextIO
+
+Style = Literal["", "error", "good", "quiet", "thought", "title", "tool", "warning"]
+Progress = Callable[[str, int, int | None], object]
+"""Called with a stage, the bytes done in it and, if known, the bytes it takes; from any thread."""
+
+# Text that others wrote must not steer the terminal: control characters go, but for newline and tab.
+_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
+_ANSWER = {key: None for key in _CONTROLS if chr(key) not in "\n\t"}
+
+STAGES = {
+    "download": "downloading",
+    "extract": "unpacking",
+    "load": "loading",
+    "verify": "checking",
+    "wait": "waiting for another process that fetches it",
+}
+
+
+class Screen:
+    """Plain lines, for pipes, files, plain terminals, and whenever rich is not installed.
+
+    Args:
+        out: for the answer.
+        notes: for everything else.
+    """
+
+    def __init__(self, out: TextIO, notes: TextIO) -> None:
+        self._out = out
+        self._notes = notes
+        self._to_terminal = out.isatty()
+        self._shared = out is notes or (self._to_terminal and notes.isatty())
+        self._open: TextIO | None = None  # the stream that stands in the middle of a line
+        self._thinking = False
+
+    def text(self, piece: str) -> None:
+        """A piece of the answer, shown at once."""
+        if self._thinking:
+            self.end_text()
+        self.idle()
+        self._write(self._out, piece.translate(_ANSWER) if self._to_terminal else piece)
+
+    def thought(self, piece: str) -> None:
+        """A piece of what the model thinks."""
+        self.idle()
+        if not self._thinking:
+            self.end_text()
+            self._thinking = True
+            piece = "thinking: " + piece
+        self._write(self._notes, self.styled(piece.translate(_ANSWER), "thought"))
+        self._open = self._notes if not piece.endswith("\n") else None
+
+    def end_text(self) -> None:
+        """The block of text is complete: what comes next starts on a line of its own."""
+        self._thinking = False
+        if self._open is not None:
+            self._write(self._open, "\n")
+
+    def note(self, line: str, style: Style = "") -> None:
+        """One line for a person."""
+        if self._open is self._notes or (self._open is not None and self._shared):
+            self._write(self._notes, "\n")
+            self._open = None
+            self._thinking = False
+        self.line(line.translate(_CONTROLS), style)
+
+    def line(self, line: str, style: Style) -> None:
+        """Write a clean line to the notes."""
+        self._notes.write(line + "\n")
+        self._notes.flush()
+
+    def styled(self, text: str, style: Style) -> str:
+        """Clean text with what gives it its looks."""
+        return text
+
+    def busy(self, what: str) -> None:
+        """Show that something is awaited, as long as nothing else is written."""
+
+    def idle(self) -> None:
+        """Nothing is awaited any more."""
+
+    @contextmanager
+    def progress(self, label: str) -> Generator[Progress]:
+        """Show how far something is: a line for every stage that takes a while."""
+        shown: set[str] = set()
+
+        def report(stage: str, done: int, total: int | None) -> None:
+            if stage not in shown:
+                shown.add(stage)
+                size = f" ({total / 1e6:.0f} MB)" if total else ""
+                self.note(f"{label}: {STAGES.get(stage, stage)}{size}", "quiet")
+
+        yield report
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        if not text:
+            return
+        stream.write(text)
+        stream.flush()
+        self._open = None if text.endswith("\n") else stream
+
+
+def make_screen(out: TextIO, notes: TextIO) -> Screen:
+    """The screen that fits: rich on a terminal where it is installed, else plain."""
+    if out.isatty() and notes.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and find_spec("rich"):
+        from pilothouse.cli.rich_screen import RichScreen
+
+        return RichScreen(out, notes)
+    return Screen(out, notes)
+
+
+def open_streams() -> tuple[TextIO, TextIO]:
+    """Standard output and error, fit for any text; what was closed goes nowhere."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - lives as long as we do
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    return sys.stdout, sys.stderr
