@@ -502,7 +502,10 @@ async def test_any_transport_will_do() -> None:
 
 
 @pytest.mark.requirement("R1", "R29")
-async def test_an_old_cli_works_with_a_warning(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_old_cli_works_with_a_warning(
+    fake: FakeCLI, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilothouse.transports.discovery._warned", set[str]())
     fake.turn(frames.init(claude_code_version="1.0.128"), frames.result("Hello"))
     assert (await ph.query("go", cli=fake.path)).text == "Hello"
     assert "1.0.128 is older than 2.0.0" in caplog.text

@@ -34,7 +34,7 @@ def test_rooms_export_explicitly_and_sorted() -> None:
     for path in SOURCE.glob("*/__init__.py"):
         names: list[tuple[str, str]] = []
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pilothouse"):
                 for alias in node.names:
                     assert alias.asname == alias.name, f"{path.parent.name}: write `{alias.name} as {alias.name}`"
                     names.append((node.module or "", alias.name))

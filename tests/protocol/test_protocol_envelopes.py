@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pilothouse.errors import UsageError
 from pilothouse.messages import TextBlock
 from pilothouse.protocol import encode_line, error_line, request_line, success_line, user_message

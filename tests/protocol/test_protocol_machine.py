@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+
 from pilothouse.protocol import Connection, Inbound, Noise, Refusal, Reply, State, Withdrawn
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from pilothouse.errors import UsageError
+from pilothouse.client import query
 from pilothouse.options import Invocation
 from pilothouse.testing import frames, mock_transport, sample_messages
-from pilothouse.testing.mock_transport import MockTransport
 
 INVOCATION = Invocation("auto", (), {}, initialize={})
-USER = {"type": "user", "message": {"role": "user", "content": "Hi"}}
 
 
 def recorded(transcripts: list[Path], kind: str, subtype: str | None = None) -> list[dict[str, Any]]:
@@ -76,80 +75,46 @@ def test_streamed_text_is_whole():
     assert deltas == ["ab", "cd", "ef", "gh"]
 
 
-async def read(transport: MockTransport, count: int) -> list[dict[str, Any]]:
-    data = b""
-    while data.count(b"\n") < count:
-        data += await transport.receive()
-    return [json.loads(line) for line in data.splitlines()]
-
-
 @pytest.mark.requirement("R39")
 @pytest.mark.anyio
 async def test_mock_transport_answers_prompts_in_turn():
-    transport = mock_transport("Hello", sample_messages(), set_model={"model": "x"})
-    assert transport.health().state == "unhealthy"
-    await transport.start(INVOCATION)
-    assert transport.health().state == "healthy"
-    with pytest.raises(UsageError):
-        await transport.start(INVOCATION)
-    data = frames.lines([frames.control_request("initialize", request_id="r0"), USER])
-    for at in range(0, len(data), 7):
-        await transport.send(data[at : at + 7])
-    got = await read(transport, 4)
-    assert [f["type"] for f in got] == ["control_response", "system", "assistant", "result"]
-    await transport.send(frames.lines([USER]))
-    assert [f["type"] for f in await read(transport, 8)] == [f["type"] for f in sample_messages()]
-    await transport.send(frames.lines([frames.control_request("set_model"), frames.control_request("odd")]))
-    answers = await read(transport, 2)
-    assert [a["response"]["subtype"] for a in answers] == ["success", "error"]
-    assert transport.prompts == ["Hi", "Hi"]
-    await transport.end_input()
-    assert await transport.receive() == b""
-    assert (await transport.ending()).exit_code == 0
-    with pytest.raises(anyio.BrokenResourceError):
-        await transport.send(b"{}\n")
-    await transport.close()
-    await transport.close()
-    with pytest.raises(anyio.ClosedResourceError):
-        await transport.receive()
+    transport = mock_transport("Hello", sample_messages())
+    result = await query("Hi", transport=transport)
+    assert (result.text, result.is_success) == ("Hello", True)
+    assert [f["type"] for f in transport.sent_frames] == ["control_request", "user"]
+
+    async def two() -> AsyncIterator[str]:
+        yield "Hi"
+        yield "Again"
+
+    result = await query(two(), transport=mock_transport("Hello", sample_messages()))
+    assert [m.type for m in result.messages][-8:] == [f["type"] for f in sample_messages()]
 
 
 @pytest.mark.anyio
 async def test_mock_transport_without_turns_says_so():
-    transport = mock_transport()
-    await transport.start(INVOCATION)
-    await transport.send(frames.lines([USER]))
-    [_, result] = await read(transport, 2)
-    assert result["is_error"]
-    assert "no turn left" in result["result"]
+    result = await query("Hi", transport=mock_transport())
+    assert not result.is_success
+    assert "no turn left" in result.text
 
 
 @pytest.mark.anyio
 async def test_mock_transport_in_the_argv_form_answers_at_once():
-    transport = mock_transport("Hello")
-    await transport.start(Invocation("auto", (), {}, initialize=None, tail=("Hi",)))
-    assert (await read(transport, 3))[-1]["result"] == "Hello"
-    assert await transport.receive() == b""
+    assert (await query("Hi", transport=mock_transport("Hello"), prompt_via="argv")).text == "Hello"
 
 
 @pytest.mark.anyio
-async def test_mock_transport_speaks_unasked_and_wakes_readers():
-    transport = mock_transport()
+async def test_mock_transport_answers_control_requests_and_speaks_unasked():
+    transport = mock_transport(set_model={"model": "x"})
     await transport.start(INVOCATION)
-    outcomes: list[object] = []
-
-    async def reader() -> None:
-        outcomes.append(await transport.receive())
-        try:
-            await transport.receive()
-        except anyio.ClosedResourceError:
-            outcomes.append("closed")
-
+    data = b""
     async with anyio.create_task_group() as group:
-        group.start_soon(reader)
-        await anyio.wait_all_tasks_blocked()
-        transport.say(frames.control_request("can_use_tool", tool_name="Bash", input={}))
-        await anyio.wait_all_tasks_blocked()
+        group.start_soon(transport.serve)
+        await transport.send(frames.lines([frames.control_request("set_model"), frames.control_request("odd")]))
+        transport.feed(frames.control_request("can_use_tool", tool_name="Bash", input={}))
+        while data.count(b"\n") < 3:
+            data += await transport.receive()
         await transport.close()
-    assert b"can_use_tool" in outcomes[0]  # pyright: ignore[reportOperatorIssue]
-    assert outcomes[1] == "closed"
+    answers = [f for f in map(json.loads, data.splitlines()) if f["type"] == "control_response"]
+    assert [a["response"]["subtype"] for a in answers] == ["success", "error"]
+    assert b"can_use_tool" in data

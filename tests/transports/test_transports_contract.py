@@ -20,7 +20,10 @@ from pilothouse.transports.portable import spawn_portable
 
 PEERS: dict[Behaviour, str] = {
     "echo": "import sys\nfor line in sys.stdin.buffer:\n sys.stdout.buffer.write(line); sys.stdout.flush()",
-    "fail": "import os, sys\nprint('bye', flush=True)\nprint('it broke\\nkey: ' + os.environ['SUITE_API_KEY'], file=sys.stderr)\nsys.exit(3)",
+    "fail": (
+        "import os, sys\nprint('bye', flush=True)\n"
+        "print('it broke\\nkey: ' + os.environ['SUITE_API_KEY'], file=sys.stderr)\nsys.exit(3)"
+    ),
     "flood": f"import sys\nfor n in range({FLOOD_LINES}): sys.stdout.write(f'{{n}}\\n')",
     "silent": "import sys, time\nsys.stdin.read()\ntime.sleep(600)",
     "deaf": "import time\ntime.sleep(600)",

@@ -8,7 +8,8 @@ was abandoned is withdrawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from pilothouse.messages import (
     ApiRetryMessage,
@@ -23,47 +24,41 @@ from pilothouse.messages import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerStarted:
+class AnswerStarted(Struct, frozen=True):
     """The run began; the model, the tools and the session are known."""
 
     message: InitMessage
 
 
-@dataclass(frozen=True, slots=True)
-class TextAdded:
+class TextAdded(Struct, frozen=True):
     """More text of the answer. `agent` is the tool call of the sub-agent that speaks, None for the main one."""
 
     text: str
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingAdded:
+class ThinkingAdded(Struct, frozen=True):
     """More of what the model thinks."""
 
     text: str
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextWithdrawn:
+class TextWithdrawn(Struct, frozen=True):
     """The stream broke: `text`, the end of what was told, no longer holds; the answer is told again from there."""
 
     text: str
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True):
     """The model called a tool."""
 
     tool_use: ToolUseBlock
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFinished:
+class ToolFinished(Struct, frozen=True):
     """A tool gave its result. `tool_use` is the call, if it was seen."""
 
     result: ToolResultBlock
@@ -71,15 +66,13 @@ class ToolFinished:
     agent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retrying:
+class Retrying(Struct, frozen=True):
     """The API failed and the CLI tries again."""
 
     message: ApiRetryMessage
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFinished:
+class AnswerFinished(Struct, frozen=True):
     """The run ended; the message says how."""
 
     message: ResultMessage
@@ -90,8 +83,7 @@ AnswerEvent = (
 )
 
 
-@dataclass(slots=True)
-class _Voice:
+class _Voice(Struct):
     """What one speaker has told of the API message that is under way."""
 
     streaming: str | None = None  # id of the API message whose deltas come
@@ -101,12 +93,12 @@ class _Voice:
     thought_settled: int = 0
 
 
-@dataclass(slots=True)
 class EventReader:
     """Turns messages into events, one message at a time."""
 
-    _voices: dict[str | None, _Voice] = field(default_factory=dict[str | None, _Voice])
-    _calls: dict[str, ToolUseBlock] = field(default_factory=dict[str, ToolUseBlock])
+    def __init__(self) -> None:
+        self._voices: dict[str | None, _Voice] = {}
+        self._calls: dict[str, ToolUseBlock] = {}
 
     def read(self, message: Message) -> Iterator[AnswerEvent]:
         """The events of the next message."""
@@ -179,15 +171,15 @@ def _missing(told: str, whole: str) -> str:
     return whole[len(told) :] if whole.startswith(told) else ("" if told else whole)
 
 
-@dataclass(slots=True)
 class TextReader:
     """Turns messages into the text of the main speaker, for readers that cannot take anything back.
 
     Text that was withdrawn and comes again unchanged is not given twice.
     """
 
-    _events: EventReader = field(default_factory=EventReader)
-    _given: str = ""  # withdrawn, but the reader has it
+    def __init__(self) -> None:
+        self._events = EventReader()
+        self._given = ""  # withdrawn, but the reader has it
 
     def read(self, message: Message) -> Iterator[str]:
         """The text that the next message adds."""

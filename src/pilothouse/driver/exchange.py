@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from msgspec import Struct
 
 from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.failures import exited_error, silence_error, timeout_error
@@ -28,16 +28,14 @@ LINGER_SECONDS = 5.0  # silence after the last result until a child that does no
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """One user message, ready to be sent. Results name the `uuid` of the message that they answer."""
 
     uuid: str
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Bounds of an exchange; times in seconds, None for no limit."""
 
     timeout: float | None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class PrivateFile:
+
+class PrivateFile(Struct, frozen=True):
     """A value too large or too secret for the command line.
 
     The transport writes `content` to a file that only the user can read, passes it as `--{flag}={path}`, and
@@ -17,29 +17,34 @@ class PrivateFile:
 
     flag: str
     suffix: str
-    content: bytes = field(repr=False)
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"PrivateFile({self.flag!r}, {len(self.content)} bytes)"
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(Struct, frozen=True):
     """How to start the peer, and what to tell it first.
 
     Args:
         cli: which CLI: "auto", "bundled", "global" or a path.
         argv: arguments after the executable.
-        tail: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
-        env: the complete environment of the child.
+        env: the complete environment of the child. It may hold keys, so it is never shown.
         cwd: its working directory; None: that of this process.
         initialize: body of the initialize request; None: no handshake (argv form).
         files: values that travel in private files.
+        tail: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
         on_stderr: called with every line of standard error, keys removed.
     """
 
     cli: str
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     cwd: str | None = None
     initialize: Mapping[str, Any] | None = None
     files: tuple[PrivateFile, ...] = ()
     tail: tuple[str, ...] = ()
     on_stderr: Callable[[str], object] | None = None
+
+    def __repr__(self) -> str:
+        return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

@@ -5,7 +5,6 @@ Owns validation and the merging of layers. Knows the table; knows nothing of ren
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -128,6 +127,8 @@ def _restore(values: Mapping[str, Any]) -> Options:
 def _checked(name: str, value: Any) -> Any:
     option = TABLE.get(name)
     if option is None:
+        import difflib  # only on the way to an error
+
         close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else "; `pilothouse.options.TABLE` lists them"
         raise OptionsError(f"unknown option {name!r}{hint}", option=name)

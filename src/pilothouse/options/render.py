@@ -7,7 +7,6 @@ become a flag; what is long or may be secret never reaches the command line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -30,12 +29,12 @@ ARGV_PROMPT_BYTES = 128 * 1024 - 1
 _NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
 
 
-@dataclass(slots=True)
 class _Draft:
-    argv: list[str] = field(default_factory=list[str])
-    files: list[PrivateFile] = field(default_factory=list[PrivateFile])
-    initialize: dict[str, Any] = field(default_factory=dict[str, Any])
-    handshake: bool = True
+    def __init__(self, *, handshake: bool) -> None:
+        self.argv: list[str] = []
+        self.files: list[PrivateFile] = []
+        self.initialize: dict[str, Any] = {}
+        self.handshake = handshake
 
 
 def render(options: Options, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:

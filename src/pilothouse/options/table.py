@@ -9,41 +9,37 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+
+class Flag(Struct, frozen=True):
     """One argument `--name=value`; lists are joined with commas."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """`--name`, present when the value is true."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Struct, frozen=True):
     """`--name=value` once for each item."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """`--name=value` while it is short, else a private file passed as `--file_flag=path`."""
 
     name: str
     file_flag: str
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """Text or a path goes as `--name=value`; a mapping, which may hold secrets, as a private JSON file.
 
     `wrap` is the key that a mapping is put under.
@@ -53,31 +49,27 @@ class Config:
     wrap: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+class Json(Struct, frozen=True):
     """A JSON value: `--name={...}` while it is short, else the initialize request carries it under `key`."""
 
     name: str
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class EnvVar:
+class EnvVar(Struct, frozen=True):
     """An environment variable of the child. Secrets only ever travel this way."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sdk:
+class Sdk(Struct, frozen=True):
     """Used by pilothouse itself; the CLI never sees it."""
 
 
 Target = Flag | Switch | Repeated | Text | Config | Json | EnvVar | Sdk
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What a valid value is: `expected` in words, `accepts` as a test, `clean` as the stored form."""
 
     expected: str
@@ -85,8 +77,7 @@ class Kind:
     clean: Callable[[Any], Any] = lambda value: value
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One row of the table. `secret` values are never shown."""
 
     name: str
@@ -310,7 +301,12 @@ _ROWS = (
         "Use no MCP servers but those of `mcp_servers`.",
         default=False,
     ),
-    Option("agents", MAPPING, Json("agents", "agents"), "Sub-agents by name, each with its description, prompt, tools, model and so on."),
+    Option(
+        "agents",
+        MAPPING,
+        Json("agents", "agents"),
+        "Sub-agents by name, each with its description, prompt, tools and model.",
+    ),
     Option(
         "bare",
         BOOL,

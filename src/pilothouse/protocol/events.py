@@ -5,7 +5,6 @@ Owns these small immutable structs and the counters. Must not know how they come
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -81,8 +80,7 @@ class EndOfOutput(msgspec.Struct, frozen=True):
     fragment: bytes = b""
 
 
-@dataclass(slots=True)
-class Stats:
+class Stats(msgspec.Struct):
     """Counters of one connection.
 
     Attributes:

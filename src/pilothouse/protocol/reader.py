@@ -177,6 +177,8 @@ class FrameReader:
         self._events.append(BadLine(error))
 
     def _report_bad(self, error: PeerError) -> None:
+        # A traceback would keep the lines of the whole chunk alive for as long as the event.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         self._stats.bad_lines += 1
         self._events.append(BadLine(error))
 

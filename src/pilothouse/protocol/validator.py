@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from pilothouse.messages import (
     AssistantMessage,
@@ -61,8 +62,7 @@ class Fault(NamedTuple):
         return f"{self.kind.value}: {self.tool_use_id}{name}" if self.tool_use_id else self.kind.value
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationReport:
+class ValidationReport(Struct, frozen=True):
     """What a stream held and what was wrong with it. (G19, G20, G21)
 
     Attributes:
@@ -118,8 +118,7 @@ class _Settled(NamedTuple):
     answer: str | None
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     requested: int = 0
     received: int = 0
     unmatched: int = 0

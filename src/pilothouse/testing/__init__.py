@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pilothouse.testing.fake_cli import FakeCLI as FakeCLI
     from pilothouse.testing.frames import sample_messages as sample_messages
     from pilothouse.testing.gate import Gate as Gate
-    from pilothouse.testing.mock_transport import MockTransport as MockTransport
     from pilothouse.testing.mock_transport import mock_transport as mock_transport
     from pilothouse.testing.model import ScriptedModel as ScriptedModel
     from pilothouse.testing.replies import Block as Block
@@ -38,7 +37,7 @@ _HOMES = {
     "fake_cli": ("FakeCLI", "FakeCall"),
     "frames": ("sample_messages",),
     "gate": ("Gate",),
-    "mock_transport": ("MockTransport", "mock_transport"),
+    "mock_transport": ("mock_transport",),
     "model": ("ScriptedModel",),
     "replies": (
         "Block",

@@ -1,25 +1,27 @@
-"""The contract that every `Transport` keeps, as tests. Subclass `TransportSuite`, say how to make the peers, run pytest.
+"""The contract that every `Transport` keeps, as tests.
 
-::
+Subclass `TransportSuite`, say how to make the peers, run pytest::
 
     class TestMyTransport(TransportSuite):
         def make(self, behaviour):
             return MyTransport(...), Invocation(...)
 
-The tests are marked `anyio`: they need its pytest plugin, and run on each backend that your `anyio_backend` fixture has.
+The tests are marked `anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture.
 Knows the seam, not its implementations.
 """
 
+# ruff: noqa: D102 - the name of a test says what it does
+
 from __future__ import annotations
 
-import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Literal
 
 import anyio
+import msgspec
 import pytest
 
 from pilothouse.errors import PilothouseError, UsageError
@@ -65,10 +67,10 @@ class TransportSuite(ABC):
         """A new transport, not started, and what to start it with. Its `env` need not have `SUITE_API_KEY` yet."""
 
     @asynccontextmanager
-    async def running(self, behaviour: Behaviour, **changes: object) -> AsyncIterator[Transport]:
+    async def running(self, behaviour: Behaviour, **changes: object) -> AsyncGenerator[Transport, None]:
         """A started and served transport, closed at the end; `changes` are fields of the invocation."""
         transport, invocation = self.make(behaviour)
-        invocation = dataclasses.replace(
+        invocation = msgspec.structs.replace(
             invocation,
             env={**invocation.env, "SUITE_API_KEY": SECRET},
             **changes,  # type: ignore[arg-type]
@@ -205,8 +207,7 @@ class TransportSuite(ABC):
             await _read_all(transport)
             await transport.ending()
             with pytest.raises(anyio.BrokenResourceError):
-                for _ in range(100):
-                    await transport.send(b"hello?\n")
+                await _send_often(transport)
 
     # --- close ------------------------------------------------------------------------------------------------------
 
@@ -290,6 +291,11 @@ class TransportSuite(ABC):
 
 def _flood() -> bytes:
     return b"".join(b"%d\n" % number for number in range(FLOOD_LINES))
+
+
+async def _send_often(transport: Transport) -> None:
+    for _ in range(100):
+        await transport.send(b"hello?\n")
 
 
 async def _collect(transport: Transport, into: list[bytes]) -> None:

@@ -5,6 +5,9 @@ from pilothouse.transports.base import Health as Health
 from pilothouse.transports.base import HealthState as HealthState
 from pilothouse.transports.base import Transport as Transport
 from pilothouse.transports.cli import CliTransport as CliTransport
+from pilothouse.transports.discovery import INSTALL_INSTRUCTIONS as INSTALL_INSTRUCTIONS
+from pilothouse.transports.discovery import check_version as check_version
+from pilothouse.transports.discovery import find_cli as find_cli
 from pilothouse.transports.discovery import warn_if_old as warn_if_old
 from pilothouse.transports.memory import MemoryPeer as MemoryPeer
 from pilothouse.transports.memory import MemoryTransport as MemoryTransport

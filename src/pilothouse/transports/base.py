@@ -14,24 +14,23 @@ Errors: `send` after the peer went away raises `anyio.BrokenResourceError`; `sen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from pilothouse.options import Invocation
 
 HealthState = Literal["healthy", "degraded", "unhealthy"]
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """Whether the peer can be talked to. `reason` says why not. (E33)"""
 
     state: HealthState
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How the peer ended: exit code or signal name, the tail of its stderr (keys removed), a hint in words."""
 
     exit_code: int | None = None

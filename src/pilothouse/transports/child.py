@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import anyio.lowlevel
 
-from pilothouse.transports.exits import Exit, ExitWatch, end_group_blocking, signal_group
+from pilothouse.transports.exits import KILL, Exit, ExitWatch, end_group_blocking, signal_group
 from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter
 from pilothouse.transports.watchdog import watchdog
 
@@ -168,7 +167,7 @@ class PosixChild(Child):
         self._gone = True
         for end in self._ends():
             end.close()
-        signal_group(self.pid, signal.SIGKILL)
+        signal_group(self.pid, KILL)
         watchdog.release(self.pid)
         self._watch.reap()
         self._watch.close()
@@ -226,7 +225,7 @@ def bury(pid: int, watch: ExitWatch) -> None:
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=end, name=f"pilothouse-bury-{pid}", daemon=True).start()
             return
-    signal_group(pid, signal.SIGKILL)
+    signal_group(pid, KILL)
 
 
 async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None) -> PosixChild:
@@ -274,7 +273,7 @@ def _watch(pid: int, *fds: int) -> ExitWatch:
     except BaseException:
         for fd in fds:
             os.close(fd)
-        signal_group(pid, signal.SIGKILL)
+        signal_group(pid, KILL)
         watchdog.release(pid)
         os.waitpid(pid, 0)
         raise

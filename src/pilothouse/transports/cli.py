@@ -20,9 +20,9 @@ from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.base import Ending, Health, HealthState, Transport
 from pilothouse.transports.child import Child
 from pilothouse.transports.discovery import find_cli, forget_cli, known_cli
-from pilothouse.transports.exits import Exit
+from pilothouse.transports.exits import KILL, Exit
 from pilothouse.transports.private_files import PrivateFiles
-from pilothouse.transports.start_errors import start_error
+from pilothouse.transports.start_errors import files_error, start_error
 from pilothouse.transports.stderr import StderrLog
 
 CLOSE_GRACE = 0.3
@@ -120,7 +120,7 @@ class CliTransport(Transport):
         try:
             return await to_thread.run_sync(self._files.write, invocation.files)
         except OSError as error:
-            raise start_error(error, "the CLI", None, 0) from error
+            raise files_error(error) from error
 
     async def _start_child(self, invocation: Invocation, arguments: list[str]) -> Child:
         executable = known_cli(invocation.cli, invocation.env)
@@ -236,7 +236,7 @@ class CliTransport(Transport):
     async def _shut_down(self, child: Child) -> None:
         await child.hang_up()
         grace = ENDED_GRACE if self._output_ended and not self._lingers else self.close_grace
-        ladder = ((None, grace), (signal.SIGTERM, self.term_grace), (signal.SIGKILL, KILL_GRACE))
+        ladder = ((None, grace), (signal.SIGTERM, self.term_grace), (KILL, KILL_GRACE))
         for number, seconds in ladder:
             if number is not None:
                 self._ended_by_close = True

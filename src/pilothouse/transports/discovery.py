@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -63,7 +62,8 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
     for source in _SOURCES.get(cli, (_explicit,)):
         path = source(cli, env, tried)
         if path is not None:
-            _found[key] = path
+            if cli in _SOURCES or Path(cli).is_absolute():  # others depend on the working directory or on HOME
+                _found[key] = path
             return path
     _found.pop(key, None)
     raise _not_found(cli, tried)
@@ -80,10 +80,11 @@ def forget_cli(cli: str, env: Mapping[str, str]) -> None:
 
 
 def _key(cli: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    return (cli, *(_variable(name, env) for name in (CLI_VARIABLE, "PATH")), *map(os.environ.get, _PLACES_DEPEND_ON))  # type: ignore[arg-type]
+    return (cli, *(_variable(name, env) for name in _KEY_VARIABLES), *(_variable(name, {}) for name in _HOST_VARIABLES))
 
 
-_PLACES_DEPEND_ON = ("HOME", "PILOTHOUSE_CACHE", "XDG_CACHE_HOME")
+_KEY_VARIABLES = (CLI_VARIABLE, "PATH")
+_HOST_VARIABLES = ("HOME", "PILOTHOUSE_CACHE", "XDG_CACHE_HOME")
 
 
 def _variable(name: str, env: Mapping[str, str]) -> str:
@@ -93,9 +94,7 @@ def _variable(name: str, env: Mapping[str, str]) -> str:
 def _explicit(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
     path = os.path.abspath(os.path.expanduser(cli))  # noqa: PTH100, PTH111 - pathlib raises without a home
     tried.append(path)
-    if os.path.sep not in cli and not Path(path).exists():
-        return shutil.which(cli, path=_variable("PATH", env) or None)
-    return path if Path(path).is_file() else None
+    return path if os.path.lexists(path) else None  # whether it can be run is seen when it is run
 
 
 def _from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import anyio
 
+KILL: int = getattr(signal, "SIGKILL", 9)
+"""SIGKILL, also where the system does not name it."""
 POLL_INTERVAL = 0.02
 """Seconds between looks at the status where no descriptor announces it."""
 
@@ -167,7 +169,7 @@ def end_group_blocking(
     """
     signal_group(pid, signal.SIGTERM)
     _wait_blocking(watch, grace)
-    signal_group(pid, signal.SIGKILL)
+    signal_group(pid, KILL)
     _wait_blocking(watch, limit)
     release(pid)
     watch.reap()

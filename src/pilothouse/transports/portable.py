@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 
 from pilothouse.transports.child import Child
-from pilothouse.transports.exits import Exit, exit_from_returncode, signal_group
+from pilothouse.transports.exits import KILL, Exit, exit_from_returncode, signal_group
 from pilothouse.transports.watchdog import watchdog
 
 READ = 64 * 1024
@@ -169,7 +169,7 @@ class PortableChild(Child):
         self._gone = True
         self._stderr.stop()
         if _HAS_GROUPS:
-            signal_group(self.pid, signal.SIGKILL)
+            signal_group(self.pid, KILL)
             watchdog.release(self.pid)
         with anyio.move_on_after(RELEASE_LIMIT, shield=True):
             await self._process.aclose()
@@ -178,7 +178,7 @@ class PortableChild(Child):
         """See `Child`. The event loop, if it still runs, reaps the child and closes the pipes."""
         if self._gone:
             return
-        self.signal(signal.SIGKILL if _HAS_GROUPS else signal.SIGTERM)
+        self.signal(KILL)
         self._gone = True
         if _HAS_GROUPS:
             watchdog.release(self.pid)
@@ -206,5 +206,7 @@ async def spawn_portable(argv: Sequence[str], *, env: Mapping[str, str], cwd: st
 
 
 async def _open_uncancelled(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
+    opened: list[Process] = []
     with anyio.CancelScope(shield=True):  # a cancellation between fork and return would leave the child behind
-        return await anyio.open_process(list(argv), env=dict(env), cwd=cwd, start_new_session=_HAS_GROUPS)
+        opened.append(await anyio.open_process(list(argv), env=dict(env), cwd=cwd, start_new_session=_HAS_GROUPS))
+    return opened[0]

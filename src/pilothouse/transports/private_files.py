@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pilothouse.options import PrivateFile
+from pilothouse.transports.watchdog import watchdog
 
 
 class PrivateFiles:
-    """A directory of mode 0700 with files of mode 0600. Removed by `remove`, or when this object is collected."""
+    """A directory of mode 0700 with files of mode 0600. Removed by `remove`, with this object, or with this process."""
 
     def __init__(self) -> None:
         self._directory: str | None = None
@@ -22,6 +23,7 @@ class PrivateFiles:
     def write(self, files: Sequence[PrivateFile]) -> list[str]:
         """Write `files`; returns the arguments that name them, one `--flag=path` each."""
         self._directory = tempfile.mkdtemp(prefix="pilothouse-")
+        watchdog.guard_directory(self._directory)
         arguments: list[str] = []
         for number, file in enumerate(files):
             path = Path(self._directory) / f"{number}{file.suffix}"
@@ -36,6 +38,7 @@ class PrivateFiles:
         directory, self._directory = self._directory, None
         if directory is not None and os.getpid() == self._owner:
             shutil.rmtree(directory, ignore_errors=True)
+            watchdog.release_directory(directory)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

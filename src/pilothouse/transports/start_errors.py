@@ -22,12 +22,11 @@ _REASONS = {
     errno.ETXTBSY: "it is being written right now; try again when the installation has ended",
     errno.ELOOP: "its path is a circle of symbolic links",
     errno.ENAMETOOLONG: "its path is too long",
-    errno.ENOSPC: "there is no space left for its private files; free some in the temporary directory",
 }
 
 
 def start_error(error: OSError | ValueError, executable: str, cwd: str | None, size: int) -> ProcessError:
-    """The typed error for what `Popen` or the writing of files raised.
+    """The typed error for what `Popen` raised.
 
     Args:
         error: what was raised.
@@ -37,6 +36,15 @@ def start_error(error: OSError | ValueError, executable: str, cwd: str | None, s
     """
     reason = _value_reason(error) if isinstance(error, ValueError) else _os_reason(error, executable, cwd, size)
     return CLIStartError(f"could not start {executable}: {reason}")
+
+
+def files_error(error: OSError) -> ProcessError:
+    """The typed error for private files that could not be written."""
+    reason = os.strerror(error.errno) if error.errno else "unknown system error"
+    return CLIStartError(
+        f"could not write the private files of the child: {reason}; check the temporary directory (TMPDIR), or let it"
+        " name another one"
+    )
 
 
 def _value_reason(error: ValueError) -> str:

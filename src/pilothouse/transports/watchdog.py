@@ -1,8 +1,8 @@
-"""Process groups must not outlive this process, however it ends. Knows group numbers, not what runs in them.
+"""Process groups and private files must not outlive this process, however it ends. Knows their names, not their use.
 
-One `/bin/sh` per host process, in a session of its own, reads the groups to guard from a pipe: "+pgid", "-pgid". When
-the host ends in any way, SIGKILL included, the kernel closes the pipe, and the shell ends every group still listed:
-SIGTERM, then SIGKILL. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal does
+One `/bin/sh` per host process, in a session of its own, reads from a pipe what to guard. When the host ends in any
+way, SIGKILL included, the kernel closes the pipe, and the shell ends every group still listed, SIGTERM, then SIGKILL,
+and removes the directories. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal does
 not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs code between fork and exec.
 `atexit` does the same, sooner, when the interpreter ends by itself.
 
@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,12 +31,19 @@ EXIT_GRACE = 1.0
 
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
-groups=' '
+set -f
+IFS='
+'
+n=$IFS
+groups=$n
+dirs=$n
 while read -r line; do
+  rest=$n${line#?}$n
   case $line in
-    +*) groups="$groups${line#+} " ;;
-    -*) g=" ${line#-} "
-        case $groups in *"$g"*) groups="${groups%%"$g"*} ${groups#*"$g"}" ;; esac ;;
+    +*) groups=$groups${line#?}$n ;;
+    -*) case $groups in *"$rest"*) groups=${groups%%"$rest"*}$n${groups#*"$rest"} ;; esac ;;
+    d*) dirs=$dirs${line#?}$n ;;
+    x*) case $dirs in *"$rest"*) dirs=${dirs%%"$rest"*}$n${dirs#*"$rest"} ;; esac ;;
   esac
 done
 for g in $groups; do kill -s TERM -- "-$g"; done
@@ -43,12 +51,14 @@ tries=0
 while [ "$tries" -lt 20 ]; do
   left=
   for g in $groups; do kill -s 0 -- "-$g" && left=1; done
-  [ -n "$left" ] || exit 0
+  [ -n "$left" ] || break
   sleep 0.1 || { sleep 1; tries=20; }
   tries=$((tries + 1))
 done
 for g in $groups; do kill -s KILL -- "-$g"; done
+for d in $dirs; do rm -rf -- "$d"; done
 """
+"""Lines: "+" and "-" list and unlist a process group, "d" and "x" a directory of private files."""
 
 _log = logging.getLogger("pilothouse.transports")
 
@@ -60,6 +70,7 @@ class Watchdog:
         # Re-entrant: garbage collection may call `release` while this very thread holds the lock.
         self._lock = threading.RLock()
         self._groups: set[int] = set()
+        self._directories: set[str] = set()
         self._fd = -1
         self._shell = 0
 
@@ -77,22 +88,40 @@ class Watchdog:
         """End this group when the host ends."""
         with self._lock:
             self._groups.add(pgid)
-            if self._fd < 0:
-                self._start()
-            else:
-                self._tell(f"+{pgid}\n")
+            self._tell_or_start(f"+{pgid}\n")
 
     def release(self, pgid: int) -> None:
         """Forget this group. Must come before its leader is reaped."""
         with self._lock:
             if pgid in self._groups:
                 self._groups.discard(pgid)
-                if self._fd >= 0:
-                    self._tell(f"-{pgid}\n")
+                self._tell(f"-{pgid}\n")
+
+    def guard_directory(self, path: str) -> None:
+        """Remove this directory when the host ends."""
+        if "\n" not in path:  # the lines of the shell could not carry it
+            with self._lock:
+                self._directories.add(path)
+                self._tell_or_start(f"d{path}\n")
+
+    def release_directory(self, path: str) -> None:
+        """Forget this directory."""
+        with self._lock:
+            if path in self._directories:
+                self._directories.discard(path)
+                self._tell(f"x{path}\n")
+
+    def _tell_or_start(self, line: str) -> None:
+        if self._fd < 0:
+            self._start()
+        else:
+            self._tell(line)
 
     def _tell(self, line: str) -> None:
+        if self._fd < 0:
+            return
         try:
-            os.write(self._fd, line.encode("ascii"))
+            os.write(self._fd, os.fsencode(line))
         except BlockingIOError:
             _log.warning("the watchdog of child processes does not read; a new one is started")
             self._restart()
@@ -106,7 +135,7 @@ class Watchdog:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._shell, os.WNOHANG)
             self._shell = 0
-        if self._groups:
+        if self._groups or self._directories:
             self._start()
 
     def _start(self) -> None:
@@ -115,7 +144,8 @@ class Watchdog:
         except OSError:
             return  # out of descriptors; `atexit` still works and the next group tries again
         os.set_blocking(self._fd, False)
-        self._tell("".join(f"+{g}\n" for g in self._groups))
+        for line in (*(f"+{g}\n" for g in self._groups), *(f"d{d}\n" for d in self._directories)):
+            self._tell(line)
         # The lines wait in the pipe; starting a shell costs a millisecond that the first answer need not wait for.
         if not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):
@@ -145,7 +175,7 @@ class Watchdog:
         shell.returncode = 0  # it outlives this process, so `Popen` must neither wait for it nor warn
 
     def end_all(self) -> None:
-        """End every group still guarded: SIGTERM, up to `EXIT_GRACE`, SIGKILL. At interpreter exit."""
+        """End every group still guarded: SIGTERM, up to `EXIT_GRACE`, SIGKILL; remove directories. At exit."""
         groups = list(self._groups)
         for pgid in groups:
             signal_group(pgid, signal.SIGTERM)
@@ -155,11 +185,15 @@ class Watchdog:
         for pgid in groups:
             signal_group(pgid, signal.SIGKILL)
             self.release(pgid)
+        for path in list(self._directories):
+            shutil.rmtree(path, ignore_errors=True)
+            self.release_directory(path)
 
     def forget(self) -> None:
         """In the child of a fork: these groups belong to the parent, and so does the end of the pipe."""
         self._lock = threading.RLock()
         self._groups.clear()
+        self._directories.clear()
         fd, self._fd = self._fd, -1
         self._shell = 0
         if fd >= 0:

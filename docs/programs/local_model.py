@@ -1,0 +1,21 @@
+"""Ask a small open model on this machine: no key, no network once it is fetched.
+
+pip install 'pilothouse[local]'
+python local_model.py "What is the capital of France?"
+"""
+
+import asyncio
+import sys
+
+import pilothouse as ph
+
+
+async def main() -> None:
+    prompt = " ".join(sys.argv[1:]) or "What is the capital of France?"
+    async with ph.LocalModel() as model:
+        async for piece in ph.query(prompt, **model.options()).text_stream():
+            print(piece, end="", flush=True)
+    print()
+
+
+asyncio.run(main())

@@ -1,0 +1,41 @@
+"""Claude Code on another machine, reached through ssh: the local transport with another command.
+
+python over_ssh.py user@host /srv/project "What does this project do?"
+
+Needs a login by key on that machine (`ssh user@host true` asks for nothing), and `claude` installed there, with its
+own key or login: the environment of this process stays here.
+"""
+
+import asyncio
+import dataclasses
+import shlex
+import sys
+
+import pilothouse as ph
+from pilothouse.options import Invocation
+from pilothouse.transports import CliTransport
+
+
+class SshTransport(CliTransport):
+    def __init__(self, host: str, directory: str, command: str = "claude") -> None:
+        super().__init__()
+        self._host = host
+        self._directory = directory
+        self._command = command
+
+    async def start(self, invocation: Invocation) -> None:
+        if invocation.files:
+            raise ph.UsageError("over ssh, options that travel in files (long prompts, mcp_servers …) do not work")
+        # A shell reads it on the other side, so every word is quoted.
+        words = [*shlex.split(self._command), *invocation.argv, *invocation.tail]
+        remote = f"cd {shlex.quote(self._directory)} && exec {shlex.join(words)}"
+        await super().start(dataclasses.replace(invocation, cli="ssh", argv=(self._host, remote), tail=()))
+
+
+async def main(host: str, directory: str, prompt: str, command: str = "claude") -> None:
+    result = await ph.query(prompt, transport=SshTransport(host, directory, command), tools=[])
+    result.raise_for_error()
+    print(result.text)
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""Watch which tools run, and what they give.
+
+python watch_tools.py "How many lines has the longest file here?"
+"""
+
+import asyncio
+import sys
+
+import pilothouse as ph
+
+
+async def main() -> None:
+    prompt = " ".join(sys.argv[1:]) or "How many lines has the longest file here?"
+    query = ph.query(prompt, tools=["Bash", "Read"], allowed_tools=["Bash(wc:*)", "Bash(ls:*)", "Read"], max_turns=10)
+    async for event in query.events():
+        match event:
+            case ph.AnswerStarted(message=init):
+                print(f"[{init.model} in {init.cwd}]")
+            case ph.ToolStarted(tool_use=call):
+                print(f"> {call.name} {call.input}")
+            case ph.ToolFinished(result=result, tool_use=call):
+                name = call.name if call else "a tool"
+                print(f"< {name} {'failed' if result.is_error else 'gave'}: {result.text.strip()}")
+            case ph.TextAdded(text=text, agent=None):
+                print(text, end="", flush=True)
+            case ph.Retrying(message=retry):
+                print(f"[the API failed, try {retry.attempt} of {retry.max_retries}]")
+            case ph.AnswerFinished(message=closing):
+                print(f"\n[{closing.num_turns} turns]")
+            case _:
+                pass
+
+
+asyncio.run(main())

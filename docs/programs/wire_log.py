@@ -1,0 +1,64 @@
+"""A transport of your own: passes everything on to another one, and writes both directions of the wire to a file.
+
+python wire_log.py wire.log "What is the capital of France?"
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pilothouse as ph
+from pilothouse.options import Invocation
+from pilothouse.transports import CliTransport, Ending, Health, Transport
+
+
+class WireLog(Transport):
+    """Writes lines that start with `> ` (sent) or `< ` (received)."""
+
+    def __init__(self, path: Path, inner: Transport | None = None) -> None:
+        self._inner = inner or CliTransport()
+        self._file = path.open("ab")
+        self._rest = {b"> ": b"", b"< ": b""}
+
+    async def start(self, invocation: Invocation) -> None:
+        await self._inner.start(invocation)
+
+    async def serve(self) -> None:
+        await self._inner.serve()
+
+    async def send(self, data: bytes) -> None:
+        await self._inner.send(data)
+        self._note(b"> ", data)
+
+    async def receive(self) -> bytes:
+        data = await self._inner.receive()
+        self._note(b"< ", data)
+        return data
+
+    async def end_input(self) -> None:
+        await self._inner.end_input()
+
+    async def ending(self) -> Ending:
+        return await self._inner.ending()
+
+    async def close(self) -> None:
+        await self._inner.close()
+        self._file.close()
+
+    def health(self) -> Health:
+        return self._inner.health()
+
+    def _note(self, mark: bytes, data: bytes) -> None:
+        if not self._file.closed:
+            *lines, self._rest[mark] = (self._rest[mark] + data).split(b"\n")
+            self._file.writelines(mark + line + b"\n" for line in lines)
+
+
+async def main(path: Path, prompt: str) -> None:
+    # A callable makes a new transport for each query; a transport object would serve one query only.
+    result = await ph.query(prompt, transport=lambda: WireLog(path), tools=[])
+    print(result.text)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

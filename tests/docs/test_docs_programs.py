@@ -1,0 +1,204 @@
+"""Every program of docs/programs, run as it stands: a process of its own, the real CLI, the scripted model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pilothouse.provision.model import model_path
+from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
+
+PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
+LIMIT_S = 60
+
+pytestmark = pytest.mark.real_cli
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(program_env: dict[str, str], tmp_path: Path) -> Run:
+    """Runs a program in an empty directory; fails unless it ends with `code`."""
+
+    def start(program: str, *args: str, code: int = 0, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, str(PROGRAMS / program), *args],
+            cwd=tmp_path,
+            env=program_env | env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return start
+
+
+def test_ask_once(model: ScriptedModel, run: Run) -> None:
+    model.on("capital of France", reply="Paris.")
+    done = run("ask_once.py", "What is the", "capital of France?")
+    assert done.stdout == "Paris.\n"
+    assert "1 turns, $0.000" in done.stderr
+    model.assert_done()
+
+
+def test_stream_text(model: ScriptedModel, run: Run) -> None:
+    model.on("haiku", reply=Text("Waves on waves on waves", chunks=5))
+    assert run("stream_text.py").stdout == "Waves on waves on waves\n"
+
+
+def test_watch_tools(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("1\n2\n3\n")
+    plan = Steps(["Counting. ", ToolUse("Bash", {"command": "wc -l long.txt"})], "It has 3 lines.")
+    model.on("longest file", reply=plan)
+    said = run("watch_tools.py").stdout
+    assert "Counting. > Bash {'command': 'wc -l long.txt'" in said
+    assert "< Bash gave: 3 long.txt\nIt has 3 lines.\n[2 turns]" in said
+
+
+def test_typed_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "invoice.txt").write_text("Invoice 7: rope 12.50, paint 30")
+    values = {"number": "7", "lines": [{"what": "rope", "price": 12.5}, {"what": "paint", "price": 30}]}
+    model.on("rope 12.50", reply=ToolUse("StructuredOutput", values))
+    said = run("typed_output.py", "invoice.txt").stdout.splitlines()
+    assert [line.split() for line in said] == [["rope", "12.50"], ["paint", "30.00"], ["Invoice", "7", "42.50"]]
+
+
+def test_look_at_picture(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "red.png").write_bytes(red_pixel())
+    model.on("What is in this picture?", reply="A red dot.")
+    assert run("look_at_picture.py", "red.png").stdout == "A red dot.\n"
+    blocks = model.requests[0].messages[-1]["content"]
+    assert "image/png" in [block["source"]["media_type"] for block in blocks if block["type"] == "image"]
+
+
+def red_pixel() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+
+    header = (1).to_bytes(4) * 2 + bytes([8, 2, 0, 0, 0])
+    pixels = zlib.compress(b"\0\xff\0\0")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def test_many_at_once(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("apples")
+    (tmp_path / "b.txt").write_text("berries")
+    model.on("apples", reply="Fruit.")
+    model.on("berries", reply=HttpError(403))
+    said = run("many_at_once.py", "b.txt", "missing.txt", "a.txt").stdout.splitlines()
+    assert said[0].startswith("b.txt: failed: ")
+    assert said[1].startswith("missing.txt: no answer: ")
+    assert said[2:] == ["a.txt: Fruit."]
+
+
+def test_limits_and_errors(model: ScriptedModel, run: Run) -> None:
+    model.default = [ToolUse("Bash", {"command": "true"})]
+    done = run("limits_and_errors.py", code=1)
+    assert done.stdout.startswith("not finished; go on with resume = ")
+
+
+def test_limits_and_errors_when_there_is_no_cli(run: Run, tmp_path: Path) -> None:
+    done = run("limits_and_errors.py", code=1, PILOTHOUSE_CLI=str(tmp_path / "nothing"))
+    assert "Claude Code was not found" in done.stdout
+    assert "npm install -g @anthropic-ai/claude-code" in done.stdout
+
+
+def test_stop_early(model: ScriptedModel, run: Run) -> None:
+    story = Text("Once upon a time there was a", chunks=["Once upon ", "a time ", "there was a"])
+    model.on("long story", reply=[story, Pause(Gate()), "never said"])
+    said = run("stop_early.py", "15").stdout
+    assert said == "Once upon a time \n[interrupted after 17 characters]\n"
+
+
+def test_follow_up(model: ScriptedModel, run: Run) -> None:
+    model.on("My name is Alice", reply="Hello Alice.")
+    model.on("What is my name?", reply="Alice.")
+    said = run("follow_up.py", "My name is Alice", "What is my name?").stdout
+    assert said == "> My name is Alice\nHello Alice.\n> What is my name?\nAlice.\n"
+    first, second = model.requests
+    assert first.session_id == second.session_id
+    assert "My name is Alice" in json.dumps(second.messages)
+
+
+def test_many_prompts(model: ScriptedModel, run: Run) -> None:
+    model.on("One?", reply="1")
+    model.on("Two?", reply="2")
+    assert run("many_prompts.py", stdin="One?\n\nTwo?\n").stdout == "1\n2\n"
+    first, second = model.requests
+    assert first.session_id == second.session_id
+
+
+def test_replay(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    model.reply("Paris.")
+    said = run("replay.py", "record", "run.ndjson", "What is the capital of France?").stdout.splitlines()
+    assert said[-1] == "result"
+    assert len((tmp_path / "run.ndjson").read_text().splitlines()) == len(said)
+    assert run("replay.py", "play", "run.ndjson", PILOTHOUSE_CLI=str(tmp_path / "nothing")).stdout == "Paris.\n"
+    assert len(model.requests) == 1
+
+
+def test_wire_log(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    model.reply("Paris.")
+    assert run("wire_log.py", "wire.log", "What is the capital of France?").stdout == "Paris.\n"
+    lines = (tmp_path / "wire.log").read_text().splitlines()
+    sent = [json.loads(line[2:])["type"] for line in lines if line.startswith("> ")]
+    said = [json.loads(line[2:])["type"] for line in lines if line.startswith("< ")]
+    assert sent == ["control_request", "user"]
+    assert {"control_response", "system", "assistant", "result"} <= set(said)
+
+
+def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: dict[str, str]) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\necho "$1" > host\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o700)
+    there = tmp_path / "the project"
+    there.mkdir()
+    model.on("here?", reply="A ship.")
+    path = f"{ssh.parent}{os.pathsep}{program_env['PATH']}"
+    done = run("over_ssh.py", "user@host", str(there), "What is here?", program_env["PILOTHOUSE_CLI"], PATH=path)
+    assert done.stdout == "A ship.\n"
+    assert (tmp_path / "host").read_text() == "user@host\n"
+    assert str(there) in json.dumps([model.requests[0].system_text, model.requests[0].messages])
+
+
+@pytest.mark.parametrize("program", ["test_reviewer.py", "test_wire_log.py"])
+def test_test_programs(program: str, program_env: dict[str, str], tmp_path: Path) -> None:
+    # What the project sets for its own tests, such as warnings as errors, counts for these too.
+    options = ["-q", "-p", "no:cacheprovider", "-W", "error", f"--basetemp={tmp_path / 'base'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--rootdir", str(tmp_path), str(PROGRAMS / program)],
+        cwd=tmp_path,
+        env=program_env | {"PILOTHOUSE_REQUIRE_CLI": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.local_model
+def test_local_model(run: Run) -> None:
+    cache = model_path().parents[2]
+    if not model_path().exists():
+        pytest.skip("the local model is not fetched: python -m pilothouse.provision cli model")
+    done = run("local_model.py", PILOTHOUSE_CACHE=str(cache), ANTHROPIC_API_KEY="", ANTHROPIC_BASE_URL="")
+    assert "Paris" in done.stdout
+
+
+def test_every_program_is_tested_and_says_how_to_run_it() -> None:
+    tests = Path(__file__).read_text()
+    for path in PROGRAMS.glob("*.py"):
+        assert f'"{path.name}"' in tests
+        assert f"{'pytest' if path.name.startswith('test_') else 'python'} {path.name}" in path.read_text()

@@ -1,0 +1,100 @@
+"""The real CLI, asked through `pilothouse.query`, against a scripted model on loopback; and the drift check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+import pilothouse as ph
+from pilothouse.messages import Message, UnknownMessage
+from pilothouse.messages.base import Unknown
+from pilothouse.testing import ScriptedModel
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Half a second a run: asyncio here, and trio where a test asks for both."""
+    return "asyncio"
+
+
+class Claude:
+    """Asks the real CLI. Every message of every answer is checked for parts that pilothouse does not know."""
+
+    def __init__(self, path: str, model: ScriptedModel) -> None:
+        self.path = path
+        self.model = model
+        self.home = model.home
+        self.cwd = model.home / "project"
+        self.cwd.mkdir()
+        self.queries: list[ph.Query] = []
+
+    def ask(
+        self,
+        prompt: Any = "go",
+        *,
+        max_retries: int = 0,
+        env: Mapping[str, str | None] | None = None,
+        on_message: Callable[[Message], object] | None = None,
+        output_type: Any = None,
+        **settings: Any,
+    ) -> ph.Query:
+        settings = {"cwd": self.cwd, "cli": self.path, **settings}
+        child_env = {**self.model.env(max_retries=max_retries), **(env or {})}
+        query = ph.query(
+            prompt, env=child_env, inherit_env=False, on_message=on_message, output_type=output_type, **settings
+        )
+        self.queries.append(query)
+        return query
+
+    def processes(self) -> list[int]:
+        """Pids of everything that runs with the home of this test."""
+        wanted = f"HOME={self.home}".encode()
+        return [pid for pid in _pids() if wanted in _environment(pid)]
+
+    async def gone(self) -> None:
+        """Wait, bounded, until nothing is left of the CLI and of what its tools started."""
+        with anyio.fail_after(8):
+            while self.processes():
+                await anyio.sleep(0.02)
+
+    def check_drift(self) -> None:
+        messages = [message for query in self.queries for message in query._kept]
+        strange = [part for message in messages for part in unknown_parts(message)]
+        assert not strange, f"this CLI says what pilothouse does not know: {strange}"
+
+
+def unknown_parts(value: Any) -> Iterator[Any]:
+    """Unknown messages, blocks, events and deltas, at any depth."""
+    if isinstance(value, Unknown | UnknownMessage):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from unknown_parts(getattr(value, name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from unknown_parts(item)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+@pytest.fixture
+def claude(real_cli: str, scripted_model: ScriptedModel) -> Iterator[Claude]:
+    claude = Claude(real_cli, scripted_model)
+    yield claude
+    claude.check_drift()
+    assert not claude.processes()
