@@ -7,9 +7,11 @@ own key or login: the environment of this process stays here.
 """
 
 import asyncio
-import dataclasses
 import shlex
+import shutil
 import sys
+
+import msgspec
 
 import pilothouse as ph
 from pilothouse.options import Invocation
@@ -29,7 +31,8 @@ class SshTransport(CliTransport):
         # A shell reads it on the other side, so every word is quoted.
         words = [*shlex.split(self._command), *invocation.argv, *invocation.tail]
         remote = f"cd {shlex.quote(self._directory)} && exec {shlex.join(words)}"
-        await super().start(dataclasses.replace(invocation, cli="ssh", argv=(self._host, remote), tail=()))
+        ssh = shutil.which("ssh") or "ssh"
+        await super().start(msgspec.structs.replace(invocation, cli=ssh, argv=(self._host, remote), tail=()))
 
 
 async def main(host: str, directory: str, prompt: str, command: str = "claude") -> None:

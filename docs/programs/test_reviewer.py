@@ -8,7 +8,6 @@ import pytest
 import pilothouse as ph
 from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
 
-
 reviewer = ph.Agent(tools=["Read"], allowed_tools=["Read"], max_turns=4)
 
 

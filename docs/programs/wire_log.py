@@ -6,6 +6,7 @@ python wire_log.py wire.log "What is the capital of France?"
 import asyncio
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pilothouse as ph
 from pilothouse.options import Invocation
@@ -17,11 +18,18 @@ class WireLog(Transport):
 
     def __init__(self, path: Path, inner: Transport | None = None) -> None:
         self._inner = inner or CliTransport()
-        self._file = path.open("ab")
+        self._path = path
+        self._file: BinaryIO | None = None
         self._rest = {b"> ": b"", b"< ": b""}
 
     async def start(self, invocation: Invocation) -> None:
-        await self._inner.start(invocation)
+        file = self._path.open("ab")
+        try:
+            await self._inner.start(invocation)
+        except BaseException:
+            file.close()  # when `start` raises, nothing is left behind
+            raise
+        self._file = file
 
     async def serve(self) -> None:
         await self._inner.serve()
@@ -43,13 +51,15 @@ class WireLog(Transport):
 
     async def close(self) -> None:
         await self._inner.close()
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def health(self) -> Health:
         return self._inner.health()
 
     def _note(self, mark: bytes, data: bytes) -> None:
-        if not self._file.closed:
+        if self._file is not None:
             *lines, self._rest[mark] = (self._rest[mark] + data).split(b"\n")
             self._file.writelines(mark + line + b"\n" for line in lines)
 

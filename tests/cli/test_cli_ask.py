@@ -181,10 +181,6 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
         ((), b"nul \0 here", "NUL"),
         (("hi", "--cwd", "/no/such/place"), None, "no directory /no/such/place"),
         (("hi", "--cli", "/no/such/claude"), None, "python -m pilothouse.provision cli"),
-        (("hi", "--cli", "global"), None, "python -m pilothouse.provision cli"),
-        (("hi", "--cli", "/etc/hosts"), None, "not executable"),
-        (("hi", "--cli", "/bin/true"), None, "hardly Claude Code; give the path"),
-        (("hi", "--cli", "/bin/false"), None, "hardly Claude Code; give the path"),
         (("hi", "--resume", "a", "--continue"), None, "exclude each other"),
         (("hi", "--fork-session"), None, "needs"),
         (("hi", "--max-turns", "0"), None, "at least 1"),
@@ -201,11 +197,20 @@ def test_a_mistake_is_exit_code_2_and_one_line(
     assert said in line
 
 
-def test_a_script_that_does_not_answer_at_all_is_no_cli(pilothouse: Command) -> None:
-    with FakeCLI.shell("echo hello; exit 3") as fake:
+@pytest.mark.parametrize("script", ["exit 0", "exit 1", "echo hello; exit 3", 'echo \'{"type": "strange"\''])
+def test_another_program_is_no_cli(pilothouse: Command, script: str) -> None:
+    with FakeCLI.shell(script) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "hardly Claude Code; give the path" in one_line(ran)
+
+
+def test_a_file_that_is_no_program_is_no_cli(pilothouse: Command, tmp_path: Path) -> None:
+    path = tmp_path / "claude"
+    path.write_text("not a program")
+    ran = pilothouse.run("ask", "hi", "--cli", str(path))
     assert ran.code == 2
-    assert "hardly Claude Code" in one_line(ran)
+    assert "it is not executable; run `chmod +x" in one_line(ran)
 
 
 def test_a_child_that_breaks_is_one_line_with_its_last_words(pilothouse: Command) -> None:

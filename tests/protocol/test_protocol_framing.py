@@ -91,11 +91,10 @@ def test_a_line_over_the_limit_is_one_event_and_the_stream_goes_on() -> None:
 @pytest.mark.requirement("G32")
 def test_a_line_over_the_limit_needs_no_memory() -> None:
     framer = LineFramer(64 * 1024)
-    chunk = b"x" * 4096
     tracemalloc.start()
     try:
         for _ in range(2500):
-            framer.feed(chunk)
+            framer.feed(bytes(4096))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -130,13 +130,12 @@ class Interrupted:
                 resume = lambda error=error: inner.throw(error)  # type: ignore[attr-defined] # noqa: E731
 
 
-async def whole_life(spawn: Any, pids: list[int]) -> None:
+async def whole_life(spawn: Any, kept: list[CliTransport]) -> None:
     transport = CliTransport(close_grace=0.0, spawn=spawn)
+    kept.append(transport)  # so that what is freed is freed by `close`, not by garbage collection
     invocation = sh("sleep 600 & cat; exit 3", files=(PrivateFile("x", ".json", b"{}"),))
     try:
         await transport.start(invocation)
-        assert transport.pid
-        pids.append(transport.pid)
         async with anyio.create_task_group() as group:
             group.start_soon(transport.serve)
             await transport.send(b"hello\n")
@@ -158,12 +157,14 @@ async def whole_life(spawn: Any, pids: list[int]) -> None:
 @pytest.mark.parametrize("spawn", [spawn, spawn_portable])
 async def test_cancelled_at_any_await_nothing_is_left(spawn: Any, anyio_backend: str) -> None:
     for n in range(1, 500):
-        pids: list[int] = []
+        kept: list[CliTransport] = []
         scope = anyio.CancelScope()
-        run = Interrupted(whole_life(spawn, pids), n, scope.cancel)
+        run = Interrupted(whole_life(spawn, kept), n, scope.cancel)
         with anyio.fail_after(DEADLINE), scope:
             await run
-        await until(lambda pids=pids: all(not state(pid) for pid in pids), f"alive after cancellation at wait {n}")
+        await until(
+            lambda kept=kept: all(not state(t.pid) for t in kept if t.pid), f"alive after cancellation at wait {n}"
+        )
         if run.waits < n:
             assert n > 10
             return
@@ -175,10 +176,10 @@ async def test_cancelled_at_any_await_nothing_is_left(spawn: Any, anyio_backend:
 @pytest.mark.requirement("G10", "G11")
 def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
     # `Task.cancel` goes through the shields of anyio; several in a row hit `close` as well.
-    async def attempt(n: int, pids: list[int]) -> int:
+    async def attempt(n: int, kept: list[CliTransport]) -> int:
         task = asyncio.current_task()
         assert task is not None
-        run = Interrupted(whole_life(spawn, pids), n, task.cancel, times)
+        run = Interrupted(whole_life(spawn, kept), n, task.cancel, times)
         try:
             await run
         except (asyncio.CancelledError, BaseExceptionGroup):
@@ -188,9 +189,11 @@ def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
 
     async def main() -> None:
         for n in range(1, 500):
-            pids: list[int] = []
-            waits = await attempt(n, pids)
-            await until(lambda pids=pids: all(not state(pid) for pid in pids), f"alive after cancellation at wait {n}")
+            kept: list[CliTransport] = []
+            waits = await attempt(n, kept)
+            await until(
+                lambda kept=kept: all(not state(t.pid) for t in kept if t.pid), f"alive after cancellation at wait {n}"
+            )
             if waits < n:
                 assert n > 10
                 return
@@ -230,12 +233,13 @@ async def test_a_busy_child_gets_sigterm_at_once_and_may_tidy_up() -> None:
 @linux_only
 @pytest.mark.anyio
 async def test_sigterm_reaches_a_child_that_is_blocked_on_a_full_pipe() -> None:
+    # As a program whose one thread runs its signal handlers: not while it is inside of a write.
     code = (
-        "import signal, sys, os\n"
-        "def tidy(*_): os._exit(7)\n"
-        "signal.signal(signal.SIGTERM, tidy)\n"
-        "print('ready', flush=True)\n"
-        "while True: sys.stdout.write('x' * 1000); sys.stderr.write('y' * 1000)\n"
+        "import signal, os\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "os.write(1, b'ready')\n"
+        "while not signal.sigpending(): os.write(1, b'x' * 5000); os.write(2, b'y' * 5000)\n"
+        "os._exit(7)\n"
     )
     transport = CliTransport()
     await transport.start(Invocation(cli=sys.executable, argv=("-S", "-c", code), env={}))
@@ -408,13 +412,14 @@ def test_dropped_after_the_loop_is_gone(backend: str) -> None:
 HOST = """
 import os, sys
 import anyio
-from pilothouse.options import Invocation
+from pilothouse.options import Invocation, PrivateFile
 from pilothouse.transports.cli import CliTransport
 
 async def main():
     transport = CliTransport()
     script = "trap '' TERM; (trap '' TERM; while :; do sleep 0.1; done) & echo $!; while :; do sleep 0.1; done"
-    await transport.start(Invocation(cli="/bin/sh", argv=("-c", script), env=dict(os.environ)))
+    files = (PrivateFile("settings", ".json", b"secret"),)
+    await transport.start(Invocation(cli="/bin/sh", argv=("-c", script), env=dict(os.environ), files=files))
     grandchild = (await transport.receive()).decode().strip()
     print(transport.pid, grandchild, flush=True)
     ENDING
@@ -435,15 +440,25 @@ anyio.run(main)
         ("raise SystemExit(1)", None),
     ],
 )
-def test_child_and_grandchild_end_with_the_host(ending: str, kill: signal.Signals | None) -> None:
-    host = subprocess.Popen([sys.executable, "-c", HOST.replace("ENDING", ending)], stdout=subprocess.PIPE, text=True)
+def test_child_grandchild_and_files_end_with_the_host(ending: str, kill: signal.Signals | None, tmp_path: Path) -> None:
+    files = tmp_path / "with 'spaces'  and *"
+    files.mkdir()
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST.replace("ENDING", ending)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(files)},
+    )
     with host:
         assert host.stdout is not None
         pids = [int(word) for word in host.stdout.readline().split()]
         assert len(pids) == 2
+        assert len(list(files.glob("*/*.json"))) == 1
         if kill is not None:
             host.send_signal(kill)
     eventually(lambda: all(dead(pid) for pid in pids), "alive after the death of the host")
+    eventually(lambda: not list(files.iterdir()), "files left after the death of the host")
+    assert files.exists()
 
 
 @linux_only

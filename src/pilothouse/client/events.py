@@ -180,6 +180,7 @@ class TextReader:
     def __init__(self) -> None:
         self._events = EventReader()
         self._given = ""  # withdrawn, but the reader has it
+        self._retold = ""  # the beginning of `_given` that came again
 
     def read(self, message: Message) -> Iterator[str]:
         """The text that the next message adds."""
@@ -189,16 +190,15 @@ class TextReader:
                     if fresh := self._fresh(text):
                         yield fresh
                 case TextWithdrawn(text=text, agent=None):
-                    self._given = text
+                    self._given, self._retold = self._given or text, ""
                 case _:
                     continue
 
     def _fresh(self, text: str) -> str:
-        given = self._given
-        if not given:
-            return text
-        if given.startswith(text):
-            self._given = given[len(text) :]
+        retold = self._retold + text
+        if self._given.startswith(retold):
+            self._retold = retold
             return ""
-        self._given = ""
-        return text.removeprefix(given)
+        fresh = retold.removeprefix(self._given)
+        self._given = self._retold = ""
+        return fresh

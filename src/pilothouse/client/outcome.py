@@ -91,7 +91,7 @@ _ADVICE: dict[type[ResultError], str] = {
     ContextOverflowError: "shorten the prompt or the conversation",
     RateLimitError: "send less at once, or try again later",
     OverloadedError: "try again in a moment",
-    SessionNotFoundError: "check the id and the working directory: sessions belong to a directory",
+    SessionNotFoundError: "check the id; sessions are kept under HOME, or under CLAUDE_CONFIG_DIR, of the child",
     QuotaError: "wait until the limit resets, or use another account or key",
 }
 

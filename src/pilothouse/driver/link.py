@@ -120,18 +120,16 @@ class Link:
             PilothouseError: the connection ended first.
         """
         pending, data = self.begin(subtype, body)
-        try:
-            # When the peer is gone, the reader finds out how it ended and settles the request with that.
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._transport.send(data)
-            return await self.answer_to(pending)
-        finally:
-            await self._forget(pending)
+        return await self.answer_to(pending, data)
 
-    async def answer_to(self, pending: Pending) -> Mapping[str, Any]:
-        """Wait for the answer to a request that was sent, for at most `control_timeout` seconds."""
+    async def answer_to(self, pending: Pending, unsent: bytes = b"") -> Mapping[str, Any]:
+        """Wait for the answer to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
         try:
             with anyio.fail_after(self._control_timeout):
+                # When the peer is gone, the reader finds out how it ended and settles the request with that.
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    if unsent:
+                        await self._transport.send(unsent)
                 return await pending.wait()
         except TimeoutError:
             raise ControlTimeout(

@@ -121,7 +121,9 @@ class FrameDecoder:
         try:
             return self._decode_leniently(line)
         except (LineDecodeError, MessageParseError) as error:
-            return error
+            # A value here, not a raise: with its frames it would keep a whole chunk alive.
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
 
     def _by_subtype(self, message: SystemMessage, line: bytes) -> Any:
         cls = SYSTEM_TYPES.get(message.subtype)

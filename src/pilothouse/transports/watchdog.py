@@ -2,8 +2,8 @@
 
 One `/bin/sh` per host process, in a session of its own, reads from a pipe what to guard. When the host ends in any
 way, SIGKILL included, the kernel closes the pipe, and the shell ends every group still listed, SIGTERM, then SIGKILL,
-and removes the directories. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal does
-not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs code between fork and exec.
+and removes the directories. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal
+does not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs code between fork and exec.
 `atexit` does the same, sooner, when the interpreter ends by itself.
 
 Why a listed number is never somebody else's group: the leader's pid stays taken until its parent reaps it, and every

@@ -1,0 +1,159 @@
+"""Writes the generated parts of the pages beside it: between `<!-- generated: name -->` and `<!-- end -->`.
+
+python docs/reference.py            # after a change of a message class, an option or an error
+python docs/reference.py --check    # ends with 1 and says what is stale
+
+Owns how the tables look. What stands in them comes from the code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from pilothouse import errors
+from pilothouse.messages import MESSAGE_TYPES, SYSTEM_TYPES, blocks, events
+from pilothouse.messages.base import Message
+from pilothouse.options import TABLE, Option
+from pilothouse.options import table as targets
+
+HERE = Path(__file__).parent
+MAIN_FIELDS = 8
+CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
+BASE_FIELDS = frozenset(Message.__struct_fields__)
+BASE_VIEWS = frozenset({"type", "raw"})
+
+_OPENING = re.compile(r"^(Wire type|Subtype) `[a-z_]+`[:;.,]? ?")
+_IDS = re.compile(r" ?\([A-Z]\d+(, [A-Z]\d+)*\)")
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |\n" for row in lines)
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def first_sentence(cls: type) -> str:
+    """What the docstring says first, without the wire type and the requirement ids."""
+    text = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+    text = _IDS.sub("", _OPENING.sub("", text)).strip()
+    return text[:1].upper() + text[1:]
+
+
+def fields(cls: Any, hidden: frozenset[str]) -> str:
+    """The views first, then the fields; a long list is cut."""
+    parents: tuple[type, ...] = cls.__mro__
+    views = [n for parent in parents for n, v in vars(parent).items() if isinstance(v, property)]
+    own: tuple[str, ...] = cls.__struct_fields__
+    names = [name for name in dict.fromkeys([*views, *own]) if name not in hidden | BASE_VIEWS]
+    left = len(names) - max(MAIN_FIELDS, len(set(views) - BASE_VIEWS))
+    shown = names if left <= 1 else names[:-left]
+    return ", ".join(map(code, shown)) + (f", {left} more" if left > 1 else "")
+
+
+def struct_rows(classes: Iterable[tuple[str, Any]], hidden: frozenset[str]) -> str:
+    rows = [(code(cls.__name__), code(wire), first_sentence(cls), fields(cls, hidden)) for wire, cls in classes]
+    return table(("class", "wire type", "what it is", "main fields"), rows)
+
+
+def tag(cls: Any) -> str:
+    return str(cls.__struct_config__.tag)
+
+
+def conversation() -> str:
+    return struct_rows([(kind, MESSAGE_TYPES[kind]) for kind in CONVERSATION], BASE_FIELDS)
+
+
+def notices() -> str:
+    rest = [(kind, cls) for kind, cls in sorted(MESSAGE_TYPES.items()) if kind not in CONVERSATION]
+    return struct_rows(rest, BASE_FIELDS)
+
+
+def system() -> str:
+    hidden = BASE_FIELDS | frozenset(MESSAGE_TYPES["system"].__struct_fields__)
+    return struct_rows([(f"system/{name}", cls) for name, cls in sorted(SYSTEM_TYPES.items())], hidden)
+
+
+def content_blocks() -> str:
+    return struct_rows([(tag(cls), cls) for cls in get_args(blocks.KnownBlock)], frozenset())
+
+
+def stream_events() -> str:
+    known = (*get_args(events.KnownEvent), *get_args(events.KnownDelta))
+    return struct_rows([(tag(cls), cls) for cls in known], frozenset())
+
+
+def option_target(option: Option) -> str:
+    match option.target:
+        case targets.Flag(name) | targets.Switch(name) | targets.Repeated(name):
+            return code(f"--{name}")
+        case targets.Config(name):
+            return f"{code(f'--{name}')}; a mapping goes in a private file"
+        case targets.Text(name, file_flag):
+            return f"{code(f'--{name}')}; long text in a private file, {code(f'--{file_flag}')}"
+        case targets.Json(name, key):
+            return f"{code(f'--{name}')}; a long one in the handshake as {code(key)}"
+        case targets.EnvVar(name):
+            return f"environment, {code(name)}"
+        case targets.Sdk():
+            return "pilothouse"
+
+
+def default(option: Option) -> str:
+    if option.name == "max_line_bytes":
+        return f"{option.default // 2**20} MiB"
+    return "" if option.default is None else code(repr(option.default))
+
+
+def options() -> str:
+    rows = [
+        (code(o.name), o.kind.expected[:1].upper() + o.kind.expected[1:], default(o), option_target(o), o.doc)
+        for o in TABLE.values()
+    ]
+    return table(("option", "value", "default", "where it goes", "what it does"), rows)
+
+
+def error_tree() -> str:
+    lines = (errors.__doc__ or "").splitlines()
+    tree = [line.removeprefix("    ") for line in lines if line.startswith("    ")]
+    return "```text\n" + "\n".join(tree) + "\n```\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "content_blocks": content_blocks,
+    "conversation": conversation,
+    "error_tree": error_tree,
+    "notices": notices,
+    "options": options,
+    "stream_events": stream_events,
+    "system": system,
+}
+
+
+def fresh(page: str) -> str:
+    """The page with its generated parts as they should be."""
+    return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", page)
+
+
+def main(check: bool) -> int:
+    stale = 0
+    for path in sorted(HERE.glob("*.md")):
+        page = path.read_text("utf-8")
+        new = fresh(page)
+        if new != page:
+            stale += 1
+            print(f"{path.name}: {'stale; run python docs/reference.py' if check else 'written'}")
+            if not check:
+                path.write_text(new, "utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

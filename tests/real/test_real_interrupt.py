@@ -1,0 +1,106 @@
+"""An interrupt stops the real CLI in the middle of its stream and of its tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse.messages import AssistantMessage, ResultMessage
+from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
+
+both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+
+
+@both_loops
+@pytest.mark.requirement("E34", "E78", "R17")
+async def test_in_the_middle_of_the_stream(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Text("half an answer", chunks=["half an", " answer"], delay=0.5))
+    query = claude.ask()
+    texts: list[str] = []
+    async for text in query.text_stream():
+        texts.append(text)
+        with anyio.fail_after(5):
+            await query.interrupt()
+    result = await query.result()
+    assert texts == ["half an"]  # the CLI says the partial text again, as a whole message
+    assert result.outcome == "interrupted"
+    assert isinstance(result.error, ph.Interrupted)
+    assert not result.is_success
+    assert result.full_text == "half an"
+    (partial,) = [m for m in result.messages if isinstance(m, AssistantMessage)]
+    assert partial.aborted
+    assert result.result is not None
+    assert result.result.terminal_reason == "aborted_streaming"
+    await query.interrupt()  # idle: nothing happens
+
+
+@both_loops
+@pytest.mark.requirement("E34", "E78")
+async def test_in_the_middle_of_a_tool(claude: Any, scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    scripted_model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
+    query = claude.ask(permission_mode="bypassPermissions")
+    results: list[ph.QueryResult] = []
+
+    async def collect() -> None:
+        results.append(await query)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(collect)
+        with anyio.fail_after(20):
+            while not started.exists():
+                await anyio.sleep(0.02)
+        assert len(claude.processes()) > 1
+        with anyio.fail_after(5):
+            await query.interrupt()
+    (result,) = results
+    assert result.outcome == "interrupted"
+    assert result.result is not None
+    assert result.result.terminal_reason == "aborted_tools"
+    assert result.validate().ok
+    await claude.gone()
+
+
+async def test_before_the_model_has_said_anything(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply([Pause(Gate()), "never"])
+    query = claude.ask()
+    await query.start()
+    with anyio.fail_after(10):
+        await query.interrupt()
+        result = await query.result()
+    assert result.outcome == "interrupted"
+    assert result.text == ""
+
+
+async def test_what_was_interrupted_does_not_reach_the_next_turn(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Text("half an answer", chunks=["half an", " answer"], delay=0.5))
+    scripted_model.reply(Text("second answer", chunks=["second ", "answer"]))
+    interrupted = anyio.Event()
+
+    async def prompts() -> Any:
+        yield "one"
+        await interrupted.wait()
+        yield "two"
+
+    query = claude.ask(prompts())
+    texts: list[str] = []
+    async for text in query.text_stream():
+        texts.append(text)
+        if len(texts) == 1:
+            async with anyio.create_task_group() as group:
+                group.start_soon(query.interrupt)
+                interrupted.set()
+    result = await query.result()
+    assert texts == ["half an", "second ", "answer"]
+    assert [m.terminal_reason for m in result.messages if isinstance(m, ResultMessage)] == [
+        "aborted_streaming",
+        "completed",
+    ]
+    assert result.text == "second answer"
+    assert result.outcome == "success"

@@ -1,0 +1,210 @@
+"""The ends of a pipe under cancellation and closing, and the watch of an exit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from pilothouse.transports.exits import Exit, ExitWatch, exit_from_returncode, signal_name
+from pilothouse.transports.pipes import LARGE_READ, PipeReader, PipeWriter
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+
+
+async def read_exactly(fd: int, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        data += await anyio.to_thread.run_sync(os.read, fd, length - len(data))
+    return data
+
+
+def test_a_native_cancellation_between_read_and_return_loses_nothing(pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        reader = PipeReader(pipe[0])
+        os.write(pipe[1], b"data")
+        task = asyncio.create_task(reader.read())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await reader.read() == b"data"
+        reader.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.anyio
+async def test_reading_leaves_room_for_other_tasks(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(pipe[0])
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            await anyio.lowlevel.checkpoint()
+            others += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        for _ in range(100):
+            os.write(pipe[1], b"x" * 100)
+            await reader.read()
+        group.cancel_scope.cancel()
+    assert others >= 50
+    reader.close()
+
+
+@pytest.mark.anyio
+async def test_a_cut_write_is_finished_without_another_call(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.finish_cut_writes)
+        with anyio.move_on_after(0.02) as scope:
+            await writer.write(b"x" * 300_000)
+        assert scope.cancelled_caught
+        assert await read_exactly(pipe[0], 300_000) == b"x" * 300_000
+        writer.close()
+
+
+@pytest.mark.anyio
+async def test_a_write_cancelled_before_its_first_byte_sends_nothing(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    with anyio.move_on_after(0.02):
+        await writer.write(b"a" * 300_000)
+    with anyio.move_on_after(0.02):
+        await writer.write(b"b" * 10)
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.write, b"c")
+        data = await read_exactly(pipe[0], 300_001)
+    assert data.strip(b"a") == b"c"
+    writer.close()
+
+
+@pytest.mark.anyio
+async def test_end_sends_what_came_before(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.write, b"a" * 200_000)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(writer.end)
+        await anyio.wait_all_tasks_blocked()
+        assert not writer.closed
+        await read_exactly(pipe[0], 200_000)
+    assert writer.closed
+    assert os.read(pipe[0], 10) == b""
+    await writer.end()
+    with pytest.raises(anyio.ClosedResourceError):
+        await writer.write(b"x")
+
+
+@pytest.mark.anyio
+async def test_broken_when_nobody_reads(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    async with anyio.create_task_group() as group:
+        group.start_soon(_expect_broken, writer, b"x" * 300_000)
+        await anyio.wait_all_tasks_blocked()
+        os.close(pipe[0])
+    await _expect_broken(writer, b"x")
+    writer.close()
+
+
+async def _expect_broken(writer: PipeWriter, data: bytes) -> None:
+    with pytest.raises(anyio.BrokenResourceError):
+        await writer.write(data)
+
+
+@pytest.mark.anyio
+async def test_the_descriptor_of_a_waiting_task_is_closed_by_that_task(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(pipe[0])
+    async with anyio.create_task_group() as group:
+        group.start_soon(_expect_closed, reader)
+        await anyio.wait_all_tasks_blocked()
+        reader.close()
+        os.fstat(pipe[0])  # still open: its number must not be given away while the loop may know it
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(pipe[0])
+
+
+async def _expect_closed(reader: PipeReader) -> None:
+    with pytest.raises(anyio.ClosedResourceError):
+        await reader.read()
+
+
+@pytest.mark.anyio
+async def test_reads_grow_with_the_flow(pipe: tuple[int, int]) -> None:
+    if sys.platform == "linux":
+        import fcntl
+
+        fcntl.fcntl(pipe[0], fcntl.F_SETPIPE_SZ, 1 << 20)
+    else:
+        pytest.skip("needs a large pipe")
+    os.write(pipe[1], b"x" * 700_000)
+    reader = PipeReader(pipe[0])
+    sizes = [len(await reader.read()) for _ in range(4)]
+    assert sizes == [64 * 1024, LARGE_READ, LARGE_READ, 700_000 - 64 * 1024 - 2 * LARGE_READ]
+    reader.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("use_pidfd", [True, False])
+async def test_several_tasks_wait_for_one_exit(use_pidfd: bool) -> None:
+    process = subprocess.Popen(["/bin/sh", "-c", "read -r line; exit 7"], stdin=subprocess.PIPE)
+    process.returncode = 0  # reaped here, not by Popen
+    assert process.stdin is not None
+    watch = ExitWatch(process.pid, use_pidfd=use_pidfd)
+    assert watch.poll() is None
+    assert not watch.reap()
+    found: list[Exit] = []
+
+    async def wait() -> None:
+        found.append(await watch.wait())
+
+    with anyio.move_on_after(0.01):
+        await watch.wait()
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        process.stdin.close()
+    assert found == [Exit(code=7)] * 3
+    os.kill(process.pid, 0)  # looked at, not yet reaped
+    assert watch.reap()
+    assert watch.reap()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    assert watch.poll() == Exit(code=7)
+    watch.close()
+    watch.close()
+
+
+@pytest.mark.anyio
+async def test_a_status_that_somebody_else_collected() -> None:
+    process = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
+    watch = ExitWatch(process.pid)
+    process.wait()
+    assert await watch.wait() == Exit()
+    assert watch.reap()
+    watch.close()
+
+
+def test_names_of_exits() -> None:
+    assert exit_from_returncode(3) == Exit(code=3)
+    assert exit_from_returncode(-9) == Exit(signal="SIGKILL")
+    assert signal_name(signal.SIGTERM) == "SIGTERM"
+    assert signal_name(999) == "signal 999"
