@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ class Command:
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     @contextmanager
-    def started(self, *args: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, *args: str, env: dict[str, str] | None = None) -> Generator[subprocess.Popen[bytes]]:
         child = subprocess.Popen(
             self.argv(*args),
             stdin=subprocess.DEVNULL,

@@ -24,6 +24,17 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
+def model(scripted_model: ScriptedModel) -> ScriptedModel:
+    return scripted_model
+
+
+@pytest.fixture
+def program_env(model: ScriptedModel, real_cli: str) -> dict[str, str]:
+    """What a user would have set, but for the scripted model and a home of its own."""
+    return model.env(max_retries=0, PILOTHOUSE_CLI=real_cli)
+
+
+@pytest.fixture
 def run(program_env: dict[str, str], tmp_path: Path) -> Run:
     """Runs a program in an empty directory; fails unless it ends with `code`."""
 

@@ -18,13 +18,14 @@ import msgspec
 from pilothouse.cli.arguments import AskRequest
 from pilothouse.cli.failures import Failure, failure, ways_in
 from pilothouse.cli.screen import Screen
-from pilothouse.cli.telling import Telling, closing_line, denials_line
+from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line, denials_line, is_cut
 from pilothouse.client import Query, QueryResult
 from pilothouse.errors import (
     CLIExitedError,
     CLINotFoundError,
     CLIVersionError,
     ControlTimeout,
+    Interrupted,
     PilothouseError,
     ResultError,
     UsageError,
@@ -63,7 +64,8 @@ class AskRun:
         self._screen = screen
         self._redact = Redactor(secret_values(os.environ)).redact
         self._options = Options()
-        self._heard = False
+        self._query: Query | None = None
+        self._cut = False  # the embedded model was stopped where it may not say more
 
     async def run(self) -> int:
         """Ask and show.
@@ -75,7 +77,7 @@ class AskRun:
         async with AsyncExitStack() as stack:
             if self._request.local:
                 self._options = await self._local_options(stack)
-            query = Query(self._prompt, self._options)
+            self._query = query = Query(self._prompt, self._options)
             self._screen.busy("starting Claude Code")
             await stack.enter_async_context(query)
             self._screen.busy("waiting for the model")
@@ -87,9 +89,7 @@ class AskRun:
                 thinking=self._request.thinking,
             )
             listener = self._listener(telling)
-            async for message in query:
-                self._heard = True
-                listener(message)
+            self._cut = await follow(query, listener, may_cut=self._request.local)
             result = await query.result()
         self._screen.end_text()
         self._screen.idle()
@@ -98,7 +98,7 @@ class AskRun:
     def _checked_options(self, settings: Mapping[str, Any]) -> Options:
         """Options that can work, so that a mistake is told before anything is fetched or started."""
         values = dict(settings)
-        if self._request.form == "text":
+        if self._request.form == "text" or self._request.local:
             values.setdefault("partial_messages", True)
         if self._request.verbose:
             values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
@@ -129,10 +129,13 @@ class AskRun:
                 return lambda message: write_line(message.raw_line or encode(message))
 
     async def _close(self, result: QueryResult, telling: Telling) -> int:
+        error = None if self._cut and isinstance(result.error, Interrupted) else result.error
+        if self._cut:
+            self._screen.note(CUT_NOTE, "warning")
         if self._request.form == "json":
-            self._write_json(result, result.error)
-        if result.error is not None:
-            return await self._tell_failure(result.error)
+            self._write_json(result, error)
+        if error is not None:
+            return await self._tell_failure(error)
         if self._request.form == "text":
             self._finish_text(result, telling)
         return 0
@@ -153,11 +156,14 @@ class AskRun:
         """Tell why there is no answer, and return the exit code."""
         self._screen.end_text()
         self._screen.idle()
-        if isinstance(error, CLIExitedError | ControlTimeout) and not self._heard:
+        if isinstance(error, CLIExitedError | ControlTimeout) and not self._was_heard():
             error = await self._suspect_cli(error)
         if self._request.form == "json":
             self._write_json(None, error)
         return await self._tell_failure(error)
+
+    def _was_heard(self) -> bool:
+        return self._query is not None and self._query.session_id is not None
 
     async def _suspect_cli(self, error: Exception) -> Exception:
         """A child that said nothing at all may not be Claude Code: then that is the error."""
@@ -187,8 +193,33 @@ class AskRun:
         body = result_body(result or QueryResult(()), error)
         if self._request.local:
             body["cost_usd"] = 0.0  # the CLI counts what the model it believes to talk to would cost
+        if self._cut and result is not None and error is None:
+            body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
         write_line(self._redact(text).encode())
+
+
+async def follow(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
+    """Give every message to `listener`.
+
+    Args:
+        query: the run.
+        listener: called with each message.
+        may_cut: stop the run when the model may not say more in one go. Claude Code would ask it to go on, and a
+            small model then tells the same again; after three times that counts as a failure.
+
+    Returns:
+        Whether the answer was cut.
+    """
+    cut = False
+    async for message in query:
+        if cut:
+            continue  # the end of a run that was stopped
+        listener(message)
+        if may_cut and is_cut(message):
+            cut = True
+            await query.interrupt()
+    return cut
 
 
 def tell_failure(screen: Screen, told: Failure, redact: Callable[[str], str]) -> None:

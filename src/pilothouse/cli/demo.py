@@ -23,10 +23,10 @@ import anyio.to_thread
 from pilothouse._version import __version__
 from pilothouse.cli import scripted_plan
 from pilothouse.cli.arguments import DemoRequest
-from pilothouse.cli.ask import tell_failure
+from pilothouse.cli.ask import follow, tell_failure
 from pilothouse.cli.failures import FAILED, credentials, failure
 from pilothouse.cli.screen import Progress, Screen
-from pilothouse.cli.telling import Telling, closing_line
+from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line
 from pilothouse.client import Query
 from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError, UsageError
 from pilothouse.options import Options, Settings
@@ -210,13 +210,15 @@ async def _run(stage: Stage, prompt: str, settings: dict[str, Any], *, free: boo
     telling = Telling(stage.screen, stage.redact)
     stage.screen.busy("starting Claude Code")
     async with Query(prompt, options) as query:
-        async for message in query:
-            telling.tell(message)
+        cut = await follow(query, telling.tell, may_cut=free)
         result = await query.result()
     stage.screen.end_text()
     stage.screen.idle()
-    result.raise_for_error()
-    if not result.text.strip():
+    if cut:
+        stage.screen.note(f"   {CUT_NOTE}", "warning")
+    else:
+        result.raise_for_error()
+    if not telling.told_text:
         raise PilothouseError("the model gave an empty answer")
     version = telling.init.claude_code_version if telling.init is not None else None
     stage.screen.note(

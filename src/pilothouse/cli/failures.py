@@ -25,8 +25,6 @@ from pilothouse.errors import (
 FAILED = 1
 USAGE = 2
 TIMED_OUT = 124  # that of timeout(1)
-CLOSED_OUTPUT = 141  # what a shell reports for a child that SIGPIPE ended
-SIGNAL_BASE = 128
 
 INSTALL = "python -m pilothouse.provision cli"
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")

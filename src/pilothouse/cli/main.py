@@ -107,6 +107,9 @@ def _interrupted(signum: signal.Signals) -> int:
         print("\npilothouse: interrupted", file=sys.stderr, flush=True)
     except OSError:
         _forget_output()
+    # CPython (3.11) ends itself by SIGINT, whatever is returned, if the interrupt went through code that was compiled
+    # from text, as importing dataclasses does. Running such code once more takes the mark away.
+    eval("None")  # noqa: S307 - a constant
     return SIGNAL_BASE + signum
 
 

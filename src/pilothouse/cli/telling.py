@@ -20,11 +20,22 @@ from pilothouse.client import (
     ToolStarted,
 )
 from pilothouse.client.events import EventReader, TextReader
-from pilothouse.messages import ApiRetryMessage, AssistantMessage, InitMessage, Message, ToolResultBlock, ToolUseBlock
+from pilothouse.messages import (
+    ApiRetryMessage,
+    AssistantMessage,
+    InitMessage,
+    Message,
+    MessageDelta,
+    StreamEvent,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 
 # The argument that says most about a call, of the tools of Claude Code and of many others.
 _TELLING_INPUTS = ("command", "file_path", "notebook_path", "path", "pattern", "query", "url", "prompt", "description")
 _SHOWN_CHARS = 100  # of a tool's input or result
+
+CUT_NOTE = "the answer was cut here: the embedded model may not say more in one go"
 
 
 class Telling:
@@ -150,6 +161,12 @@ def closing_line(result: QueryResult, *, free: bool = False, session: bool = Tru
     if session and result.session_id:
         parts.append(f"session {result.session_id}")
     return ", ".join(parts)
+
+
+def is_cut(message: Message) -> bool:
+    """Whether the model stopped because it may not say more; Claude Code then asks it to go on, up to three times."""
+    event = message.event if isinstance(message, StreamEvent) else None
+    return isinstance(event, MessageDelta) and event.delta.stop_reason == "max_tokens"
 
 
 def denials_line(result: QueryResult) -> str | None:

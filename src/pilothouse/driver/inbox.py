@@ -17,7 +17,7 @@ HIGH_WATER_BYTES = 8 * 1024 * 1024
 
 
 class Inbox:
-    """A buffer with one producer and one consumer on the same event loop."""
+    """A buffer with one producer; several consumers on its event loop share the messages."""
 
     __slots__ = ("_arrived", "_batches", "_drained", "_ended", "_error", "_high_water", "_size")
 
@@ -43,6 +43,7 @@ class Inbox:
         self._size += size
         if self._arrived is not None:
             self._arrived.set()
+            self._arrived = None
 
     def end(self, error: BaseException | None = None) -> None:
         """No more messages; the consumer gets what is left and then `error`, if there is one. The first call counts."""
@@ -64,7 +65,8 @@ class Inbox:
                 if self._error is not None:
                     raise self._error
                 return [], 0
-            self._arrived = anyio.Event()
+            if self._arrived is None:  # tasks that read together wait for the same news
+                self._arrived = anyio.Event()
             await self._arrived.wait()
         batch, size = self._batches.popleft()
         self._size -= size

@@ -23,7 +23,10 @@ from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter
 from pilothouse.transports.watchdog import watchdog
 
 STDOUT_PIPE_SIZE = 256 * 1024
-"""Bytes. One read empties it; larger pipes use up the user's quota of pipe pages for no measurable gain."""
+"""Bytes. One read empties it; twice the throughput of the usual 64 KiB, and larger ones gain nothing."""
+ENLARGED_PIPES = 32
+"""With more children than this, pipes keep their usual size: a user has 64 MiB of pipe buffers on Linux, and all
+pipes opened beyond that shrink to 8 KiB."""
 DISCARD_READS = 16
 """Reads at one go, so that a child that never stops writing does not hold up the loop."""
 ABANDON_GRACE = 2.0
@@ -287,7 +290,7 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _enlarge(fd: int) -> None:
-    if sys.platform == "linux":
+    if sys.platform == "linux" and len(_living) < ENLARGED_PIPES:
         import fcntl
 
         with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
     for source in _SOURCES.get(cli, (_explicit,)):
         path = source(cli, env, tried)
         if path is not None:
-            if cli in _SOURCES or Path(cli).is_absolute():  # others depend on the working directory or on HOME
+            if cli in _SOURCES:  # a path needs no search, and may depend on the working directory
                 _found[key] = path
             return path
     _found.pop(key, None)
@@ -70,8 +70,8 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
 
 
 def known_cli(cli: str, env: Mapping[str, str]) -> str | None:
-    """What `find_cli` found before for the same arguments, without a look at the disk: it may be gone by now."""
-    return _found.get(_key(cli, env))
+    """What `find_cli` would say, without a look at the disk: it may be gone by now. None: it has to look."""
+    return cli if Path(cli).is_absolute() else _found.get(_key(cli, env))
 
 
 def forget_cli(cli: str, env: Mapping[str, str]) -> None:

@@ -28,7 +28,6 @@ from pilothouse.transports.exits import signal_group
 
 EXIT_GRACE = 1.0
 """Seconds that groups left at interpreter exit get between SIGTERM and SIGKILL."""
-
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
 set -f
@@ -146,7 +145,8 @@ class Watchdog:
         os.set_blocking(self._fd, False)
         for line in (*(f"+{g}\n" for g in self._groups), *(f"d{d}\n" for d in self._directories)):
             self._tell(line)
-        # The lines wait in the pipe; starting a shell costs a millisecond that the first answer need not wait for.
+        # The lines wait in the pipe. Starting the shell takes a millisecond, once; waiting with it until the first
+        # child has answered would leave that child unguarded.
         if not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):
                 threading.Thread(

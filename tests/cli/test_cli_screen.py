@@ -1,0 +1,115 @@
+"""The plain screen: whose line it is, what progress looks like; and fetching in a thread that can be called off."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from pilothouse.cli.demo import _in_thread
+from pilothouse.cli.failures import failure, one_line
+from pilothouse.cli.screen import Screen
+from pilothouse.cli.telling import brief_input, shorten
+from pilothouse.errors import CLIExitedError, CLINotFoundError, OptionsError, ProvisionError, QueryTimeout
+
+
+def test_a_note_in_the_middle_of_a_line_starts_a_new_one_where_both_are_seen() -> None:
+    both = io.StringIO()
+    screen = Screen(both, both)
+    screen.text("Half a")
+    screen.note("trying again")
+    screen.text(" line.")
+    screen.end_text()
+    screen.end_text()
+    assert both.getvalue() == "Half a\ntrying again\n line.\n"
+
+
+def test_a_note_does_not_break_an_answer_that_goes_elsewhere() -> None:
+    out, notes = io.StringIO(), io.StringIO()
+    screen = Screen(out, notes)
+    screen.text("Half a")
+    screen.note("trying again")
+    screen.text(" line.\n")
+    screen.end_text()
+    assert (out.getvalue(), notes.getvalue()) == ("Half a line.\n", "trying again\n")
+
+
+def test_thinking_and_answer_take_turns() -> None:
+    both = io.StringIO()
+    screen = Screen(both, both)
+    for piece in ("Let me", " see."):
+        screen.thought(piece)
+    screen.text("Yes.")
+    screen.thought("And")
+    screen.note("done")
+    assert both.getvalue() == "thinking: Let me see.\nYes.\nthinking: And\ndone\n"
+
+
+def test_progress_is_a_line_for_every_stage() -> None:
+    notes = io.StringIO()
+    with Screen(io.StringIO(), notes).progress("model") as report:
+        for done in (0, 50_000_000, 98_000_000):
+            report("download", done, 98_000_000)
+        report("verify", 0, None)
+        report("something new", 0, None)
+    assert notes.getvalue() == "model: downloading (98 MB)\nmodel: checking\nmodel: something new\n"
+
+
+@pytest.mark.anyio
+async def test_a_download_ends_when_it_is_called_off() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def fetch(report: object) -> Path:
+        assert callable(report)
+        started.set()
+        try:
+            while True:
+                report("download", 1, 2)
+        finally:
+            ended.set()
+
+    with anyio.move_on_after(30) as limit:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_in_thread, fetch, lambda *_: None)
+            await anyio.to_thread.run_sync(started.wait, 10)
+            group.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(ended.wait, 10)
+    assert not limit.cancelled_caught
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OptionsError("no such option"), 2, "no such option"),
+        (
+            QueryTimeout("too long", seconds=1, kind="idle_timeout"),
+            124,
+            "too long; raise --idle-timeout to wait longer",
+        ),
+        (CLIExitedError("it exited; its standard error ends with:\n  a\n  b"), 1, "ends with: a | b; --verbose"),
+        (
+            CLINotFoundError("Claude Code was not found (cli='x'). Tried:\n  /a\nInstall it so:\n  npm …"),
+            2,
+            "Claude Code was not found (cli='x'); install it with `python -m pilothouse.provision cli`",
+        ),
+        (ProvisionError("no network"), 1, "no network"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
+    ],
+)
+def test_errors_in_one_line(error: Exception, code: int, said: str) -> None:
+    told = failure(error)
+    assert told.code == code
+    assert said in told.line
+    assert "\n" not in told.line
+
+
+def test_texts_are_shortened_to_one_line() -> None:
+    assert one_line("a\n\n  b:\n c\n") == "a | b: c"
+    assert len(shorten("word " * 1000)) == 100
+    assert shorten("a\n\t b") == "a b"
+    assert brief_input({"file_path": "/x", "limit": 3}) == "/x"
+    assert brief_input({"a": 1, "ä": [None]}) == '{"a": 1, "ä": [null]}'
+    assert brief_input({}) == ""

@@ -1,0 +1,293 @@
+"""The small parts of the driver: inbox, book of background tasks, detached tasks, the words of its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pilothouse.driver import caller_into_loop, spawn
+from pilothouse.driver.background import BackgroundTasks
+from pilothouse.driver.failures import exited_error, silence_error, timeout_error
+from pilothouse.driver.inbox import Inbox
+from pilothouse.messages import Message, from_dict
+from pilothouse.protocol import Connection
+from pilothouse.testing import frames
+from pilothouse.transports import Ending
+
+MESSAGE = from_dict(frames.assistant("x"))
+flavour: ContextVar[str] = ContextVar("flavour", default="plain")
+
+
+def system(subtype: str, **fields: Any) -> Message:
+    return from_dict({"type": "system", "subtype": subtype, "session_id": frames.SESSION_ID, **fields})
+
+
+# inbox
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E21")
+async def test_what_comes_before_the_consumer_is_kept_in_order() -> None:
+    inbox = Inbox(100)
+    batches = [[from_dict(frames.assistant(str(n)))] for n in range(5)]
+    for batch in batches:
+        inbox.put(batch, 30)
+    assert inbox.full
+    inbox.end()
+    assert [await inbox.get() for _ in range(5)] == [(batch, 30) for batch in batches]
+    assert not inbox.full
+    assert await inbox.get() == ([], 0)
+    assert await inbox.get() == ([], 0)
+
+
+@pytest.mark.anyio
+async def test_the_error_comes_after_the_messages_and_every_time() -> None:
+    inbox = Inbox()
+    inbox.put([MESSAGE], 1)
+    inbox.end(LookupError("first"))
+    inbox.end(LookupError("second"))
+    inbox.put([MESSAGE], 1)  # too late
+    assert (await inbox.get())[0] == [MESSAGE]
+    for _ in range(2):
+        with pytest.raises(LookupError, match="first"):
+            await inbox.get()
+
+
+@pytest.mark.anyio
+async def test_the_consumer_waits_for_messages_and_for_the_end() -> None:
+    inbox = Inbox()
+    got: list[int] = []
+
+    async def consume() -> None:
+        while (batch := await inbox.get())[0]:
+            got.append(batch[1])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        for n in (1, 2, 3):
+            await anyio.wait_all_tasks_blocked()
+            inbox.put([MESSAGE], n)
+        await anyio.wait_all_tasks_blocked()
+        assert got == [1, 2, 3]
+        inbox.end()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("release", ["get", "end", "let_pass"])
+async def test_the_producer_waits_for_room(release: str) -> None:
+    inbox = Inbox(10)
+    inbox.put([MESSAGE], 6)
+    assert not inbox.full
+    inbox.let_pass()  # nobody waits: nothing happens
+    inbox.put([MESSAGE], 6)
+    passed = anyio.Event()
+
+    async def produce() -> None:
+        await inbox.room()
+        passed.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(produce)
+        await anyio.wait_all_tasks_blocked()
+        assert not passed.is_set()
+        if release == "get":
+            await inbox.get()
+        else:
+            getattr(inbox, release)()
+        with anyio.fail_after(1):
+            await passed.wait()
+
+
+@pytest.mark.anyio
+async def test_two_consumers_lose_and_repeat_nothing() -> None:
+    inbox = Inbox()
+    got: list[int] = []
+
+    async def consume() -> None:
+        while (batch := await inbox.get())[0]:
+            got.append(batch[1])
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(consume)
+        await anyio.wait_all_tasks_blocked()
+        for n in range(1, 21):
+            inbox.put([MESSAGE], n)
+            if n % 3 == 0:
+                await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(1):
+            inbox.end()
+    assert sorted(got) == list(range(1, 21))
+
+
+# background tasks
+
+
+def test_background_tasks_are_counted() -> None:
+    tasks = BackgroundTasks()
+    assert not tasks
+    tasks.note(system("task_started", task_id="a", description="x"))
+    tasks.note(system("task_started", task_id="b", description="x"))
+    tasks.note(system("task_progress", task_id="a", description="x"))
+    assert tasks
+    tasks.note(system("task_notification", task_id="a", status="completed", summary="", output_file=""))
+    assert tasks
+    tasks.note(system("task_updated", task_id="b", patch={"status": "running"}))
+    assert tasks
+    tasks.note(system("task_updated", task_id="b", patch={"status": "killed"}))
+    assert not tasks
+    tasks.note(system("task_notification", task_id="never seen", status="completed", summary="", output_file=""))
+    assert not tasks
+
+
+def test_the_list_of_the_cli_is_the_truth() -> None:
+    tasks = BackgroundTasks()
+    tasks.note(system("task_started", task_id="a", description="x"))
+    tasks.note(system("background_tasks_changed", tasks=[]))
+    assert not tasks
+    tasks.note(from_dict(frames.init()))
+    tasks.note(system("task_started"))  # without an id it cannot be waited for
+    assert not tasks
+
+
+# detached tasks and calls into the loop
+
+
+@pytest.mark.anyio
+async def test_a_spawned_task_outlives_its_scope_and_keeps_the_context() -> None:
+    seen: list[str] = []
+    release, done = anyio.Event(), anyio.Event()
+
+    async def run() -> None:
+        await release.wait()
+        seen.append(flavour.get())
+        done.set()
+
+    flavour.set("of the caller")
+    async with anyio.create_task_group() as group:
+        spawn(run, "test")
+        group.cancel_scope.cancel()
+    flavour.set("changed later")
+    gc.collect()
+    release.set()
+    with anyio.fail_after(1):
+        await done.wait()
+    assert seen == ["of the caller"]
+
+
+def test_the_end_of_the_loop_cancels_spawned_tasks(anyio_backend: str) -> None:
+    seen: list[str] = []
+
+    async def run() -> None:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            seen.append("cancelled")
+            raise
+
+    async def main() -> None:
+        spawn(run, "test")
+        await anyio.lowlevel.checkpoint()
+
+    anyio.run(main, backend=anyio_backend)
+    assert seen == ["cancelled"]
+
+
+@pytest.mark.anyio
+async def test_a_call_from_another_thread_runs_on_the_loop() -> None:
+    called = anyio.Event()
+    threads: list[int] = []
+    call = caller_into_loop()
+
+    def callback() -> None:
+        threads.append(threading.get_ident())
+        called.set()
+
+    thread = threading.Thread(target=call, args=(callback,))
+    thread.start()
+    with anyio.fail_after(2):
+        await called.wait()
+    thread.join()
+    assert threads == [threading.get_ident()]
+
+
+def test_a_call_into_a_loop_that_is_gone_does_nothing(anyio_backend: str) -> None:
+    calls: list[Any] = []
+
+    async def main() -> None:
+        calls.append(caller_into_loop())
+
+    anyio.run(main, backend=anyio_backend)
+    calls[0](lambda: pytest.fail("the loop is gone"))
+
+
+def test_a_loop_of_asyncio_is_not_taken_for_trio_because_trio_is_imported() -> None:
+    import trio
+
+    async def main() -> bool:
+        done = asyncio.Event()
+
+        async def run() -> None:
+            done.set()
+
+        spawn(run, "test")
+        await asyncio.wait_for(done.wait(), 1)
+        return trio.lowlevel.in_trio_task()
+
+    assert asyncio.run(main()) is False
+
+
+# the words of errors
+
+
+def words(ending: Ending, *lines: bytes) -> str:
+    connection = Connection()
+    for line in lines:
+        connection.feed(line)
+    return str(exited_error(ending, connection))
+
+
+@pytest.mark.requirement("E68", "G41")
+def test_how_the_child_ended_is_told() -> None:
+    error = exited_error(Ending(exit_code=3, stderr="one\n\ntwo\n"), Connection())
+    assert (error.exit_code, error.signal, error.stderr) == (3, None, "one\n\ntwo\n")
+    assert str(error) == "the CLI exited with code 3 before the answer was complete; its standard error ends with:\n  one\n  two"
+    killed = exited_error(Ending(signal="SIGKILL", detail="out of memory"), Connection())
+    assert (killed.exit_code, killed.signal) == (None, "SIGKILL")
+    assert str(killed) == "the CLI was ended by SIGKILL before the answer was complete; out of memory"
+    assert words(Ending()).startswith("the CLI closed its output before")
+
+
+def test_only_the_end_of_standard_error_is_in_the_message() -> None:
+    stderr = "".join(f"line {n}\n" for n in range(1000))
+    text = words(Ending(exit_code=1, stderr=stderr))
+    assert "line 999" in text
+    assert "line 994" not in text
+
+
+def test_noise_is_shown_when_standard_error_is_silent() -> None:
+    noise = b"Segmentation fault in \xff" + b"x" * 5000 + b"\n"
+    text = words(Ending(exit_code=1), b"first\n", noise)
+    assert "Segmentation fault" in text
+    assert len(text) < 500
+    assert "Segmentation" not in words(Ending(exit_code=1, stderr="real reason"), noise)
+
+
+@pytest.mark.requirement("G46")
+def test_timeouts_name_their_option() -> None:
+    error = timeout_error(2.5)
+    assert (error.seconds, error.kind) == (2.5, "timeout")
+    assert "2.5 s" in str(error)
+    silence = silence_error(0.2, heard=True)
+    assert (silence.seconds, silence.kind) == (0.2, "idle_timeout")
+    assert "since its last message" in str(silence)
+    assert "since it was started" in str(silence_error(0.2, heard=False))
