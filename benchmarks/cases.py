@@ -82,7 +82,7 @@ def _huge(megabytes: int, limit: float) -> Case:
 CASES: tuple[Case, ...] = (
     Case(
         name="small",
-        title="200 000 short messages, streamed",
+        title="short messages, streamed",
         measure="stream",
         scenario="small",
         sizes=_stream(False, 200_000, 50_000),
@@ -93,7 +93,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         name="deltas",
-        title="200 000 text deltas, streamed",
+        title="text deltas, streamed",
         measure="stream",
         scenario="delta",
         sizes=_stream(True, 200_000, 50_000),

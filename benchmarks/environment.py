@@ -13,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path
@@ -37,8 +38,9 @@ def prepare_python(*, with_incumbent: bool) -> Path:
     if not with_incumbent:
         return Path(sys.executable)
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = hashlib.sha256(
-        "\n".join((*PACKAGES, platform.python_version(), (ROOT / "pyproject.toml").read_text())).encode()
+        "\n".join((*PACKAGES, platform.python_version(), *project["dependencies"])).encode()
     ).hexdigest()
     stamp = VENV / "made.stamp"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():

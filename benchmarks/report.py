@@ -93,7 +93,7 @@ def _rate_row(case: Case, result: dict[str, Any]) -> tuple[str, ...]:
     count = int(result["parameters"][case.rate])
     wall = result["metrics"]["wall"]
     rates = [f"{count / wall[s]['median']:,.0f}" if s in wall else "-" for s in (OURS, INCUMBENT, FLOOR)]
-    return ("     messages a second", *rates, "", "", "")
+    return (f"     messages a second, of {count:,}", *rates, "", "", "")
 
 
 def _value(entry: dict[str, float] | None, scale: float) -> str:

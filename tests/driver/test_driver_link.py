@@ -34,6 +34,7 @@ async def linked(script: Script, *, timeout: float = 5.0, high_water: int = 1000
     async with anyio.create_task_group() as group:
         group.start_soon(transport.serve)
         group.start_soon(link.pump)
+        group.start_soon(link.answer)
         yield link, inbox
         group.cancel_scope.cancel()
     link.close()

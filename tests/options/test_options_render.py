@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,7 @@ def test_cwd_and_timeout_are_not_flags() -> None:
     invocation = render(Options(cwd="/tmp", timeout=5), {})
     assert list(invocation.argv) == argv()
     assert invocation.cwd == "/tmp"
+    assert render(Options(cwd="~/project"), {}).cwd == str(Path.home() / "project")
 
 
 @pytest.mark.parametrize("name", ["system_prompt", "append_system_prompt"])

@@ -53,7 +53,10 @@ def dead(pid: int) -> bool:
 def children() -> set[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (task / "children").read_text().split())
+        try:
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):  # a thread that just ended; its children go to another one
+            return {-1}
     return found - {watchdog.shell}
 
 
@@ -414,6 +417,7 @@ import os, sys
 import anyio
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.transports.cli import CliTransport
+from pilothouse.transports.watchdog import watchdog
 
 async def main():
     transport = CliTransport()
@@ -421,6 +425,8 @@ async def main():
     files = (PrivateFile("settings", ".json", b"secret"),)
     await transport.start(Invocation(cli="/bin/sh", argv=("-c", script), env=dict(os.environ), files=files))
     grandchild = (await transport.receive()).decode().strip()
+    while not watchdog.shell:  # it starts beside the first child, so as not to hold it up
+        await anyio.sleep(0.001)
     print(transport.pid, grandchild, flush=True)
     ENDING
 

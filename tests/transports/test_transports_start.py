@@ -57,7 +57,7 @@ def test_not_found_lists_what_was_tried_and_how_to_install(cli: str, env: dict[s
         find_cli(cli, env)
     text = str(caught.value)
     assert "npm install -g @anthropic-ai/claude-code" in text
-    assert "pilothouse install-cli" in text
+    assert "python -m pilothouse.provision cli" in text
     expected = {
         "auto": [env["PATH"], str(managed_cli_path()), str(Path.home() / ".local/bin/claude")],
         "global": [env["PATH"], str(Path.home() / ".local/bin/claude")],

@@ -105,7 +105,7 @@ class EventReader:
         match message:
             case StreamEvent():
                 yield from self._stream(message)
-            case AssistantMessage():
+            case AssistantMessage(is_api_error_message=False):
                 yield from self._assistant(message)
             case UserMessage():
                 yield from self._results(message)

@@ -98,8 +98,13 @@ class QueryResult:
 
     @property
     def full_text(self) -> str:
-        """Text of every assistant turn, joined; sub-agents are left out. (L49)."""
-        return "".join(m.text for m in self.assistant_messages if m.parent_tool_use_id is None)
+        """Text of every assistant turn, joined. (L49).
+
+        Sub-agents are left out, and so is what the CLI says in the model's place when the API failed.
+        """
+        return "".join(
+            m.text for m in self.assistant_messages if m.parent_tool_use_id is None and not m.is_api_error_message
+        )
 
     @property
     def structured(self) -> Any:

@@ -84,6 +84,7 @@ class Exchange:
         self._stopped = False
         self._started = anyio.Event()
         self._heard = anyio.Event()  # the first frame: from here on an interrupt reaches a turn
+        self._turn_ended = anyio.Event()  # the turn that ran when the last interrupt was asked for
         self._answered = anyio.Event()  # the last result that was asked for
         self._finished = anyio.Event()
         self.interrupted = False
@@ -126,11 +127,14 @@ class Exchange:
     async def interrupt(self) -> None:
         """Stop the running turn and wait until it has ended. Returns at once when nothing runs.
 
+        Prompts that come after it are still answered.
+
         Raises:
             UsageError: the argv form has no control protocol. (R16)
             ControlError: the peer refused.
         """
-        if self._finished.is_set() or self._answered.is_set():
+        idle = self.ended_plainly and not self._unanswered
+        if self._finished.is_set() or self._answered.is_set() or idle:
             return
         if self._invocation.initialize is None:
             raise UsageError(
@@ -232,7 +236,7 @@ class Exchange:
             self._failure = SessionClosedError(f"{who} before the result had arrived")
         self._link.close(self._failure)
         self._inbox.end(None if self.interrupted else self._failure)
-        for event in (self._finished, self._started, self._heard, self._answered):
+        for event in (self._finished, self._started, self._heard, self._turn_ended, self._answered):
             event.set()
 
     async def _live(self) -> None:
@@ -250,6 +254,7 @@ class Exchange:
             self._last_heard = anyio.current_time()
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._guarded, self._transport.serve)
+                self._tasks.start_soon(self._guarded, self._link.answer)
                 self._tasks.start_soon(self._guarded, self._speak)
                 if self._limits.idle_timeout is not None:
                     self._tasks.start_soon(self._guarded, self._watch_silence)

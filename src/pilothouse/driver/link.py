@@ -6,6 +6,7 @@ Owns the reading loop and the control requests under way. Decides nothing about 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -77,26 +78,42 @@ class Link:
         self._control_timeout = control_timeout
         self._waiting: dict[str, Pending] = {}
         self._closed: BaseException | None = None
+        self._answers: deque[bytes] = deque()
+        self._answered = anyio.Event()  # there is something in `_answers`
         self.connection = Connection(max_line_bytes=max_line_bytes)
 
     async def pump(self) -> None:
         """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
         receive, feed, sink = self._transport.receive, self.connection.feed, self._sink
         events = self.connection.events
+        size = 0  # of what came since the last message was complete
         while chunk := await receive():
+            size += len(chunk)
             messages = feed(chunk)
             if events:
-                await self._route()
+                self._route()
             if messages:
-                sink.put(messages, len(chunk))
+                sink.put(messages, size)
+                size = 0
             # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
             while sink.full and not self._waiting:
                 await sink.room()
         end = self.connection.end_output()
         if events:
-            await self._route()
+            self._route()
         if end.messages:
-            sink.put(end.messages, 0)
+            sink.put(end.messages, size)
+
+    async def answer(self) -> None:
+        """Send the answers to questions of the peer, until cancelled.
+
+        Beside `pump`, because a reader that waits for the peer to read would never let it write to its end.
+        """
+        while True:
+            await self._answered.wait()
+            self._answered = anyio.Event()
+            while self._answers:
+                await self._send_quietly(self._answers.popleft())
 
     def begin(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[Pending, bytes]:
         """Register a control request; the caller sends the bytes and waits.
@@ -161,7 +178,7 @@ class Link:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             log.debug("the peer went away before it could be told: %r", data[:200])
 
-    async def _route(self) -> None:
+    def _route(self) -> None:
         events = self.connection.events
         while events:
             event = events.popleft()
@@ -176,7 +193,8 @@ class Link:
                 case Inbound(request_id=key, subtype=subtype):
                     # Nothing here answers questions of the peer; an error keeps it from waiting for ever.
                     text = f"Unsupported control request subtype: {subtype}"
-                    await self._send_quietly(self.connection.refuse(key, text, "unsupported_request"))
+                    self._answers.append(self.connection.refuse(key, text, "unsupported_request"))
+                    self._answered.set()
                 case Withdrawn():
                     pass
                 case Noise(line=line):

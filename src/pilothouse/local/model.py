@@ -47,7 +47,8 @@ The stages of `pilothouse.provision.fetch.Progress`, if the model has to be fetc
 _SERVER = str(Path(__file__).with_name("server.py"))
 
 _PLAIN_CLI = {
-    "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "200",
+    # At the limit the CLI asks for more, three times, and then fails. What does not end by itself here never does.
+    "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",

@@ -6,6 +6,7 @@ become a flag; what is long or may be secret never reaches the command line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -63,7 +64,7 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         argv=(*head, *draft.argv),
         tail=() if prompt is None else _tail(prompt),
         env=child_env(options, environ),
-        cwd=options.cwd,
+        cwd=None if options.cwd is None else _at_home(options.cwd),
         initialize=draft.initialize if draft.handshake else None,
         files=tuple(draft.files),
         on_stderr=options.stderr,
@@ -103,6 +104,10 @@ def _flag(draft: _Draft, name: str, target: Target, value: Any) -> None:
     draft.argv.append(f"--{cast('Flag', target).name}={text}")
 
 
+def _at_home(path: str) -> str:
+    return os.path.expanduser(path)  # noqa: PTH111 - Path's own raises when there is no home
+
+
 def _number(value: Any) -> str:
     # 2.0 reads as 2 and 0.001 stays 0.001 (L11); repr would give 1e-05, which the CLI reads as well.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -114,7 +119,7 @@ def _switch(draft: _Draft, name: str, target: Target, value: Any) -> None:
 
 
 def _repeated(draft: _Draft, name: str, target: Target, value: Any) -> None:
-    draft.argv.extend(f"--{cast('Repeated', target).name}={item}" for item in value)
+    draft.argv.extend(f"--{cast('Repeated', target).name}={_at_home(item)}" for item in value)
 
 
 def _text(draft: _Draft, name: str, target: Target, value: str) -> None:

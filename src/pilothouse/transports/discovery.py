@@ -22,7 +22,7 @@ VERSION_TIMEOUT = 20.0
 """Seconds; a cold start of the executable on a busy machine takes some."""
 
 INSTALL_INSTRUCTIONS = """Install Claude Code in one of these ways:
-  pilothouse install-cli                          a tested version, for pilothouse alone
+  python -m pilothouse.provision cli              a tested version, for pilothouse alone
   npm install -g @anthropic-ai/claude-code        for every program on this machine
 or give its path: Options(cli="/path/to/claude"), or the environment variable PILOTHOUSE_CLI."""
 

@@ -145,8 +145,8 @@ class Watchdog:
         os.set_blocking(self._fd, False)
         for line in (*(f"+{g}\n" for g in self._groups), *(f"d{d}\n" for d in self._directories)):
             self._tell(line)
-        # The lines wait in the pipe. Starting the shell takes a millisecond, once; waiting with it until the first
-        # child has answered would leave that child unguarded.
+        # The lines wait in the pipe. The shell starts beside the first child of this process, so as not to hold it up:
+        # only a host that is killed within the few milliseconds that this takes leaves that child behind.
         if not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):
                 threading.Thread(

@@ -1,0 +1,511 @@
+"""The life of a query among tasks, loops and threads, and the life of its child when the program ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import pilothouse as ph
+from pilothouse.messages import Message
+from pilothouse.testing import FakeCLI, frames
+from pilothouse.transports.watchdog import watchdog
+
+DEADLINE = 10.0
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCLI]:
+    with FakeCLI() as fake:
+        yield fake
+
+
+@pytest.fixture
+def hanging(fake: FakeCLI) -> FakeCLI:
+    """Says a little and then waits for ever, with a grandchild."""
+    fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
+    return fake
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def running(fake: FakeCLI) -> list[int]:
+    return [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid and alive(pid)]
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(DEADLINE):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+async def ended(fake: FakeCLI) -> None:
+    await until(lambda: fake.calls and not running(fake))
+
+
+# shapes of loops and tasks
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E52", "G24", "G25")
+async def test_an_error_in_the_body_of_a_loop_is_the_error(hanging: FakeCLI) -> None:
+    async def read() -> None:
+        async for _ in ph.query("go", cli=hanging.path):
+            raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        await read()
+    await ended(hanging)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G23", "G24", "G25")
+async def test_an_error_in_a_block_is_the_error(hanging: FakeCLI) -> None:
+    async def use() -> None:
+        async with ph.query("go", cli=hanging.path) as query:
+            await anext(aiter(query))
+            raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        await use()
+    assert not alive(hanging.calls[0].pid)
+    await ended(hanging)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G26", "G2", "E23")
+async def test_a_block_that_cannot_start_is_not_entered(tmp_path: Path) -> None:
+    with pytest.raises(ph.CLINotFoundError):
+        async with ph.query("go", cli=tmp_path / "no-claude"):
+            pytest.fail("entered")
+    with pytest.raises(ph.CLINotFoundError):
+        await ph.query("go", cli=tmp_path / "no-claude").start()
+
+
+@pytest.mark.anyio
+async def test_a_deadline_on_one_message_leaves_the_query_usable(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({})
+    fake.emit(frames.assistant("late"), frames.result("late"))
+    async with ph.query("go", cli=fake.path) as query:
+        iterator = aiter(query)
+        assert (await anext(iterator)).type == "system"
+        with anyio.move_on_after(0.05) as scope:
+            await anext(iterator)
+        assert scope.cancelled_caught
+        async with anyio.create_task_group() as group:
+            group.start_soon(query.interrupt)
+            assert (await anext(iterator)).type == "assistant"
+        assert [m.type async for m in iterator] == ["result"]
+
+
+@pytest.mark.anyio
+async def test_each_message_may_be_taken_by_another_task(fake: FakeCLI) -> None:
+    fake.text("Hello")
+    seen: list[str] = []
+    query = ph.query("go", cli=fake.path)
+    iterator = aiter(query)
+
+    async def take() -> None:
+        seen.append((await anext(iterator)).type)
+
+    for _ in range(3):
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
+    assert seen == ["system", "assistant", "result"]
+    await query.aclose()
+
+
+@pytest.mark.anyio
+async def test_started_here_read_there_closed_elsewhere(hanging: FakeCLI) -> None:
+    query = ph.query("go", cli=hanging.path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(query.start)
+    async with anyio.create_task_group() as group:
+        group.start_soon(anext, aiter(query))
+    async with anyio.create_task_group() as group:
+        group.start_soon(query.aclose)
+        group.start_soon(query.aclose)
+    assert not alive(hanging.calls[0].pid)
+    await ended(hanging)
+
+
+@pytest.mark.anyio
+async def test_tasks_that_read_together_share_the_messages(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init())
+    for n in range(20):
+        fake.emit(frames.assistant(str(n)))
+    fake.emit(frames.result("done"))
+    query = ph.query("go", cli=fake.path)
+    seen: list[Message] = []
+    results: list[ph.QueryResult] = []
+
+    async def read() -> None:
+        async for message in query:
+            seen.append(message)
+            await anyio.lowlevel.checkpoint()
+
+    async def collect() -> None:
+        results.append(await query)
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            group.start_soon(read)
+            group.start_soon(collect)
+            group.start_soon(collect)
+    assert len({id(m) for m in seen}) == len(seen)
+    for result in results:
+        assert result.full_text == "".join(str(n) for n in range(20))
+        assert result.text == "done"
+
+
+@pytest.mark.anyio
+async def test_closing_wakes_whoever_reads(hanging: FakeCLI) -> None:
+    query = ph.query("go", cli=hanging.path)
+    outcomes: list[str] = []
+
+    async def read() -> None:
+        try:
+            async for _ in query:
+                pass
+        except ph.SessionClosedError as error:
+            outcomes.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await until(lambda: query.session_id)
+        with anyio.fail_after(5):
+            await query.aclose()
+    assert len(outcomes) == 1
+    assert "closed" in outcomes[0]
+
+
+@pytest.mark.anyio
+async def test_a_query_in_a_cycle_is_collected(hanging: FakeCLI) -> None:
+    class Holder:
+        query: Any = None
+        iterator: Any = None
+        me: Any = None
+
+    holder = Holder()
+    holder.me = holder
+    holder.query = ph.query("go", cli=hanging.path)
+    holder.iterator = aiter(holder.query)
+    await anext(holder.iterator)
+    del holder
+    gc.collect()
+    await ended(hanging)
+
+
+@pytest.mark.anyio
+async def test_a_query_is_dropped_in_another_thread(hanging: FakeCLI) -> None:
+    query = ph.query("go", cli=hanging.path)
+    await anext(aiter(query))
+    box = [query]
+    del query
+
+    def drop() -> None:
+        box.clear()
+        gc.collect()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    await ended(hanging)
+    thread.join()
+
+
+def test_a_query_belongs_to_no_loop_until_it_is_used(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    queries = [ph.query("go", cli=fake.path) for _ in range(3)]
+    results = [asyncio.run(query.result()) for query in queries]
+    assert [r.text for r in results] == ["Hello"] * 3
+    trio_query = ph.query("go", cli=fake.path)
+    assert anyio.run(trio_query.result, backend="trio").text == "Hello"
+
+
+def test_a_thread_with_a_loop_of_its_own(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    texts: list[str] = []
+
+    def work() -> None:
+        texts.append(asyncio.run(ph.query("go", cli=fake.path).result()).text)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert texts == ["Hello"] * 3
+
+
+# many
+
+
+@pytest.mark.requirement("G10", "E35")
+def test_a_hundred_queries_leave_nothing(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+
+    def state() -> tuple[int, int, list[int]]:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), children()
+
+    async def main() -> None:
+        for _ in range(3):
+            await ph.query("go", cli=fake.path)
+        before = state()
+        tasks = len(asyncio.all_tasks())
+        for n in range(100):
+            query = ph.query("go", cli=fake.path)
+            if n % 2:
+                assert (await query).text == "Hello"
+            else:
+                async for _ in query:
+                    pass
+        assert len(asyncio.all_tasks()) == tasks
+        await until(lambda: state() == before)
+
+    asyncio.run(main())
+
+
+def children() -> list[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(int(pid) for pid in (task / "children").read_text().split())
+    return sorted(found - {watchdog.shell})
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E31")
+async def test_fifty_at_once_get_their_own_answers() -> None:
+    def play(child: Any) -> None:
+        user = child.expect("user")
+        child.emit({"type": "system", "subtype": "init", "session_id": str(child.argv)})
+        text = user["message"]["content"].upper()
+        child.emit({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}})
+        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text})
+
+    answers: dict[int, str] = {}
+    with FakeCLI.from_function(play) as fake:
+
+        async def ask(n: int) -> None:
+            answers[n] = (await ph.query(f"prompt {n}", cli=fake.path)).text
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                for n in range(50):
+                    group.start_soon(ask, n)
+        assert answers == {n: f"PROMPT {n}" for n in range(50)}
+        assert not running(fake)
+
+
+# whole programs
+
+HEAD = """
+import asyncio, os, signal, sys, threading
+import pilothouse as ph
+fake = os.environ["FAKE"]
+"""
+
+
+class Program:
+    """A program in a process of its own, strict about warnings."""
+
+    def __init__(self, text: str, fake: FakeCLI) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + textwrap.dedent(text)],
+            env={**os.environ, "FAKE": fake.path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.strip() == word, self.process.communicate()
+
+    def end(self) -> tuple[int, str, str]:
+        try:
+            out, err = self.process.communicate(timeout=DEADLINE)
+        except BaseException:
+            self.process.kill()
+            self.process.communicate()
+            raise
+        # asyncio's debug mode tells of every first import that takes long.
+        kept = [line for line in err.splitlines(keepends=True) if not line.startswith("Executing <")]
+        return self.process.returncode, out, "".join(kept)
+
+
+def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> None:
+    program = Program(
+        """
+        loop = asyncio.new_event_loop()
+        async def main():
+            query = ph.query("go", cli=fake)
+            await anext(aiter(query))
+            kept.append(query)
+            loop.stop()
+        kept = []
+        task = loop.create_task(main())
+        loop.run_forever()
+        loop.close()
+        print("closed", flush=True)
+        """,
+        hanging,
+    )
+    code, out, err = program.end()
+    assert (code, out) == (0, "closed\n"), err
+    eventually(lambda: not running(hanging))
+    # asyncio itself complains about tasks that it was made to forget; nothing else may be said.
+    noise = [line for line in err.splitlines() if not line.startswith((" ", "task: ", "Task was destroyed", "Traceback"))]
+    assert not [line for line in noise if "pilothouse" in line or "Error" in line or "Warning" in line], err
+
+
+@pytest.mark.parametrize("how", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_program_ends_in_the_middle(hanging: FakeCLI, how: str, backend: str) -> None:
+    program = Program(
+        f"""
+        import anyio
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                if message.type == "assistant":
+                    {how}
+        anyio.run(main, backend={backend!r})
+        """,
+        hanging,
+    )
+    code, _, err = program.end()
+    assert (code, err) == (3, "")
+    eventually(lambda: hanging.calls and not running(hanging))
+
+
+@pytest.mark.parametrize("place", ["await", "loop", "callback", "sync callback"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c(hanging: FakeCLI, place: str, backend: str) -> None:
+    uses = {
+        "await": """await ph.query("go", cli=fake, on_message=lambda m: m.type == "assistant" and told())""",
+        "loop": """
+        async for message in ph.query("go", cli=fake):
+            if message.type == "assistant":
+                told()
+        """,
+        "callback": """
+        async def show(message):
+            if message.type == "assistant":
+                told()
+                await anyio.sleep(60)
+        await ph.query("go", cli=fake, on_message=show)
+        """,
+        "sync callback": """
+        def show(message):
+            if message.type == "assistant":
+                told()
+                import time
+                time.sleep(1)
+        await ph.query("go", cli=fake, on_message=show)
+        """,
+    }
+    text = "import anyio\ndef told():\n    print('ready', flush=True)\nasync def main():\n"
+    text += textwrap.indent(textwrap.dedent(uses[place]), "    ") + f"\nanyio.run(main, backend={backend!r})\n"
+    program = Program(text, hanging)
+    program.wait_for("ready")
+    began = time.monotonic()
+    program.process.send_signal(signal.SIGINT)
+    code, _, err = program.end()
+    assert time.monotonic() - began < 5
+    assert code in (1, -signal.SIGINT, 130)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "never awaited" not in err
+    assert "never retrieved" not in err
+    eventually(lambda: not running(hanging))
+
+
+@pytest.mark.requirement("G10")
+def test_the_program_is_killed(hanging: FakeCLI) -> None:
+    program = Program(
+        """
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                if message.type == "assistant":
+                    print("ready", flush=True)
+        asyncio.run(main())
+        """,
+        hanging,
+    )
+    program.wait_for("ready")
+    assert len(running(hanging)) == 2
+    program.process.kill()
+    program.end()
+    eventually(lambda: not running(hanging))
+
+
+def test_a_daemon_thread_and_its_query_end_with_the_program(hanging: FakeCLI) -> None:
+    program = Program(
+        """
+        ready = threading.Event()
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                if message.type == "assistant":
+                    ready.set()
+        threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+        assert ready.wait(10)
+        """,
+        hanging,
+    )
+    code, _, err = program.end()
+    assert code == 0
+    assert err == "" or "CLIExitedError" in err  # the thread may live long enough to see its child end
+    eventually(lambda: hanging.calls and not running(hanging))
+
+
+def test_a_finished_program_is_silent(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    program = Program(
+        """
+        async def main():
+            print((await ph.query("go", cli=fake)).text)
+            async for _ in ph.query("go", cli=fake):
+                break
+            async with ph.query("go", cli=fake) as query:
+                await query.interrupt()
+            await asyncio.gather(*(ph.query("go", cli=fake).result() for _ in range(3)))
+            query = ph.query("go", cli=fake)
+            try:
+                await asyncio.wait_for(query, 0.001)
+            except TimeoutError:
+                print("timeout")
+        asyncio.run(main())
+        """,
+        fake,
+    )
+    assert program.end() == (0, "Hello\ntimeout\n", "")
+    eventually(lambda: not running(fake))
