@@ -1,30 +1,27 @@
-"""The life of a query among tasks, loops and threads, and the life of its child when the program ends."""
+"""The life of a query among tasks, loops and threads."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
-import signal
-import subprocess
 import sys
-import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from client_world import DEADLINE, alive, ended, running, until
 
 import pilothouse as ph
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports.watchdog import watchdog
 
-DEADLINE = 10.0
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture
@@ -38,35 +35,6 @@ def hanging(fake: FakeCLI) -> FakeCLI:
     """Says a little and then waits for ever, with a grandchild."""
     fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
     return fake
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def running(fake: FakeCLI) -> list[int]:
-    return [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid and alive(pid)]
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(DEADLINE):
-        while not condition():
-            await anyio.sleep(0.005)
-
-
-async def ended(fake: FakeCLI) -> None:
-    await until(lambda: fake.calls and not running(fake))
 
 
 # shapes of loops and tasks
@@ -148,8 +116,15 @@ async def test_started_here_read_there_closed_elsewhere(hanging: FakeCLI) -> Non
     query = ph.query("go", cli=hanging.path)
     async with anyio.create_task_group() as group:
         group.start_soon(query.start)
+
+    iterator = aiter(query)
+
+    async def read() -> None:
+        await anext(iterator)
+
     async with anyio.create_task_group() as group:
-        group.start_soon(anext, aiter(query))
+        group.start_soon(read)
+    assert running(hanging)
     async with anyio.create_task_group() as group:
         group.start_soon(query.aclose)
         group.start_soon(query.aclose)
@@ -188,6 +163,24 @@ async def test_tasks_that_read_together_share_the_messages(fake: FakeCLI) -> Non
 
 
 @pytest.mark.anyio
+async def test_tasks_may_share_one_iterator(fake: FakeCLI) -> None:
+    fake.expect("user").emit(*(frames.assistant(str(n)) for n in range(50))).emit(frames.result("done"))
+    iterator = aiter(ph.query("go", cli=fake.path))
+    seen: list[str] = []
+
+    async def read() -> None:
+        async for message in iterator:
+            seen.append(getattr(message, "text", ""))
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(read)
+    assert sorted(seen) == sorted(["", *map(str, range(50))])
+
+
+@pytest.mark.anyio
 async def test_closing_wakes_whoever_reads(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
     outcomes: list[str] = []
@@ -206,6 +199,17 @@ async def test_closing_wakes_whoever_reads(hanging: FakeCLI) -> None:
             await query.aclose()
     assert len(outcomes) == 1
     assert "closed" in outcomes[0]
+
+
+@pytest.mark.anyio
+async def test_only_a_loop_that_was_entered_can_be_left(fake: FakeCLI) -> None:
+    fake.text("Hello")
+    query = await ph.query("go", cli=fake.path).start()
+    for unused in (query.__aiter__, query.events, query.text_stream):
+        unused()
+    gc.collect()
+    await anyio.sleep(0.05)
+    assert (await query).text == "Hello"
 
 
 @pytest.mark.anyio
@@ -228,13 +232,16 @@ async def test_a_query_in_a_cycle_is_collected(hanging: FakeCLI) -> None:
 @pytest.mark.anyio
 async def test_a_query_is_dropped_in_another_thread(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
-    await anext(aiter(query))
-    box = [query]
-    del query
+    iterator = aiter(query)
+    await anext(iterator)
+    box: list[Any] = [query, iterator]
+    del query, iterator
 
     def drop() -> None:
         box.clear()
         gc.collect()
+
+    assert running(hanging)
 
     thread = threading.Thread(target=drop)
     thread.start()
@@ -303,7 +310,6 @@ def children() -> list[int]:
 
 
 @pytest.mark.anyio
-@pytest.mark.requirement("E31")
 async def test_fifty_at_once_get_their_own_answers() -> None:
     def play(child: Any) -> None:
         user = child.expect("user")
@@ -324,188 +330,3 @@ async def test_fifty_at_once_get_their_own_answers() -> None:
                     group.start_soon(ask, n)
         assert answers == {n: f"PROMPT {n}" for n in range(50)}
         assert not running(fake)
-
-
-# whole programs
-
-HEAD = """
-import asyncio, os, signal, sys, threading
-import pilothouse as ph
-fake = os.environ["FAKE"]
-"""
-
-
-class Program:
-    """A program in a process of its own, strict about warnings."""
-
-    def __init__(self, text: str, fake: FakeCLI) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + textwrap.dedent(text)],
-            env={**os.environ, "FAKE": fake.path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_for(self, word: str) -> None:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.strip() == word, self.process.communicate()
-
-    def end(self) -> tuple[int, str, str]:
-        try:
-            out, err = self.process.communicate(timeout=DEADLINE)
-        except BaseException:
-            self.process.kill()
-            self.process.communicate()
-            raise
-        # asyncio's debug mode tells of every first import that takes long.
-        kept = [line for line in err.splitlines(keepends=True) if not line.startswith("Executing <")]
-        return self.process.returncode, out, "".join(kept)
-
-
-def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> None:
-    program = Program(
-        """
-        loop = asyncio.new_event_loop()
-        async def main():
-            query = ph.query("go", cli=fake)
-            await anext(aiter(query))
-            kept.append(query)
-            loop.stop()
-        kept = []
-        task = loop.create_task(main())
-        loop.run_forever()
-        loop.close()
-        print("closed", flush=True)
-        """,
-        hanging,
-    )
-    code, out, err = program.end()
-    assert (code, out) == (0, "closed\n"), err
-    eventually(lambda: not running(hanging))
-    # asyncio itself complains about tasks that it was made to forget; nothing else may be said.
-    noise = [line for line in err.splitlines() if not line.startswith((" ", "task: ", "Task was destroyed", "Traceback"))]
-    assert not [line for line in noise if "pilothouse" in line or "Error" in line or "Warning" in line], err
-
-
-@pytest.mark.parametrize("how", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_the_program_ends_in_the_middle(hanging: FakeCLI, how: str, backend: str) -> None:
-    program = Program(
-        f"""
-        import anyio
-        async def main():
-            async for message in ph.query("go", cli=fake):
-                if message.type == "assistant":
-                    {how}
-        anyio.run(main, backend={backend!r})
-        """,
-        hanging,
-    )
-    code, _, err = program.end()
-    assert (code, err) == (3, "")
-    eventually(lambda: hanging.calls and not running(hanging))
-
-
-@pytest.mark.parametrize("place", ["await", "loop", "callback", "sync callback"])
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_ctrl_c(hanging: FakeCLI, place: str, backend: str) -> None:
-    uses = {
-        "await": """await ph.query("go", cli=fake, on_message=lambda m: m.type == "assistant" and told())""",
-        "loop": """
-        async for message in ph.query("go", cli=fake):
-            if message.type == "assistant":
-                told()
-        """,
-        "callback": """
-        async def show(message):
-            if message.type == "assistant":
-                told()
-                await anyio.sleep(60)
-        await ph.query("go", cli=fake, on_message=show)
-        """,
-        "sync callback": """
-        def show(message):
-            if message.type == "assistant":
-                told()
-                import time
-                time.sleep(1)
-        await ph.query("go", cli=fake, on_message=show)
-        """,
-    }
-    text = "import anyio\ndef told():\n    print('ready', flush=True)\nasync def main():\n"
-    text += textwrap.indent(textwrap.dedent(uses[place]), "    ") + f"\nanyio.run(main, backend={backend!r})\n"
-    program = Program(text, hanging)
-    program.wait_for("ready")
-    began = time.monotonic()
-    program.process.send_signal(signal.SIGINT)
-    code, _, err = program.end()
-    assert time.monotonic() - began < 5
-    assert code in (1, -signal.SIGINT, 130)
-    assert err.rstrip().endswith("KeyboardInterrupt")
-    assert "never awaited" not in err
-    assert "never retrieved" not in err
-    eventually(lambda: not running(hanging))
-
-
-@pytest.mark.requirement("G10")
-def test_the_program_is_killed(hanging: FakeCLI) -> None:
-    program = Program(
-        """
-        async def main():
-            async for message in ph.query("go", cli=fake):
-                if message.type == "assistant":
-                    print("ready", flush=True)
-        asyncio.run(main())
-        """,
-        hanging,
-    )
-    program.wait_for("ready")
-    assert len(running(hanging)) == 2
-    program.process.kill()
-    program.end()
-    eventually(lambda: not running(hanging))
-
-
-def test_a_daemon_thread_and_its_query_end_with_the_program(hanging: FakeCLI) -> None:
-    program = Program(
-        """
-        ready = threading.Event()
-        async def main():
-            async for message in ph.query("go", cli=fake):
-                if message.type == "assistant":
-                    ready.set()
-        threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
-        assert ready.wait(10)
-        """,
-        hanging,
-    )
-    code, _, err = program.end()
-    assert code == 0
-    assert err == "" or "CLIExitedError" in err  # the thread may live long enough to see its child end
-    eventually(lambda: hanging.calls and not running(hanging))
-
-
-def test_a_finished_program_is_silent(fake: FakeCLI) -> None:
-    fake.text("Hello").forever()
-    program = Program(
-        """
-        async def main():
-            print((await ph.query("go", cli=fake)).text)
-            async for _ in ph.query("go", cli=fake):
-                break
-            async with ph.query("go", cli=fake) as query:
-                await query.interrupt()
-            await asyncio.gather(*(ph.query("go", cli=fake).result() for _ in range(3)))
-            query = ph.query("go", cli=fake)
-            try:
-                await asyncio.wait_for(query, 0.001)
-            except TimeoutError:
-                print("timeout")
-        asyncio.run(main())
-        """,
-        fake,
-    )
-    assert program.end() == (0, "Hello\ntimeout\n", "")
-    eventually(lambda: not running(fake))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,6 +26,7 @@ from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse.transports.watchdog import watchdog
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 Use = Callable[[ph.Query], Awaitable[object]]
 ENOUGH = 400  # turns; no run takes so many
 

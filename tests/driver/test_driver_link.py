@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,9 @@ Script = Callable[[MemoryPeer], Awaitable[object]]
 
 
 @asynccontextmanager
-async def linked(script: Script, *, timeout: float = 5.0, high_water: int = 1000) -> AsyncIterator[tuple[Link, Inbox]]:
+async def linked(
+    script: Script, *, timeout: float = 5.0, high_water: int = 1000
+) -> AsyncGenerator[tuple[Link, Inbox], None]:
     """A link whose reader runs, to a peer that plays `script`."""
     transport = MemoryTransport(script)
     await transport.start(INVOCATION)
@@ -51,7 +53,7 @@ async def answer(peer: MemoryPeer, **payload: Any) -> str:
     return frame["request_id"]
 
 
-@pytest.mark.requirement("R9", "G17", "G29", "R18")
+@pytest.mark.requirement("R9", "G17")
 async def test_a_request_gets_its_answer() -> None:
     async def peer(conn: MemoryPeer) -> None:
         await answer(conn, model="opus-5")
@@ -141,7 +143,7 @@ async def test_no_answer_in_time() -> None:
         await answer(conn)
 
     async with linked(peer, timeout=0.05) as (link, _):
-        with pytest.raises(ControlTimeout, match="'get_settings' within 0.05 s") as caught:
+        with pytest.raises(ControlTimeout, match=r"'get_settings' within 0\.05 s") as caught:
             await link.request("get_settings")
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.subtype == "get_settings"
@@ -273,5 +275,3 @@ async def test_the_peer_goes_away_under_a_request() -> None:
                     await anyio.lowlevel.checkpoint()
         with anyio.fail_after(1), pytest.raises(SessionClosedError):
             await link.request("second")
-
-

@@ -260,7 +260,10 @@ def words(ending: Ending, *lines: bytes) -> str:
 def test_how_the_child_ended_is_told() -> None:
     error = exited_error(Ending(exit_code=3, stderr="one\n\ntwo\n"), Connection())
     assert (error.exit_code, error.signal, error.stderr) == (3, None, "one\n\ntwo\n")
-    assert str(error) == "the CLI exited with code 3 before the answer was complete; its standard error ends with:\n  one\n  two"
+    assert (
+        str(error)
+        == "the CLI exited with code 3 before the answer was complete; its standard error ends with:\n  one\n  two"
+    )
     killed = exited_error(Ending(signal="SIGKILL", detail="out of memory"), Connection())
     assert (killed.exit_code, killed.signal) == (None, "SIGKILL")
     assert str(killed) == "the CLI was ended by SIGKILL before the answer was complete; out of memory"

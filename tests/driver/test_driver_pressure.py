@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
@@ -19,7 +19,7 @@ from pilothouse.messages import AssistantMessage
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 MIB = 1024 * 1024
 
@@ -51,7 +51,7 @@ async def stands_still(pid: int) -> int:
 
 
 @pytest.mark.parametrize(("lines", "size"), [(3000, 100_000), (40, 5_000_000)])
-@pytest.mark.requirement("E79", "E21")
+@pytest.mark.requirement("E79", "E21", "R7")
 async def test_a_consumer_that_does_not_read_holds_up_the_child(lines: int, size: int) -> None:
     def play(child: Any) -> None:
         import json
@@ -135,7 +135,6 @@ async def test_a_peer_that_never_reads_does_not_hold_up_the_end() -> None:
             await query.aclose()
 
 
-@pytest.mark.requirement("R7")
 async def test_nothing_blocks_the_loop(fake: FakeCLI, anyio_backend: str) -> None:
     if anyio_backend != "asyncio":
         pytest.skip("blockbuster knows asyncio only")
@@ -146,7 +145,8 @@ async def test_nothing_blocks_the_loop(fake: FakeCLI, anyio_backend: str) -> Non
 
     with blockbuster_ctx(["pilothouse", "anyio", "msgspec"]) as watch:
         allow_exec_handshake(watch)
-        options = {"cli": fake.path, "system_prompt": "long " * 5000, "mcp_servers": {"a": {"command": "x"}}}
+        servers = {"a": {"command": "x"}}
+        options: dict[str, Any] = {"cli": fake.path, "system_prompt": "long " * 5000, "mcp_servers": servers}
         assert (await ph.query("go", **options)).text == "Hello"
         async for _ in ph.query("go", **options):
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ def _environment(pid: int) -> list[bytes]:
 
 @pytest.fixture
 def claude(real_cli: str, scripted_model: ScriptedModel) -> Iterator[Claude]:
+    if sys.platform != "linux":
+        pytest.skip("finds the processes of a test in /proc")
     claude = Claude(real_cli, scripted_model)
     yield claude
     claude.check_drift()

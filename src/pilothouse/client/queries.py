@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -231,7 +232,8 @@ class Query:
     async def interrupt(self) -> None:
         """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`. (E34, E78, R17).
 
-        Before the query was started, it never starts. When nothing runs any more, returns at once.
+        Before the query was started, it never starts. When nothing runs any more, returns at once. Of several prompts,
+        it stops the one that is being answered; later ones are still answered, and the last one decides the outcome.
 
         Raises:
             UsageError: in the argv form, which has no control protocol. (R16)
@@ -267,7 +269,8 @@ class Query:
 
     def _keep(self, batch: list[Message], size: int) -> None:
         if self._overflowed:
-            self._kept.extend(m for m in batch if isinstance(m, ResultMessage))
+            if ResultMessage in map(type, batch):
+                self._kept.extend(m for m in batch if isinstance(m, ResultMessage))
             return
         self._kept.extend(batch)
         if not self._collecting:
@@ -300,27 +303,28 @@ class _Reading(Generic[T]):
     the query that the loop was left.
     """
 
-    __slots__ = ("_buffer", "_ended", "_query", "_read")
+    __slots__ = ("_begun", "_buffer", "_ended", "_query", "_read")
 
     def __init__(self, query: Query, read: Callable[[Message], Iterator[T]] | None = None) -> None:
         self._query = query
         self._read = read
-        self._buffer: Iterator[Any] = iter(())
+        self._buffer: deque[Any] = deque()  # shared by all tasks that read through this object
+        self._begun = False
         self._ended = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        while True:
-            for item in self._buffer:
-                return item
+        buffer, read = self._buffer, self._read
+        self._begun = True
+        while not buffer:
             if self._ended:
                 raise StopAsyncIteration
             batch = await self._query.next_batch()
             self._ended = not batch
-            read = self._read
-            self._buffer = iter(batch) if read is None else (item for message in batch for item in read(message))
+            buffer.extend(batch if read is None else (item for message in batch for item in read(message)))
+        return buffer.popleft()
 
     async def aclose(self) -> None:
         """Leave the loop, which ends the query unless an `async with` block owns it."""
@@ -328,7 +332,7 @@ class _Reading(Generic[T]):
             await self._query.leave()
 
     def __del__(self) -> None:
-        if not self._ended:
+        if self._begun and not self._ended:
             self._query.drop()
 
 

@@ -77,8 +77,9 @@ class Exchange:
         }
         self._scope: anyio.CancelScope | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._unanswered: list[str] = []
-        self._said_all = False
+        given = isinstance(prompts, Sequence)
+        self._unanswered: list[str] = [prompt.uuid for prompt in prompts] if given else []
+        self._said_all = given
         self._last_heard = 0.0
         self._failure: BaseException | None = None
         self._stopped = False
@@ -142,8 +143,11 @@ class Exchange:
             )
         self.interrupted = True
         self._inbox.let_pass()
+        if self._turn_ended.is_set():
+            self._turn_ended = anyio.Event()
+        ended = self._turn_ended
         await self._heard.wait()
-        if self._finished.is_set():
+        if ended.is_set():
             return
         try:
             await self._link.request("interrupt")
@@ -153,7 +157,7 @@ class Exchange:
                 return  # it ended by itself in the meantime
             raise
         with anyio.move_on_after(INTERRUPT_SECONDS):
-            await self._answered.wait()
+            await ended.wait()
             return
         self.stop()
 
@@ -195,7 +199,7 @@ class Exchange:
             self.result = message
         if not woken:  # a background task that speaks answers none of our prompts
             self._settle(message)
-            self._leave_if_done()
+            self._end_turn()
 
     def _on_init(self, message: InitMessage) -> None:
         warn_if_old(message.claude_code_version or "")
@@ -203,7 +207,18 @@ class Exchange:
     def _on_done(self, _: DoneMessage) -> None:
         self.ended_plainly = True
         self._unanswered.clear()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._turn_ended.set()
+        if self._unanswered or not self._said_all:
+            self.interrupted = False  # it was the turn, not the whole query
         self._leave_if_done()
+
+    def _is_complete(self) -> bool:
+        """Whether every prompt has its result. A CLI that cannot resume says so in one, and leaves the prompts."""
+        refused = self.result is not None and self.result.is_error and not self.result.num_turns
+        return self.ended_plainly and (refused or (self._said_all and not self._unanswered))
 
     def _leave_if_done(self) -> None:
         if self._said_all and self.ended_plainly and not self._unanswered and not self._answered.is_set():
@@ -231,7 +246,7 @@ class Exchange:
             self._end()
 
     def _end(self) -> None:
-        if self._failure is None and not self.ended_plainly and not self.interrupted:
+        if self._failure is None and not self._is_complete() and not self.interrupted:
             who = "the query was closed" if self._stopped else "the event loop shut down"
             self._failure = SessionClosedError(f"{who} before the result had arrived")
         self._link.close(self._failure)
@@ -245,7 +260,7 @@ class Exchange:
             return
         with anyio.move_on_after(self._limits.timeout) as limit:
             await self._talk()
-        if limit.cancelled_caught and self.result is None:
+        if limit.cancelled_caught and not self._is_complete():
             raise timeout_error(self._limits.timeout)
 
     async def _talk(self) -> None:
@@ -278,7 +293,7 @@ class Exchange:
 
     async def _listen(self) -> None:
         await self._link.pump()
-        if not self.ended_plainly and not self.interrupted:
+        if not self._is_complete() and not self.interrupted:
             ending = await self._transport.ending()
             raise exited_error(ending, self._link.connection)
 
@@ -291,8 +306,6 @@ class Exchange:
                 self._tasks.start_soon(self._guarded, lambda: self._shake_hands(pending))
             if isinstance(self._prompts, Sequence):
                 # The CLI reads the handshake and the prompt in order; sending both at once saves a round trip.
-                self._unanswered = [prompt.uuid for prompt in self._prompts]
-                self._said_all = True
                 await self._transport.send(opening + b"".join(prompt.data for prompt in self._prompts))
             else:
                 await self._transport.send(opening)

@@ -4,9 +4,11 @@ Owns the strict single-pass decoder, the table of types, and the way down to the
 control protocol: its envelopes are handed in and decoded by the same union in the same pass.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
+from itertools import repeat
 from typing import Any, Union, cast
 
 import msgspec
@@ -59,7 +61,7 @@ class FrameDecoder:
     def __init__(self, extra: Iterable[type[msgspec.Struct]] = ()) -> None:
         extras = {str(cls.__struct_config__.tag): cls for cls in extra}
         self._types: dict[str, type[msgspec.Struct]] = {**MESSAGE_TYPES, **extras}
-        self._strict: Callable[[bytes], Any] = msgspec.json.Decoder(Union[tuple(self._types.values())]).decode  # noqa: UP007
+        self._strict = _strict_decoder(tuple(self._types.values()))
         self._second: dict[type, Callable[[Any, bytes], Any]] = {
             SystemMessage: self._by_subtype,
             ResultMessage: self._by_content,
@@ -95,27 +97,28 @@ class FrameDecoder:
         Returns:
             One item for each line, in order: what `decode` would return, or the error it would raise.
         """
-        strict, attach, second_of = self._strict, _attach, self._second.get
+        lines = lines if isinstance(lines, list) else list(lines)
         decoded: list[Any] = []
-        append = decoded.append
         remaining = iter(lines)
-        line = b""
+        while len(decoded) < len(lines):
+            # The loops over plain messages run in C; a line that needs the lenient path interrupts them.
+            try:
+                decoded.extend(map(self._strict, remaining))
+            except _STRICT_FAILURES:
+                decoded.append(self._decode_or_error(lines[len(decoded)]))
+        attaching = map(_attach, decoded, repeat("raw_line"), lines)
         while True:
             try:
-                # The loop is inside the `try`, and is entered again after a line that needs the lenient path.
-                for line in remaining:
-                    message = strict(line)
-                    try:
-                        attach(message, "raw_line", line)
-                    except AttributeError:
-                        append(message)
-                        continue
-                    second = second_of(message.__class__)
-                    append(message if second is None else second(message, line))
-            except _STRICT_FAILURES:
-                append(self._decode_or_error(line))
-            else:
-                return decoded
+                deque(attaching, maxlen=0)
+                break
+            except (AttributeError, TypeError):
+                continue  # an envelope, or an error: it has no raw line; the loop goes on behind it
+        if not self._second.keys().isdisjoint(map(type, decoded)):
+            for place, message in enumerate(decoded):
+                second = self._second.get(message.__class__)
+                if second is not None:
+                    decoded[place] = second(message, lines[place])
+        return decoded
 
     def _decode_or_error(self, line: bytes) -> Any:
         try:
@@ -173,6 +176,11 @@ class FrameDecoder:
 def _text(fields: dict[str, Any], key: str) -> str | None:
     value = fields.get(key)
     return value if isinstance(value, str) else None
+
+
+@cache
+def _strict_decoder(classes: tuple[type[msgspec.Struct], ...]) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(Union[classes]).decode  # noqa: UP007
 
 
 @cache

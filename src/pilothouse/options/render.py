@@ -38,6 +38,9 @@ class _Draft:
         self.handshake = handshake
 
 
+_VARIABLES = {name: option.target.name for name, option in TABLE.items() if isinstance(option.target, EnvVar)}
+
+
 def render(options: Options, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
     """Render `options` for a child that starts from `environ`.
 
@@ -50,8 +53,9 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         OptionsError: a value does not fit the form that was asked for.
     """
     draft = _Draft(handshake=prompt is None)
-    for name, option in TABLE.items():
-        value = options.as_dict().get(name)
+    values = options.as_dict()
+    for name, option in TABLE.items():  # the order of the table, whatever the order in which they were set
+        value = values.get(name)
         if value is not None:
             _RENDERERS[type(option.target)](draft, name, option.target, value)
     if not options.persist_session:
@@ -76,9 +80,9 @@ def child_env(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
     env = {k: v for k, v in environ.items() if k not in _NOT_INHERITED} if options.inherit_env else {}
     env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
     values = options.as_dict()
-    for name, option in TABLE.items():
-        if isinstance(option.target, EnvVar) and values.get(name) is not None:
-            env[option.target.name] = values[name]
+    for name, variable in _VARIABLES.items():
+        if values.get(name) is not None:
+            env[variable] = values[name]
     for key, value in (options.env or {}).items():
         if value is None:
             env.pop(key, None)

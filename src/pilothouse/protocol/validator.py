@@ -28,6 +28,7 @@ from pilothouse.messages import (
     DoneMessage,
     Message,
     ResultMessage,
+    ToolUseBlock,
     UnknownMessage,
     UserMessage,
 )
@@ -174,6 +175,13 @@ class StreamValidator:
             return
         route_of = self._routes.get
         for message in messages:
+            if type(message) is AssistantMessage and not message.supersedes:
+                # Inline, because a message that only speaks is by far the most common.
+                for block in message.message.content:
+                    if block.__class__ is ToolUseBlock:
+                        break
+                else:
+                    continue
             route = route_of(message.__class__)
             if route is not None:
                 route(message)

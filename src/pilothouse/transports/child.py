@@ -61,6 +61,11 @@ class Child(ABC):
     async def end_input(self) -> None:
         """Close its input once the writes before are through. Idempotent."""
 
+    @property
+    def write_was_cut(self) -> bool:
+        """Whether a write was cancelled half-way, so that `finish_cut_writes` has work."""
+        return False
+
     async def finish_cut_writes(self) -> None:  # noqa: B027 - not every kind of child needs it
         """Send the rest of writes that were cancelled half-way; runs beside the stream."""
 
@@ -131,6 +136,11 @@ class PosixChild(Child):
     async def end_input(self) -> None:
         """See `Child`."""
         await self._stdin.end()
+
+    @property
+    def write_was_cut(self) -> bool:
+        """See `Child`."""
+        return self._stdin.was_cut
 
     async def finish_cut_writes(self) -> None:
         """See `Child`."""

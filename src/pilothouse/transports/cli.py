@@ -85,6 +85,7 @@ class CliTransport(Transport):
         self._lingers = False
         self._broken = False
         self._sending = 0
+        self._serving: anyio.abc.TaskGroup | None = None
 
     @property
     def pid(self) -> int | None:
@@ -144,12 +145,15 @@ class CliTransport(Transport):
         child = self._child
         if child is None or self._closed is not None:
             return
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._drain_stderr, child)
-            group.start_soon(child.finish_cut_writes)
-            await child.wait()
-            await anyio.sleep(LATE_OUTPUT)
-            child.finish()
+        try:
+            async with anyio.create_task_group() as self._serving:
+                self._serving.start_soon(self._drain_stderr, child)
+                self._mend(child)
+                await child.wait()
+                await anyio.sleep(LATE_OUTPUT)
+                child.finish()
+        finally:
+            self._serving = None
 
     async def _drain_stderr(self, child: Child) -> None:
         try:
@@ -172,6 +176,12 @@ class CliTransport(Transport):
             raise
         finally:
             self._sending -= 1
+            self._mend(child)
+
+    def _mend(self, child: Child) -> None:
+        # Rare, so there is no standing task for it.
+        if child.write_was_cut and self._serving is not None:
+            self._serving.start_soon(child.finish_cut_writes)
 
     async def receive(self) -> bytes:
         """The next bytes of its output; b"" once it has ended or the child has exited."""

@@ -155,7 +155,7 @@ class PipeWriter(PipeEnd):
         self.broken = False
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
-        self._cut = anyio.Event()
+        self.was_cut = False  # a write was cancelled half-way: `finish_cut_writes` has work
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`.
@@ -175,7 +175,7 @@ class PipeWriter(PipeEnd):
                 if len(self._rest) == len(data):
                     self._rest = memoryview(b"")
                 else:
-                    self._cut.set()
+                    self.was_cut = True
                 raise
 
     async def end(self) -> None:
@@ -186,25 +186,16 @@ class PipeWriter(PipeEnd):
             self.close()
 
     async def finish_cut_writes(self) -> None:
-        """Send the rest of writes that were cancelled half-way; runs beside the stream until this end is closed."""
+        """Send the rest of writes that were cancelled half-way. Run it beside the stream when `was_cut` is set."""
+        self.was_cut = False
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while not (self.closed or self.broken):
-                await self._cut.wait()
-                if not (self.closed or self.broken):
-                    self._cut = anyio.Event()
-                async with self._lock:
-                    await self._flush()
+            async with self._lock:
+                await self._flush()
 
     def break_(self) -> None:
         """The reader is gone, even if somebody else holds the pipe open: fail writes, now and later."""
         self.broken = True
-        self._cut.set()
         self.wake()
-
-    def close(self) -> None:
-        """Close this end; what a cancelled write left is not sent any more. Idempotent."""
-        super().close()
-        self._cut.set()
 
     async def _flush(self) -> None:
         while self._rest:
