@@ -447,6 +447,27 @@ async def test_noise_stderr_and_odd_chunks_do_no_harm(fake: FakeCLI) -> None:
     assert heard == ['{"type": "result"}']
 
 
+@pytest.mark.requirement("G32")
+async def test_an_oversize_line_is_skipped_and_told_when_the_answer_was_in_it(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init(), frames.assistant("x" * 5000), frames.result("fine")).forever()
+    result = await ph.query("go", cli=fake.path, max_line_bytes=4000)
+    assert (result.text, result.assistant_messages) == ("fine", [])
+    with FakeCLI() as other:
+        other.expect("user").emit(frames.result("y" * 5000)).exit(0)
+        with pytest.raises(ph.OversizeLineError, match="raise the option max_line_bytes") as caught:
+            await ph.query("go", cli=other.path, max_line_bytes=4000)
+    assert caught.value.size > 5000
+
+
+async def test_what_could_not_be_read_is_the_cause(fake: FakeCLI) -> None:
+    fake.expect("user").emit('{"no": "type"}\n').exit(2)
+    with pytest.raises(ph.CLIExitedError) as caught:
+        await ph.query("go", cli=fake.path)
+    parse = ph.find_cause(caught.value, ph.MessageParseError)
+    assert parse is not None
+    assert parse.data == {"no": "type"}
+
+
 @pytest.mark.requirement("E80", "E55")
 async def test_a_shell_script_can_stand_in_for_the_cli() -> None:
     script = """

@@ -32,11 +32,10 @@ async def linked(
     transport = MemoryTransport(script)
     await transport.start(INVOCATION)
     inbox = Inbox(high_water)
-    link = Link(transport, inbox, max_line_bytes=1_000_000, control_timeout=timeout)
     async with anyio.create_task_group() as group:
+        link = Link(transport, inbox, beside=group.start_soon, max_line_bytes=1_000_000, control_timeout=timeout)
         group.start_soon(transport.serve)
         group.start_soon(link.pump)
-        group.start_soon(link.answer)
         yield link, inbox
         group.cancel_scope.cancel()
     link.close()
@@ -247,7 +246,7 @@ async def test_a_question_is_refused_and_odd_lines_are_logged(caplog: pytest.Log
     assert "can_use_tool" in response["error"]
     texts = " ".join(record.getMessage() for record in caplog.records)
     assert "Starting up" in texts
-    assert "1500000 bytes" in texts or "of 1500000" in texts
+    assert "1,500,000 bytes long" in texts
     assert "max_line_bytes" in texts
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from pilothouse.driver import caller_into_loop, spawn
 from pilothouse.driver.background import BackgroundTasks
-from pilothouse.driver.failures import exited_error, silence_error, timeout_error
+from pilothouse.driver.failures import missing_result_error, silence_error, timeout_error
 from pilothouse.driver.inbox import Inbox
+from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.protocol import Connection
 from pilothouse.testing import frames
@@ -253,18 +254,20 @@ def words(ending: Ending, *lines: bytes) -> str:
     connection = Connection()
     for line in lines:
         connection.feed(line)
-    return str(exited_error(ending, connection))
+    return str(missing_result_error(ending, connection, None))
 
 
 @pytest.mark.requirement("E68", "G41")
 def test_how_the_child_ended_is_told() -> None:
-    error = exited_error(Ending(exit_code=3, stderr="one\n\ntwo\n"), Connection())
+    error = missing_result_error(Ending(exit_code=3, stderr="one\n\ntwo\n"), Connection(), None)
+    assert isinstance(error, CLIExitedError)
     assert (error.exit_code, error.signal, error.stderr) == (3, None, "one\n\ntwo\n")
     assert (
         str(error)
         == "the CLI exited with code 3 before the answer was complete; its standard error ends with:\n  one\n  two"
     )
-    killed = exited_error(Ending(signal="SIGKILL", detail="out of memory"), Connection())
+    killed = missing_result_error(Ending(signal="SIGKILL", detail="out of memory"), Connection(), None)
+    assert isinstance(killed, CLIExitedError)
     assert (killed.exit_code, killed.signal) == (None, "SIGKILL")
     assert str(killed) == "the CLI was ended by SIGKILL before the answer was complete; out of memory"
     assert words(Ending()).startswith("the CLI closed its output before")

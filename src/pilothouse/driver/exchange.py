@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
 from msgspec import Struct
 
 from pilothouse.driver.background import BackgroundTasks
-from pilothouse.driver.failures import exited_error, silence_error, timeout_error
+from pilothouse.driver.failures import missing_result_error, silence_error, timeout_error
 from pilothouse.driver.inbox import Inbox
-from pilothouse.driver.link import Link
+from pilothouse.driver.link import Link, Pending
 from pilothouse.errors import PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, InitMessage, Message, ResultMessage
 from pilothouse.options import Invocation
@@ -66,7 +67,13 @@ class Exchange:
         self._prompts = prompts
         self._limits = limits
         self._inbox = Inbox()
-        self._link = Link(transport, self, max_line_bytes=limits.max_line_bytes, control_timeout=limits.control_timeout)
+        self._link = Link(
+            transport,
+            self,
+            beside=self._beside,
+            max_line_bytes=limits.max_line_bytes,
+            control_timeout=limits.control_timeout,
+        )
         self._validator = StreamValidator()
         self._background = BackgroundTasks()
         self._routes: dict[type[Message], Callable[[Any], None]] = {
@@ -223,8 +230,7 @@ class Exchange:
     def _leave_if_done(self) -> None:
         if self._said_all and self.ended_plainly and not self._unanswered and not self._answered.is_set():
             self._answered.set()
-            assert self._tasks is not None
-            self._tasks.start_soon(self._guarded, self._leave)
+            self._beside(self._leave)
 
     def _settle(self, result: ResultMessage) -> None:
         named = {*result.user_message_uuids, result.user_message_uuid}
@@ -268,11 +274,10 @@ class Exchange:
         try:
             self._last_heard = anyio.current_time()
             async with anyio.create_task_group() as self._tasks:
-                self._tasks.start_soon(self._guarded, self._transport.serve)
-                self._tasks.start_soon(self._guarded, self._link.answer)
-                self._tasks.start_soon(self._guarded, self._speak)
+                self._beside(self._speak)  # first: the child waits for it
+                self._beside(self._transport.serve)
                 if self._limits.idle_timeout is not None:
-                    self._tasks.start_soon(self._guarded, self._watch_silence)
+                    self._beside(self._watch_silence)
                 self._started.set()
                 await self._guarded(self._listen)
                 self._tasks.cancel_scope.cancel()
@@ -281,6 +286,10 @@ class Exchange:
                 await self._transport.close()
         if self._failure is not None:
             raise self._failure
+
+    def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(self._guarded, work)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a part; its error ends the whole exchange and is raised as it is, not inside a group."""
@@ -295,35 +304,39 @@ class Exchange:
         await self._link.pump()
         if not self._is_complete() and not self.interrupted:
             ending = await self._transport.ending()
-            raise exited_error(ending, self._link.connection)
+            if self.ended_plainly and self._said_all and ending.exit_code == 0:
+                return  # it folded prompts into one turn, and is too old to name them
+            raise missing_result_error(ending, self._link.connection, self._link.last_problem)
 
     async def _speak(self) -> None:
+        pending, opening = None, b""
+        if self._invocation.initialize is not None:
+            pending, opening = self._link.begin("initialize", self._invocation.initialize)
         try:
-            opening = b""
-            if self._invocation.initialize is not None:
-                pending, opening = self._link.begin("initialize", self._invocation.initialize)
-                assert self._tasks is not None
-                self._tasks.start_soon(self._guarded, lambda: self._shake_hands(pending))
             if isinstance(self._prompts, Sequence):
                 # The CLI reads the handshake and the prompt in order; sending both at once saves a round trip.
                 await self._transport.send(opening + b"".join(prompt.data for prompt in self._prompts))
             else:
                 await self._transport.send(opening)
-                await self._speak_on(self._prompts)
+                await self._speak_on(self._prompts, pending)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the reader finds out how the peer ended
         if self._invocation.initialize is None:
             await self._transport.end_input()
         self._leave_if_done()
+        if pending is not None and isinstance(self._prompts, Sequence):
+            await self._shake_hands(pending)
 
-    async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None]) -> None:
+    async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None], pending: Pending | None) -> None:
+        if pending is not None:
+            self._beside(partial(self._shake_hands, pending))
         async with aclosing(prompts):
             async for prompt in prompts:
                 self._unanswered.append(prompt.uuid)
                 await self._transport.send(prompt.data)
         self._said_all = True
 
-    async def _shake_hands(self, pending: Any) -> None:
+    async def _shake_hands(self, pending: Pending) -> None:
         try:
             self.server_info = await self._link.answer_to(pending)
         except PilothouseError:

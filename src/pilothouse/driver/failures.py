@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pilothouse.errors import CLIExitedError, QueryTimeout
+from pilothouse.errors import CLIExitedError, OversizeLineError, PeerError, PilothouseError, QueryTimeout
 from pilothouse.protocol import Connection
 from pilothouse.transports import Ending
 
@@ -10,8 +10,29 @@ STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on t
 NOISE_CHARS = 200
 
 
-def exited_error(ending: Ending, connection: Connection) -> CLIExitedError:
-    """The output ended and no result had come: say how the peer ended, and what it said last. (E68, G41)."""
+def missing_result_error(ending: Ending, connection: Connection, problem: PeerError | None) -> PilothouseError:
+    """The output ended and no result had come: say how the peer ended, and what it said last. (E68, G41).
+
+    Args:
+        ending: how it ended.
+        connection: what came before.
+        problem: the last line that could not be read; it may have been the result.
+    """
+    if isinstance(problem, OversizeLineError) and ending.exit_code == 0:
+        return OversizeLineError(f"the CLI ended without a result, but {problem}", size=problem.size)
+    error = _exited_error(ending, connection)
+    error.__cause__ = problem
+    return error
+
+
+def oversize_error(size: int) -> OversizeLineError:
+    """A line of output that was skipped for its length."""
+    return OversizeLineError(
+        f"a line of its output was {size:,} bytes long and was skipped; raise the option max_line_bytes", size=size
+    )
+
+
+def _exited_error(ending: Ending, connection: Connection) -> CLIExitedError:
     parts = [f"{_how(ending)} before the answer was complete"]
     if ending.detail:
         parts.append(ending.detail)
@@ -19,7 +40,7 @@ def exited_error(ending: Ending, connection: Connection) -> CLIExitedError:
     if stderr:
         parts.append("its standard error ends with:\n  " + "\n  ".join(stderr))
     elif connection.noise:
-        line = bytes(connection.noise[-1])[:NOISE_CHARS].decode("utf-8", "replace")
+        line = connection.noise[-1][:NOISE_CHARS].decode("utf-8", "replace")
         parts.append(f"its last output that was not a message: {line!r}")
     return CLIExitedError("; ".join(parts), exit_code=ending.exit_code, signal=ending.signal, stderr=ending.stderr)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
 import anyio
 
-from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError
+from pilothouse.driver.failures import oversize_error
+from pilothouse.errors import ControlError, ControlTimeout, PeerError, SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
 from pilothouse.transports import Transport
@@ -70,16 +71,38 @@ class Pending:
 
 
 class Link:
-    """A connection over a transport that has been started."""
+    """A connection over a transport that has been started.
 
-    def __init__(self, transport: Transport, sink: Sink, *, max_line_bytes: int, control_timeout: float) -> None:
+    Args:
+        transport: started.
+        sink: takes the messages.
+        beside: runs work beside `pump`, until the connection ends.
+        max_line_bytes: longest line of output.
+        control_timeout: seconds to wait for the answer to a control request.
+
+    Attributes:
+        connection: the state machine.
+        last_problem: the last line of output that could not be read, as an error.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        sink: Sink,
+        *,
+        beside: Callable[[Callable[[], Awaitable[None]]], None],
+        max_line_bytes: int,
+        control_timeout: float,
+    ) -> None:
         self._transport = transport
         self._sink = sink
         self._control_timeout = control_timeout
         self._waiting: dict[str, Pending] = {}
         self._closed: BaseException | None = None
+        self._beside = beside
         self._answers: deque[bytes] = deque()
-        self._answered = anyio.Event()  # there is something in `_answers`
+        self._answering = False
+        self.last_problem: PeerError | None = None
         self.connection = Connection(max_line_bytes=max_line_bytes)
 
     async def pump(self) -> None:
@@ -104,16 +127,10 @@ class Link:
         if end.messages:
             sink.put(end.messages, size)
 
-    async def answer(self) -> None:
-        """Send the answers to questions of the peer, until cancelled.
-
-        Beside `pump`, because a reader that waits for the peer to read would never let it write to its end.
-        """
-        while True:
-            await self._answered.wait()
-            self._answered = anyio.Event()
-            while self._answers:
-                await self._send_quietly(self._answers.popleft())
+    async def _send_answers(self) -> None:
+        while self._answers:
+            await self._send_quietly(self._answers.popleft())
+        self._answering = False
 
     def begin(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[Pending, bytes]:
         """Register a control request; the caller sends the bytes and waits.
@@ -178,6 +195,13 @@ class Link:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             log.debug("the peer went away before it could be told: %r", data[:200])
 
+    def _answer(self, data: bytes) -> None:
+        # Beside `pump`: a reader that waited for the peer to read would never let it write to its end.
+        self._answers.append(data)
+        if not self._answering:
+            self._answering = True
+            self._beside(self._send_answers)
+
     def _route(self) -> None:
         events = self.connection.events
         while events:
@@ -193,13 +217,14 @@ class Link:
                 case Inbound(request_id=key, subtype=subtype):
                     # Nothing here answers questions of the peer; an error keeps it from waiting for ever.
                     text = f"Unsupported control request subtype: {subtype}"
-                    self._answers.append(self.connection.refuse(key, text, "unsupported_request"))
-                    self._answered.set()
+                    self._answer(self.connection.refuse(key, text, "unsupported_request"))
                 case Withdrawn():
                     pass
                 case Noise(line=line):
                     log.debug("skipped a line of output that is not JSON: %r", line[:200])
                 case Oversize(size=size):
-                    log.warning("skipped a line of output of %d bytes (option max_line_bytes)", size)
+                    self.last_problem = oversize_error(size)
+                    log.warning("%s", self.last_problem)
                 case BadLine(error=error):
+                    self.last_problem = error
                     log.warning("skipped a line of output: %s", error)
