@@ -32,8 +32,16 @@ async def linked(
     transport = MemoryTransport(script)
     await transport.start(INVOCATION)
     inbox = Inbox(high_water)
-    async with anyio.create_task_group() as group:
-        link = Link(transport, inbox, beside=group.start_soon, max_line_bytes=1_000_000, control_timeout=timeout)
+    group = anyio.create_task_group()
+
+    async def run(work: Callable[[], Awaitable[None]]) -> None:
+        await work()
+
+    def beside(work: Callable[[], Awaitable[None]]) -> None:
+        group.start_soon(run, work)
+
+    link = Link(transport, inbox, beside=beside, max_line_bytes=1_000_000, control_timeout=timeout)
+    async with group:
         group.start_soon(transport.serve)
         group.start_soon(link.pump)
         yield link, inbox

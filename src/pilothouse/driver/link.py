@@ -90,7 +90,7 @@ class Link:
         transport: Transport,
         sink: Sink,
         *,
-        beside: Callable[[Callable[[], Awaitable[None]]], None],
+        beside: Callable[[Callable[[], Awaitable[None]]], object],
         max_line_bytes: int,
         control_timeout: float,
     ) -> None:
