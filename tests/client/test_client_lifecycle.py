@@ -330,3 +330,34 @@ async def test_fifty_at_once_get_their_own_answers() -> None:
                     group.start_soon(ask, n)
         assert answers == {n: f"PROMPT {n}" for n in range(50)}
         assert not running(fake)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G47")
+async def test_a_cancelled_start_leaves_nothing(hanging: FakeCLI) -> None:
+    query = ph.query("go", cli=hanging.path)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await query.start()
+    with pytest.raises(ph.SessionClosedError):
+        await query
+    assert not running(hanging)
+
+
+@pytest.mark.anyio
+async def test_a_block_keeps_all_messages_for_its_result(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.client.queries.STREAM_KEEP_BYTES", 1000)
+    fake.expect("user").emit(frames.init()).repeat(50, frames.assistant("x" * 100)).emit(frames.result("done"))
+    async with ph.query("go", cli=fake.path) as query:
+        assert len((await query.result()).messages) == 52
+
+
+@pytest.mark.anyio
+async def test_giving_up_waiting_inside_a_block_ends_nothing(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init())
+    fake.expect("control_request", "interrupt").reply({}).emit(frames.result("done"))
+    async with ph.query("go", cli=fake.path) as query:
+        with anyio.move_on_after(0.05):
+            await query.result()
+        await query.interrupt()
+        assert (await query.result()).text == "done"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from client_world import alive, ended
 
 import pilothouse as ph
 from pilothouse.messages import Message
@@ -24,21 +24,6 @@ pytestmark = pytest.mark.anyio
 def fake() -> Iterator[FakeCLI]:
     with FakeCLI() as fake:
         yield fake
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-async def gone(fake: FakeCLI) -> None:
-    """Wait, bounded, until every child of the fake CLI has ended."""
-    with anyio.fail_after(10):
-        while not fake.calls or any(alive(call.pid) for call in fake.calls):
-            await anyio.sleep(0.01)
 
 
 @pytest.mark.requirement("L55", "L1", "R2", "R3", "G1", "E3", "L33", "L34")
@@ -126,7 +111,7 @@ async def test_leaving_a_loop_ends_the_child(fake: FakeCLI) -> None:
     query = ph.query("go", cli=fake.path)
     async for _ in query:
         break
-    await gone(fake)
+    await ended(fake)
     with pytest.raises(ph.SessionClosedError, match="closed before the result"):
         await query.result()
 
@@ -140,7 +125,7 @@ async def test_a_block_allows_leaving_a_loop_and_going_on(fake: FakeCLI) -> None
         result = await query.result()
         assert result.text == "Hello"
         assert [m.type for m in result.messages] == ["system", "assistant", "result"]
-    await gone(fake)
+    await ended(fake)
 
 
 @pytest.mark.requirement("E52", "G6", "G11")
@@ -162,7 +147,7 @@ async def test_a_dropped_query_ends_its_child(fake: FakeCLI) -> None:
     await anext(iterator)
     del query, iterator
     gc.collect()
-    await gone(fake)
+    await ended(fake)
 
 
 @pytest.mark.requirement("G45", "G47")
@@ -182,7 +167,7 @@ async def test_cancellation_stays_cancellation_and_ends_the_child(fake: FakeCLI)
         group.start_soon(ask)
         await started.wait()
         group.cancel_scope.cancel()
-    await gone(fake)
+    await ended(fake)
 
 
 @pytest.mark.requirement("E53", "L31")
@@ -241,7 +226,7 @@ async def test_an_empty_or_broken_iterable_is_the_error(fake: FakeCLI) -> None:
         await ph.query(breaks(), cli=fake.path)
     with pytest.raises(ph.UsageError, match="not int"):
         await ph.query(iter([5]), cli=fake.path)
-    await gone(fake)
+    await ended(fake)
 
 
 async def test_blocks_and_attachments(fake: FakeCLI, tmp_path: Path) -> None:
@@ -348,7 +333,7 @@ async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
             await query.interrupt()  # acknowledged, but the turn never ends: the child is ended
             result = await query.result()
     assert result.outcome == "interrupted"
-    await gone(fake)
+    await ended(fake)
 
 
 @pytest.mark.requirement("L29", "L30", "E10", "G46")
@@ -358,7 +343,7 @@ async def test_timeout(fake: FakeCLI) -> None:
         await ph.query("go", cli=fake.path, timeout=0.5)
     assert isinstance(caught.value, TimeoutError)
     assert (caught.value.seconds, caught.value.kind) == (0.5, "timeout")
-    await gone(fake)
+    await ended(fake)
 
 
 async def test_idle_timeout_counts_silence_only() -> None:
@@ -484,7 +469,7 @@ async def test_a_child_that_stays_after_its_answer_is_ended(fake: FakeCLI, monke
     monkeypatch.setattr("pilothouse.driver.exchange.LINGER_SECONDS", 0.3)
     fake.text("Hello").hang()
     assert (await ph.query("go", cli=fake.path)).text == "Hello"
-    await gone(fake)
+    await ended(fake)
 
 
 async def test_the_handshake_can_be_refused_or_unanswered(fake: FakeCLI) -> None:
@@ -495,7 +480,7 @@ async def test_the_handshake_can_be_refused_or_unanswered(fake: FakeCLI) -> None
     fake.on_control("initialize", silent=True)
     with pytest.raises(ph.ControlTimeout, match="control_timeout"):
         await ph.query("go", cli=fake.path, control_timeout=0.3)
-    await gone(fake)
+    await ended(fake)
 
 
 @pytest.mark.requirement("G2", "E64", "G39")

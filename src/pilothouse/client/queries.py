@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -106,7 +106,7 @@ class Query:
         return self.result().__await__()
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return _Reading[Message](self)
+        return self._reading()
 
     def text_stream(self) -> AsyncIterator[str]:
         """The text of the answer while it is written; nothing else, nothing twice. (E53).
@@ -114,7 +114,7 @@ class Query:
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
         """
         self._want_partial_messages()
-        return _Reading(self, TextReader().read)
+        return _Reading(self._next_batch, self._leave, self._drop, TextReader().read)
 
     def events(self) -> AsyncIterator[AnswerEvent]:
         """What happens, by meaning: text and thinking deltas, tools started and finished, retries, the end.
@@ -122,7 +122,7 @@ class Query:
         Turns `partial_messages` on, as `text_stream` does.
         """
         self._want_partial_messages()
-        return _Reading(self, EventReader().read)
+        return _Reading(self._next_batch, self._leave, self._drop, EventReader().read)
 
     def _want_partial_messages(self) -> None:
         if self._exchange is None:
@@ -134,7 +134,11 @@ class Query:
         Raises:
             ProcessError: it could not be started. (G2)
         """
-        await self._running().start()
+        try:
+            await self._running().start()
+        except BaseException:
+            await self._leave()
+            raise
         return self
 
     def _running(self) -> Exchange:
@@ -178,16 +182,15 @@ class Query:
         """
         if self._result is not None:
             return self._result
-        if self._exchange is None and not self._early_interrupt:
-            self._collecting = True
+        self._collecting = self._collecting or not self._kept  # nothing was streamed before
         try:
             if not self._early_interrupt:
-                async for message in _Reading[Message](self):
+                async for message in self._reading():
                     if self._on_message is not None:
                         await self._report(self._on_message, message)
                 await self._running().finished()
         except BaseException:
-            await self.aclose()
+            await self._leave()
             raise
         self._result = self._make_result()
         return self._result
@@ -259,7 +262,10 @@ class Query:
 
     # What a reading calls.
 
-    async def next_batch(self) -> list[Message]:
+    def _reading(self) -> _Reading[Message]:
+        return _Reading(self._next_batch, self._leave, self._drop, None)
+
+    async def _next_batch(self) -> list[Message]:
         """The next messages, kept for the result as far as they should be; empty at the end."""
         if self._early_interrupt:
             return []
@@ -280,13 +286,13 @@ class Query:
                 # The first message names the session, the results hold the answer.
                 self._kept = [m for i, m in enumerate(self._kept) if i == 0 or isinstance(m, ResultMessage)]
 
-    async def leave(self) -> None:
-        """A loop was left before the end, by `aclose`."""
+    async def _leave(self) -> None:
+        """Reading was given up before the end: without a block that owns the query, that ends it."""
         if not self._managed:
             await self.aclose()
 
-    def drop(self) -> None:
-        """A loop was left before the end, by dropping it. Comes from a finalizer: any thread, at any moment."""
+    def _drop(self) -> None:
+        """The same, told by a finalizer: from any thread, at any moment."""
         if not self._managed:
             self._end_soon()
 
@@ -303,10 +309,18 @@ class _Reading(Generic[T]):
     the query that the loop was left.
     """
 
-    __slots__ = ("_begun", "_buffer", "_ended", "_query", "_read")
+    __slots__ = ("_begun", "_buffer", "_drop", "_ended", "_leave", "_next_batch", "_read")
 
-    def __init__(self, query: Query, read: Callable[[Message], Iterator[T]] | None = None) -> None:
-        self._query = query
+    def __init__(
+        self,
+        next_batch: Callable[[], Awaitable[list[Message]]],
+        leave: Callable[[], Awaitable[None]],
+        drop: Callable[[], None],
+        read: Callable[[Message], Iterator[T]] | None,
+    ) -> None:
+        self._next_batch = next_batch
+        self._leave = leave
+        self._drop = drop
         self._read = read
         self._buffer: deque[Any] = deque()  # shared by all tasks that read through this object
         self._begun = False
@@ -321,7 +335,7 @@ class _Reading(Generic[T]):
         while not buffer:
             if self._ended:
                 raise StopAsyncIteration
-            batch = await self._query.next_batch()
+            batch = await self._next_batch()
             self._ended = not batch
             buffer.extend(batch if read is None else (item for message in batch for item in read(message)))
         return buffer.popleft()
@@ -329,11 +343,11 @@ class _Reading(Generic[T]):
     async def aclose(self) -> None:
         """Leave the loop, which ends the query unless an `async with` block owns it."""
         if not self._ended:
-            await self._query.leave()
+            await self._leave()
 
     def __del__(self) -> None:
         if self._begun and not self._ended:
-            self._query.drop()
+            self._drop()
 
 
 def _transport(options: Options) -> Transport:
