@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 
 import pytest
 from client_world import DEADLINE, eventually, running
@@ -16,12 +15,6 @@ from client_world import DEADLINE, eventually, running
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeCLI]:
-    with FakeCLI() as fake:
-        yield fake
 
 
 @pytest.fixture

@@ -16,61 +16,13 @@ from typing import Any
 
 import anyio
 import pytest
+from transports_world import DEADLINE, children, dead, descriptors, eventually, first_line, linux_only, sh, state, until
 
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.transports.child import spawn
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.portable import spawn_portable
 from pilothouse.transports.watchdog import watchdog
-
-DEADLINE = 8.0
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-def sh(script: str, **changes: Any) -> Invocation:
-    return Invocation(cli="/bin/sh", argv=("-c", script), env={"PATH": os.environ["PATH"]}, **changes)
-
-
-def state(pid: int) -> str:
-    """Letter of the process state; "" when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
-def dead(pid: int) -> bool:
-    return state(pid) in ("", "Z")
-
-
-def children() -> set[int]:
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            found.update(int(pid) for pid in (task / "children").read_text().split())
-        except (FileNotFoundError, ProcessLookupError):  # a thread that just ended; its children go to another one
-            return {-1}
-    return found - {watchdog.shell}
-
-
-def descriptors() -> set[str]:
-    """Pipes and process descriptors that are open, without the one of the watchdog."""
-    found: set[str] = set()
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(link.readlink())
-        except FileNotFoundError:  # the one of this very loop
-            continue
-        if target.startswith(("pipe:", "anon_inode:[pidfd]")) and int(link.name) != watchdog._fd:
-            found.add(link.name)
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -89,21 +41,6 @@ def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     eventually(lambda: descriptors() <= before, f"descriptors left: {descriptors() - before}")
     assert not watchdog.groups
     assert not list(files.iterdir())
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    with anyio.move_on_after(DEADLINE):
-        while not condition():
-            await anyio.sleep(0.01)
-        return
-    raise AssertionError(what)
-
-
-async def first_line(transport: CliTransport) -> str:
-    data = b""
-    while not data.endswith(b"\n"):
-        data += await transport.receive()
-    return data.decode().strip()
 
 
 class Interrupted:
@@ -487,6 +424,25 @@ async def test_a_fork_of_the_host_leaves_the_child_alone() -> None:
     finally:
         os.kill(forked, signal.SIGKILL)
         os.waitpid(forked, 0)
+
+
+@linux_only
+@pytest.mark.anyio
+async def test_a_stuck_watchdog_is_replaced_and_ends_nothing() -> None:
+    transport = CliTransport(close_grace=0.0)
+    await transport.start(sh("sleep 600"))
+    await until(lambda: watchdog.shell != 0, "no watchdog")
+    old = watchdog.shell
+    os.kill(old, signal.SIGSTOP)
+    odd = [f"/nonexistent/{'x' * 3000}/{n}" for n in range(40)]  # more than the pipe to it holds
+    for path in odd:
+        watchdog.guard_directory(path)
+    await until(lambda: watchdog.shell not in (0, old), "no new watchdog")
+    assert state(old) in ("", "Z")
+    assert transport.health().state == "healthy"
+    for path in odd:
+        watchdog.release_directory(path)
+    await transport.close()
 
 
 @linux_only

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import urlsplit
 
 MASK = "[redacted]"
 SHORTEST = 6
@@ -48,6 +47,10 @@ def _secrets_in(name: str, value: str) -> Iterator[str]:
 
 
 def _url_password(value: str) -> Iterator[str]:
+    if "://" not in value:
+        return
+    from urllib.parse import urlsplit  # slow to import, and few environments hold an address
+
     try:
         password = urlsplit(value).password
     except ValueError:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import anyio.lowlevel
 
 from pilothouse.transports.exits import KILL, Exit, ExitWatch, end_group_blocking, signal_group
-from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter
+from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe
 from pilothouse.transports.watchdog import watchdog
 
 STDOUT_PIPE_SIZE = 256 * 1024
@@ -261,7 +261,8 @@ def _spawn_now(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixCh
         child_in, stdin = _pipe(undo)
         stdout, child_out = _pipe(undo)
         stderr, child_err = _pipe(undo)
-        _enlarge(stdout)
+        if len(_living) < ENLARGED_PIPES:
+            enlarge_pipe(stdout, STDOUT_PIPE_SIZE)
         process = subprocess.Popen(
             argv,
             stdin=child_in,
@@ -297,11 +298,3 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     for fd in ends:
         undo.callback(os.close, fd)
     return ends
-
-
-def _enlarge(fd: int) -> None:
-    if sys.platform == "linux" and len(_living) < ENLARGED_PIPES:
-        import fcntl
-
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, STDOUT_PIPE_SIZE)

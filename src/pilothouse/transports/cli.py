@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import to_thread
@@ -21,9 +22,11 @@ from pilothouse.transports.base import Ending, Health, HealthState, Transport
 from pilothouse.transports.child import Child
 from pilothouse.transports.discovery import find_cli, forget_cli, known_cli
 from pilothouse.transports.exits import KILL, Exit
-from pilothouse.transports.private_files import PrivateFiles
 from pilothouse.transports.start_errors import files_error, start_error
 from pilothouse.transports.stderr import StderrLog
+
+if TYPE_CHECKING:
+    from pilothouse.transports.private_files import PrivateFiles
 
 CLOSE_GRACE = 0.3
 """Seconds to exit after the end of its input. An idle CLI takes 40 ms; a busy one goes on to the end of its turn."""
@@ -117,6 +120,8 @@ class CliTransport(Transport):
     async def _write_files(self, invocation: Invocation) -> list[str]:
         if not invocation.files:
             return []
+        from pilothouse.transports.private_files import PrivateFiles  # most queries have none, and it is slow to import
+
         self._files = PrivateFiles()
         try:
             return await to_thread.run_sync(self._files.write, invocation.files)
@@ -145,15 +150,16 @@ class CliTransport(Transport):
         child = self._child
         if child is None or self._closed is not None:
             return
-        try:
-            async with anyio.create_task_group() as self._serving:
-                self._serving.start_soon(self._drain_stderr, child)
+        async with anyio.create_task_group() as group:
+            self._serving = group
+            try:
+                group.start_soon(self._drain_stderr, child)
                 self._mend(child)
                 await child.wait()
                 await anyio.sleep(LATE_OUTPUT)
                 child.finish()
-        finally:
-            self._serving = None
+            finally:
+                self._serving = None
 
     async def _drain_stderr(self, child: Child) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -214,3 +215,13 @@ class PipeWriter(PipeEnd):
             raise anyio.ClosedResourceError
         if self.broken:
             raise anyio.BrokenResourceError
+
+
+def enlarge_pipe(fd: int, size: int) -> None:
+    """Let a pipe hold at least `size` bytes, where the system can do that and allows it."""
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < size:
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)

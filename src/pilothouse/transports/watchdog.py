@@ -17,7 +17,7 @@ import atexit
 import contextlib
 import logging
 import os
-import shutil
+import select
 import signal
 import subprocess
 import sys
@@ -25,9 +25,15 @@ import threading
 import time
 
 from pilothouse.transports.exits import signal_group
+from pilothouse.transports.pipes import enlarge_pipe
 
 EXIT_GRACE = 1.0
 """Seconds that groups left at interpreter exit get between SIGTERM and SIGKILL."""
+STUCK_AFTER = 0.2
+"""Seconds that the pipe to the shell may be full."""
+LONGEST_PATH = 4000
+"""Bytes; a line of at most 4096 is written to a pipe whole or not at all."""
+
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
 set -f
@@ -98,7 +104,7 @@ class Watchdog:
 
     def guard_directory(self, path: str) -> None:
         """Remove this directory when the host ends."""
-        if "\n" not in path:  # the lines of the shell could not carry it
+        if "\n" not in path and len(os.fsencode(path)) < LONGEST_PATH:  # the lines of the shell could not carry it
             with self._lock:
                 self._directories.add(path)
                 self._tell_or_start(f"d{path}\n")
@@ -119,12 +125,31 @@ class Watchdog:
     def _tell(self, line: str) -> None:
         if self._fd < 0:
             return
+        data = os.fsencode(line)
         try:
-            os.write(self._fd, os.fsencode(line))
-        except BlockingIOError:
-            _log.warning("the watchdog of child processes does not read; a new one is started")
-            self._restart()
+            if not self._write(data):
+                self._replace()
         except OSError:
+            self._restart()
+
+    def _write(self, data: bytes) -> bool:
+        """Write a line whole or not at all; False when the shell does not read."""
+        with contextlib.suppress(BlockingIOError):
+            return os.write(self._fd, data) > 0
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        poll.poll(STUCK_AFTER * 1000)
+        with contextlib.suppress(BlockingIOError):
+            return os.write(self._fd, data) > 0
+        return False
+
+    def _replace(self) -> None:
+        _log.warning("the watchdog of child processes does not read")
+        if self._shell:  # one that is still being started will read
+            # It is stopped, not dead: woken later, it would take the closed pipe for the end of this process.
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self._shell, signal.SIGKILL)
+                os.waitpid(self._shell, 0)
             self._restart()
 
     def _restart(self) -> None:
@@ -143,8 +168,7 @@ class Watchdog:
         except OSError:
             return  # out of descriptors; `atexit` still works and the next group tries again
         os.set_blocking(self._fd, False)
-        for line in (*(f"+{g}\n" for g in self._groups), *(f"d{d}\n" for d in self._directories)):
-            self._tell(line)
+        self._tell_all()
         # The lines wait in the pipe. The shell starts beside the first child of this process, so as not to hold it up:
         # only a host that is killed within the few milliseconds that this takes leaves that child behind.
         if not sys.is_finalizing():
@@ -154,6 +178,19 @@ class Watchdog:
                 ).start()
                 return
         os.close(read_end)
+
+    def _tell_all(self) -> None:
+        """Tell a new shell what to guard, before it reads: all of it has to fit into the pipe."""
+        lines = [
+            os.fsencode(line) for line in (*(f"+{g}\n" for g in self._groups), *(f"d{d}\n" for d in self._directories))
+        ]
+        enlarge_pipe(self._fd, 2 * sum(map(len, lines)))
+        for line in lines:
+            try:
+                os.write(self._fd, line)  # short enough to be written whole or not at all
+            except BlockingIOError:
+                _log.warning("too much to guard for one watchdog; the rest is ended by atexit only")
+                return
 
     def _start_shell(self, read_end: int) -> None:
         try:
@@ -185,6 +222,10 @@ class Watchdog:
         for pgid in groups:
             signal_group(pgid, signal.SIGKILL)
             self.release(pgid)
+        if not self._directories:
+            return
+        import shutil  # slow to import, and hardly ever needed here
+
         for path in list(self._directories):
             shutil.rmtree(path, ignore_errors=True)
             self.release_directory(path)

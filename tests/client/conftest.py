@@ -1,0 +1,15 @@
+"""Fixtures of the client tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pilothouse.testing import FakeCLI
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCLI]:
+    with FakeCLI() as fake:
+        yield fake
