@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import os
-from pathlib import Path
 
 from pilothouse.errors import UsageError
 from pilothouse.messages import DocumentBlock, ImageBlock
@@ -49,7 +47,7 @@ def document(source: str | os.PathLike[str] | bytes, *, title: str | None = None
     """
     data = _read(source)
     if title is None and not isinstance(source, bytes):
-        title = Path(source).name
+        title = os.path.basename(source)  # noqa: PTH119 - pathlib is slow to import
     if data.startswith(_PDF_MAGIC):
         body = {"type": "base64", "media_type": "application/pdf", "data": _base64(data)}
     else:
@@ -64,7 +62,8 @@ def _read(source: str | os.PathLike[str] | bytes) -> bytes:
     if isinstance(source, bytes):
         return source
     try:
-        return Path(source).read_bytes()
+        with open(source, "rb") as file:  # noqa: PTH123
+            return file.read()
     except OSError as error:
         raise UsageError(f"cannot read {_name(source)}: {error.strerror or error}") from error
 
@@ -74,4 +73,6 @@ def _name(source: str | os.PathLike[str] | bytes) -> str:
 
 
 def _base64(data: bytes) -> str:
+    import base64
+
     return base64.b64encode(data).decode("ascii")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
+
+import msgspec
 
 from pilothouse.client.outcome import result_error
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
@@ -116,7 +117,7 @@ class QueryResult:
         if not self._structured_expected:
             return None
         try:
-            return json.loads(self.text)
+            return msgspec.json.decode(self.text)
         except ValueError:
             return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -79,5 +78,7 @@ class Redactor:
 
 def _forms(line: str) -> tuple[str, str]:
     # As it is, and as it stands inside a JSON string: errors are often printed as JSON.
+    import json  # not needed before something is said on standard error
+
     line = line.strip()
     return line, json.dumps(line)[1:-1]

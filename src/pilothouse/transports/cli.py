@@ -22,7 +22,6 @@ from pilothouse.transports.base import Ending, Health, HealthState, Transport
 from pilothouse.transports.child import Child
 from pilothouse.transports.discovery import find_cli, forget_cli, known_cli
 from pilothouse.transports.exits import KILL, Exit
-from pilothouse.transports.start_errors import files_error, start_error
 from pilothouse.transports.stderr import StderrLog
 
 if TYPE_CHECKING:
@@ -126,6 +125,8 @@ class CliTransport(Transport):
         try:
             return await to_thread.run_sync(self._files.write, invocation.files)
         except OSError as error:
+            from pilothouse.transports.start_errors import files_error
+
             raise files_error(error) from error
 
     async def _start_child(self, invocation: Invocation, arguments: list[str]) -> Child:
@@ -140,6 +141,8 @@ class CliTransport(Transport):
         try:
             return await self._spawn(argv, env=invocation.env, cwd=invocation.cwd)
         except (OSError, ValueError) as error:
+            from pilothouse.transports.start_errors import start_error
+
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *invocation.env.items()) for s in pair)
             typed = await to_thread.run_sync(start_error, error, executable, invocation.cwd, size)
         # Outside of `except`, and with no cause: what the system raised may hold arguments.

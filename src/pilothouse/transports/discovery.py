@@ -3,6 +3,8 @@
 Blocking, but cheap: call it off the event loop. Only `check_version` runs the executable.
 """
 
+# ruff: noqa: PTH100, PTH111, PTH113, PTH117, PTH118 - pathlib is slow to import, and raises where there is no home
+
 from __future__ import annotations
 
 import logging
@@ -11,10 +13,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError, PilothouseError
-from pilothouse.provision.cli import managed_cli_path
 
 CLI_VARIABLE = "PILOTHOUSE_CLI"
 OLDEST_VERSION = (2, 0, 0)
@@ -71,7 +71,7 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
 
 def known_cli(cli: str, env: Mapping[str, str]) -> str | None:
     """What `find_cli` would say, without a look at the disk: it may be gone by now. None: it has to look."""
-    return cli if Path(cli).is_absolute() else _found.get(_key(cli, env))
+    return cli if os.path.isabs(cli) else _found.get(_key(cli, env))
 
 
 def forget_cli(cli: str, env: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ def _variable(name: str, env: Mapping[str, str]) -> str:
 
 
 def _explicit(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    path = os.path.abspath(os.path.expanduser(cli))  # noqa: PTH100, PTH111 - pathlib raises without a home
+    path = os.path.abspath(os.path.expanduser(cli))
     tried.append(path)
     return path if os.path.lexists(path) else None  # whether it can be run is seen when it is run
 
@@ -108,6 +108,8 @@ def _from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | 
 
 
 def _managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+    from pilothouse.provision.cli import managed_cli_path  # a path that is given needs no search, so load it for one
+
     try:
         path = str(managed_cli_path())
     except PilothouseError as error:  # no build for this platform
@@ -119,12 +121,12 @@ def _managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
 def _on_path(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
     value = _variable("PATH", env)
     tried.append(f"PATH ({value or 'empty'})")
-    return _first([str(Path(p) / name) for p in value.split(os.pathsep) if p for name in _NAMES], [])
+    return _first([os.path.join(p, name) for p in value.split(os.pathsep) if p for name in _NAMES], [])
 
 
 def _usual_places(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    places = [os.path.expanduser(place) for place in USUAL_PLACES]  # noqa: PTH111 - pathlib raises without a home
-    return _first([str(Path(place) / name) for place in places for name in _NAMES], tried)
+    places = [os.path.expanduser(place) for place in USUAL_PLACES]
+    return _first([os.path.join(place, name) for place in places for name in _NAMES], tried)
 
 
 _Source = Callable[[str, Mapping[str, str], list[str]], str | None]
@@ -139,12 +141,12 @@ def _first(paths: list[str], tried: list[str]) -> str | None:
     for path in paths:
         tried.append(path)
         if _runnable(path):
-            return os.path.abspath(path)  # noqa: PTH100 - a link to the executable is kept as it is
+            return os.path.abspath(path)  # a link to the executable is kept as it is
     return None
 
 
 def _runnable(path: str) -> bool:
-    return os.access(path, os.X_OK) and Path(path).is_file()
+    return os.access(path, os.X_OK) and os.path.isfile(path)
 
 
 def _not_found(cli: str, tried: list[str]) -> CLINotFoundError:

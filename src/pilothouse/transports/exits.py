@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import anyio
+from msgspec import Struct
 
 KILL: int = getattr(signal, "SIGKILL", 9)
 """SIGKILL, also where the system does not name it."""
@@ -23,8 +23,7 @@ POLL_INTERVAL = 0.02
 """Seconds between looks at the status where no descriptor announces it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """Exit status of a process: a code, or the name of the signal; neither if somebody else collected it."""
 
     code: int | None = None
