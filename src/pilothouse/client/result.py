@@ -209,5 +209,5 @@ def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
     A background task that ends after the answer wakes the model, which gives a further result of its own.
     """
     results = [m for m in messages if isinstance(m, ResultMessage)]
-    answers = [m for m in results if m.origin is None or m.origin.kind != "task-notification"]
+    answers = [m for m in results if not m.is_woken]
     return (answers or results or [None])[-1]

@@ -7,7 +7,7 @@ never tear a cancel scope or leak the child.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from pilothouse.driver.link import Link, Pending
 from pilothouse.errors import PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, InitMessage, Message, ResultMessage
 from pilothouse.options import Invocation
-from pilothouse.protocol import StreamValidator, ValidationReport
+from pilothouse.protocol import StreamValidator
 from pilothouse.transports import Transport, warn_if_old
 
 LINGER_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
@@ -96,7 +96,6 @@ class Exchange:
         self._answered = anyio.Event()  # the last result that was asked for
         self._finished = anyio.Event()
         self.interrupted = False
-        self.server_info: Mapping[str, Any] = {}
         self.result: ResultMessage | None = None
         self.ended_plainly = False
         self.session_id: str | None = None
@@ -201,10 +200,9 @@ class Exchange:
 
     def _on_result(self, message: ResultMessage) -> None:
         self.ended_plainly = True
-        woken = message.origin is not None and message.origin.kind == "task-notification"
-        if not woken or self.result is None:
+        if not message.is_woken or self.result is None:
             self.result = message
-        if not woken:  # a background task that speaks answers none of our prompts
+        if not message.is_woken:  # a background task that speaks answers none of our prompts
             self._settle(message)
             self._end_turn()
 
@@ -338,7 +336,7 @@ class Exchange:
 
     async def _shake_hands(self, pending: Pending) -> None:
         try:
-            self.server_info = await self._link.answer_to(pending)
+            await self._link.answer_to(pending)
         except PilothouseError:
             if not self.ended_plainly:  # `--resume` of an unknown id answers with a result instead
                 raise
@@ -368,7 +366,3 @@ class Exchange:
         if busy or self.full:
             self._last_heard = anyio.current_time()
         return self._last_heard
-
-    def report(self) -> ValidationReport:
-        """What the stream validator found. (G19-G21)."""
-        return self._validator.finish()

@@ -310,3 +310,8 @@ class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
     first_request_cache_read_input_tokens: int | None = None
     warm_spare_claimed: bool | None = None
     time_origin_ms: Number | None = None
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a background task that ended woke the model, so that this answers no prompt of the host."""
+        return self.origin is not None and self.origin.kind == "task-notification"
