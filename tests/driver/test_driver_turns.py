@@ -237,3 +237,21 @@ async def test_an_interrupt_that_the_peer_refuses_or_ignores() -> None:
         await anext(aiter(query))
         with anyio.fail_after(4), pytest.raises(ph.ControlTimeout):
             await query.interrupt()
+
+
+class _AllAtOnce(MemoryTransport):
+    """A peer whose whole output is there before anybody reads, and never makes the reader wait."""
+
+    def __init__(self, output: bytes) -> None:
+        super().__init__(lambda _: anyio.sleep(0))
+        self._rest = [output, b""]
+
+    async def receive(self) -> bytes:
+        return self._rest.pop(0)
+
+
+@pytest.mark.requirement("E80", "G49")
+async def test_a_peer_that_said_everything_before_the_handshake_was_sent_is_heard() -> None:
+    said = frames.lines([frames.init(), frames.result("done")])
+    for _ in range(20):  # which of the tasks runs first is up to the loop
+        assert (await ph.query("go", transport=lambda: _AllAtOnce(said))).text == "done"

@@ -157,8 +157,8 @@ class Exchange:
             return
         try:
             await self._link.request("interrupt")
-        except PilothouseError:
-            self.interrupted = self._finished.is_set()
+        except PilothouseError as error:
+            self.interrupted = self._finished.is_set() or isinstance(error, SessionClosedError)
             if self.interrupted:
                 return  # it ended by itself in the meantime
             raise
@@ -271,8 +271,11 @@ class Exchange:
         await self._transport.start(self._invocation)
         try:
             self._last_heard = anyio.current_time()
+            # Registered before anybody reads: a short peer may have said everything before the first task runs.
+            hello = self._invocation.initialize
+            opening = (None, b"") if hello is None else self._link.begin("initialize", hello)
             async with anyio.create_task_group() as self._tasks:
-                self._beside(self._speak)  # first: the child waits for it
+                self._beside(partial(self._speak, *opening))  # first: the child waits for it
                 self._beside(self._transport.serve)
                 if self._limits.idle_timeout is not None:
                     self._beside(self._watch_silence)
@@ -306,10 +309,7 @@ class Exchange:
                 return  # it folded prompts into one turn, and is too old to name them
             raise missing_result_error(ending, self._link.connection, self._link.last_problem)
 
-    async def _speak(self) -> None:
-        pending, opening = None, b""
-        if self._invocation.initialize is not None:
-            pending, opening = self._link.begin("initialize", self._invocation.initialize)
+    async def _speak(self, pending: Pending | None, opening: bytes) -> None:
         try:
             if isinstance(self._prompts, Sequence):
                 # The CLI reads the handshake and the prompt in order; sending both at once saves a round trip.
@@ -319,7 +319,7 @@ class Exchange:
                 await self._speak_on(self._prompts, pending)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the reader finds out how the peer ended
-        if self._invocation.initialize is None:
+        if pending is None:
             await self._transport.end_input()
         self._leave_if_done()
         if pending is not None and isinstance(self._prompts, Sequence):
