@@ -1,4 +1,4 @@
-"""Rendering: the command line, the environment, and what never reaches either."""
+"""Rendering: the command line as a whole, the environment, and what never reaches either."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pilothouse.errors import OptionsError
-from pilothouse.options import TABLE, Options, render
+from pilothouse.options import AgentDefinition, Options, StdioServer, child_env, render
+from pilothouse.options.kinds import is_text
+from pilothouse.options.render import ARGUMENT_BYTES
 
 COMMON = ("--output-format", "stream-json", "--verbose")
 BIG = "x" * 1_000_000
@@ -33,38 +37,11 @@ def test_the_argv_form_ends_with_the_prompt_verbatim() -> None:
     assert render(Options(), {}, prompt="hi").initialize is None
     with pytest.raises(OptionsError, match="does not fit into one argument"):
         render(Options(), {}, prompt=BIG)
+    with pytest.raises(OptionsError, match="does not fit into one argument"):
+        render(Options(), {}, prompt="é" * (ARGUMENT_BYTES // 2 + 1))
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param({"model": "opus"}, ["--model=opus"], id="model"),
-        pytest.param({"system_prompt": "X"}, ["--system-prompt=X"], id="system_prompt"),
-        pytest.param({"append_system_prompt": "-X"}, ["--append-system-prompt=-X"], id="dash"),
-        pytest.param({"allowed_tools": ["View", "Bash(git:*)"]}, ["--allowedTools=View,Bash(git:*)"], id="allowed"),
-        pytest.param({"tools": []}, ["--tools="], id="no-tools"),
-        pytest.param({"tools": "default"}, ["--tools=default"], id="all-tools"),
-        pytest.param({"max_turns": 20}, ["--max-turns=20"], id="max_turns"),
-        pytest.param({"max_budget_usd": 2.0}, ["--max-budget-usd=2"], id="budget"),
-        pytest.param({"max_budget_usd": 0.001}, ["--max-budget-usd=0.001"], id="small-budget"),
-        pytest.param({"permission_mode": "acceptEdits"}, ["--permission-mode=acceptEdits"], id="mode"),
-        pytest.param({"resume": "-id"}, ["--resume=-id"], id="resume"),
-        pytest.param({"resume": "id", "fork_session": True}, ["--resume=id", "--fork-session"], id="fork"),
-        pytest.param({"strict_mcp_config": False}, [], id="false-switch"),
-        pytest.param({"setting_sources": []}, ["--setting-sources="], id="no-sources"),
-        pytest.param({"add_dirs": ["/a", "/b"]}, ["--add-dir=/a", "--add-dir=/b"], id="dirs"),
-        pytest.param({"persist_session": False}, ["--no-session-persistence"], id="persist"),
-        pytest.param({"extra_args": {"debug": None, "name": "x y"}}, ["--debug", "--name=x y"], id="extra"),
-        pytest.param({"json_schema": {"type": "object"}}, ['--json-schema={"type":"object"}'], id="schema"),
-        pytest.param({"settings": "/etc/s.json"}, ["--settings=/etc/s.json"], id="settings-path"),
-    ],
-)
-@pytest.mark.requirement("E4", "E5", "E6", "E7", "E9", "E11", "E12", "E77", "L7", "L11", "L15")
-def test_flags(settings: dict[str, Any], expected: list[str]) -> None:
-    assert argv(**settings)[len(argv()) :] == expected
-
-
-@pytest.mark.requirement("E8", "E10")
+@pytest.mark.requirement("E8", "E10", "L13")
 def test_cwd_and_timeout_are_not_flags() -> None:
     invocation = render(Options(cwd="/tmp", timeout=5), {})
     assert list(invocation.argv) == argv()
@@ -72,13 +49,33 @@ def test_cwd_and_timeout_are_not_flags() -> None:
     assert render(Options(cwd="~/project"), {}).cwd == str(Path.home() / "project")
 
 
-@pytest.mark.parametrize("name", ["system_prompt", "append_system_prompt"])
+VALUES = st.text(max_size=40).filter(is_text)
+
+
+@given(st.fixed_dictionaries({
+    "model": VALUES.filter(str.strip), "resume": VALUES.filter(str.strip), "system_prompt": VALUES,
+    "append_subagent_system_prompt": VALUES, "title": VALUES.filter(str.strip),
+    "allowed_tools": st.lists(VALUES), "add_dirs": st.lists(VALUES.filter(bool)),
+    "extra_args": st.dictionaries(st.sampled_from(["brief", "chrome"]), VALUES),
+}))  # fmt: skip
+def test_no_value_can_become_a_flag(settings: Any) -> None:
+    added = render(Options(**settings), {}).argv[len(argv()) :]
+    known = {
+        "--model", "--resume", "--system-prompt", "--append-subagent-system-prompt", "--name", "--allowedTools",
+        "--add-dir", "--brief", "--chrome",
+    }  # fmt: skip
+    assert {argument.partition("=")[0] for argument in added} <= known
+    assert all("=" in argument for argument in added)
+
+
+@pytest.mark.parametrize("name", ["system_prompt", "append_system_prompt", "append_subagent_system_prompt"])
 def test_large_texts_travel_in_private_files(name: str) -> None:
     settings: Any = {name: BIG}
     invocation = render(Options(**settings), {})
     assert list(invocation.argv) == argv()
     (file,) = invocation.files
     assert (file.flag, file.content) == (f"{name.replace('_', '-')}-file", BIG.encode())
+    assert render(Options(**settings), {}, prompt="hi").files == invocation.files
 
 
 def test_what_may_hold_secrets_travels_in_private_files() -> None:
@@ -90,16 +87,53 @@ def test_what_may_hold_secrets_travels_in_private_files() -> None:
     assert contents == {"mcp-config": {"mcpServers": servers}, "settings": {"apiKeyHelper": "hush"}}
     inline = render(Options(settings='{"apiKeyHelper": "hush"}'), {})
     assert "hush" not in " ".join(inline.argv)
+    server = StdioServer(command="x", env={"PASSWORD": "hush"})
+    agents = {"r": AgentDefinition(description="d", prompt="p", mcp_servers=[{"db": server}])}
+    for prompt in (None, "hi"):
+        invocation = render(Options(agents=agents), {}, prompt=prompt)
+        assert "hush" not in " ".join(invocation.argv)
+        assert "hush" in str(invocation.initialize) + str([file.content for file in invocation.files])
 
 
-def test_a_large_schema_travels_in_the_handshake() -> None:
-    schema = {"type": "object", "description": BIG}
-    invocation = render(Options(json_schema=schema), {})
-    assert invocation.initialize == {"jsonSchema": schema}
-    with pytest.raises(OptionsError, match="prompt_via='stdin'"):
-        render(Options(json_schema=schema), {}, prompt="hi")
-    with pytest.raises(OptionsError, match="'json_schema' cannot be written as JSON"):
-        render(Options(json_schema={"a": object()}), {})
+@pytest.mark.parametrize(
+    ("name", "value", "key", "wire"),
+    [
+        ("json_schema", {"type": "object", "description": BIG}, "jsonSchema", {"type": "object", "description": BIG}),
+        ("managed_settings", {"a": BIG}, "managedSettings", {"a": BIG}),
+        ("plan_mode_instructions", BIG, "planModeInstructions", BIG),
+        ("tool_aliases", {"Bash": "b"}, "toolAliases", {"Bash": "b"}),
+        ("system_prompt", ["a", "b"], "systemPrompt", ["a", "b"]),
+    ],
+)
+def test_the_handshake_carries_what_no_flag_can(name: str, value: Any, key: str, wire: Any) -> None:
+    options = Options(**{name: value})
+    invocation = render(options, {})
+    assert invocation.initialize == {key: wire}
+    assert sum(map(len, invocation.argv)) < 1000
+    with pytest.raises(OptionsError, match=f"option '{name}': .*prompt_via='stdin'"):
+        render(options, {}, prompt="hi")
+
+
+def test_large_managed_settings_switch_on_that_the_cli_looks_for_them() -> None:
+    assert argv(managed_settings={"a": BIG})[-2:] == ["--managed-settings-in-initialize", "--await-initialize"]
+
+
+def test_no_argument_is_longer_than_one_may_be() -> None:
+    tools = [f"Bash(tool-{number}:*)" for number in range(20_000)]
+    spread = [arg for arg in argv(allowed_tools=tools) if arg.startswith("--allowedTools=")]
+    assert 1 < len(spread) < 10
+    assert max(map(len, spread)) <= ARGUMENT_BYTES
+    assert ",".join(arg.partition("=")[2] for arg in spread) == ",".join(tools)
+    settings: list[dict[str, Any]] = [
+        {"model": BIG}, {"allowed_tools": [BIG]}, {"extra_args": {"x": BIG}}, {"add_dirs": [BIG]},
+        {"title": "é" * 70_000},
+    ]  # fmt: skip
+    for one in settings:
+        (name,) = one
+        with pytest.raises(OptionsError, match="do not fit into one argument") as caught:
+            argv(**one)
+        assert caught.value.option == name
+        assert len(str(caught.value)) < 200
 
 
 @pytest.mark.requirement("L16", "L26", "E2", "E65", "E66", "E76")
@@ -118,8 +152,24 @@ def test_environment_of_the_child() -> None:
     assert render(Options(inherit_env=False), environ).env == {"CLAUDE_CODE_ENTRYPOINT": "sdk-pilothouse"}
 
 
-def test_no_option_is_forgotten_by_the_renderer() -> None:
-    for option in TABLE.values():
-        assert type(option.target).__name__ in {
-            "Config", "EnvVar", "Flag", "Json", "Repeated", "Sdk", "Switch", "Text",
-        }  # fmt: skip
+@pytest.mark.requirement("L16", "L26")
+def test_an_option_beats_what_is_inherited_and_env_beats_both() -> None:
+    environ = {
+        "ANTHROPIC_API_KEY": "old",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_USE_BEDROCK": "1",
+        "CLAUDE_CODE_USE_VERTEX": "1",
+    }
+    same = {"CLAUDE_CODE_ENTRYPOINT": "sdk-pilothouse"}
+    assert child_env(Options(), environ) == {**environ, **same}
+    options = Options(api_key="new", provider="vertex", nonessential_traffic=True)
+    assert child_env(options, environ) == {"ANTHROPIC_API_KEY": "new", "CLAUDE_CODE_USE_VERTEX": "1", **same}
+    options = Options(provider="anthropic", env={"ANTHROPIC_API_KEY": None, "CLAUDE_CODE_ENTRYPOINT": "mine"})
+    assert child_env(options, environ) == {
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_ENTRYPOINT": "mine",
+    }
+
+
+def test_options_are_rendered_in_the_order_of_the_table() -> None:
+    assert argv(max_turns=1, model="opus") == argv(model="opus", max_turns=1)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.testing import RecordedRequest, ScriptedModel, ToolUse
+from pilothouse.messages import SessionTitleChangedMessage
+from pilothouse.options import AgentDefinition, EnabledThinking, Plugin, Sandbox, SystemPromptPreset
+from pilothouse.testing import HttpError, RecordedRequest, ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -201,3 +203,155 @@ async def test_what_it_says_on_standard_error(claude: Any, scripted_model: Scrip
     result = await claude.ask(model="no-such-model", stderr=lines.append)
     assert result.text == "done"
     assert any("no-such-model" in line for line in lines)
+
+
+def init(result: Any) -> Any:
+    return next(message for message in result.messages if isinstance(message, ph.InitMessage))
+
+
+@pytest.mark.requirement("S27", "S28")
+async def test_thinking_and_token_limits(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    model = "claude-sonnet-4-5"
+
+    async def thinking(**settings: Any) -> Any:
+        await claude.ask(model=model, **settings)
+        return scripted_model.requests[-1].body["thinking"]
+
+    assert (await thinking(max_thinking_tokens=2000))["budget_tokens"] == 2000
+    wins = await thinking(max_thinking_tokens=2000, thinking=EnabledThinking(budget_tokens=3000, display="summarized"))
+    assert (wins["budget_tokens"], wins["display"]) == (3000, "summarized")
+    assert (await thinking(thinking="disabled", max_thinking_tokens=2000)) == {"type": "disabled"}
+    assert (await thinking(max_thinking_tokens=0)) == {"type": "disabled"}
+    assert (await thinking(thinking="enabled"))["type"] == "enabled"
+
+    await claude.ask(model=model, max_output_tokens=1234, task_budget=50_000, client_app="my-app/1.0")
+    request = scripted_model.requests[-1]
+    assert request.body["max_tokens"] == 1234
+    assert request.body["output_config"]["task_budget"]["total"] == 50_000
+    assert "client-app/my-app/1.0" in request.headers["user-agent"]
+
+
+@pytest.mark.requirement("E4", "L12")
+async def test_the_forms_of_the_system_prompt(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    (claude.cwd / "prompt.md").write_text("FROM-A-FILE")
+    for prompt, marker in (
+        ({"type": "file", "path": "prompt.md"}, "FROM-A-FILE"),
+        (["FIRST", "SECOND"], "FIRST\n\nSECOND"),
+        ({"type": "custom", "prompt": "CUSTOM", "snapshot": False}, "CUSTOM"),
+    ):
+        await claude.ask(system_prompt=prompt)
+        assert marker in scripted_model.requests[-1].system_text
+        assert len(json.dumps(scripted_model.requests[-1].body["system"])) < 2000
+    await claude.ask(system_prompt=SystemPromptPreset(append="APPENDED", exclude_dynamic_sections=True))
+    request = scripted_model.requests[-1]
+    assert "APPENDED" in request.system_text
+    assert str(claude.cwd) not in request.system_text.split("APPENDED")[0]
+    for size in (1, 20_000):
+        await claude.ask(plan_mode_instructions="PLAN-LIKE-THIS" * size, permission_mode="plan")
+        assert "PLAN-LIKE-THIS" in sent(scripted_model.requests[-1])
+
+
+async def test_agents_in_both_forms_and_as_the_leader(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    agent = AgentDefinition(description="REVIEWS-CODE", prompt="AGENT-PROMPT", tools=["Read"])
+    for via in ("stdin", "argv"):
+        result = await claude.ask(agents={"reviewer": agent}, prompt_via=via)
+        assert "reviewer" in init(result).agents
+        assert "REVIEWS-CODE" in sent(scripted_model.requests[-1])
+    await claude.ask(agents={"reviewer": agent}, agent="reviewer")
+    assert "AGENT-PROMPT" in scripted_model.requests[-1].system_text
+    assert "Bash" not in scripted_model.requests[-1].tools
+
+
+async def test_plugins_and_skills(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    plugin = claude.cwd / "plugins" / "greeter"
+    (plugin / ".claude-plugin").mkdir(parents=True)
+    (plugin / ".claude-plugin" / "plugin.json").write_text(json.dumps({"name": "greeter", "version": "1.0.0"}))
+    for name in ("hello", "goodbye"):
+        (plugin / "skills" / name).mkdir(parents=True)
+        text = f"---\nname: {name}\ndescription: SKILL-{name}\n---\nSay {name}.\n"
+        (plugin / "skills" / name / "SKILL.md").write_text(text)
+    for form in (plugin, Plugin(path="plugins/greeter", skip_mcp_discovery=True)):
+        result = await claude.ask(plugins=[form], skills=["greeter:hello"])
+        assert "greeter" in [found.name for found in init(result).plugins]
+        assert "SKILL-hello" in sent(scripted_model.requests[-1])
+        assert "SKILL-goodbye" not in sent(scripted_model.requests[-1])
+    without = await claude.ask(plugins=[plugin], disable_slash_commands=True)
+    assert init(without).skills == []
+
+
+@pytest.mark.requirement("E9", "R36")
+async def test_what_restricts(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    deny = {"permissions": {"deny": ["Bash"]}}
+    for settings in (
+        {"restricted": True},
+        {"managed_settings": deny},
+        {"managed_settings": {**deny, "x": "y" * 20_000}},
+    ):
+        await claude.ask(**settings)
+        assert "Bash" not in scripted_model.requests[-1].tools
+    for reply in (ToolUse("Bash", {"command": "touch denied"}), "done"):
+        scripted_model.reply(reply)
+    result = await claude.ask(permission_prompts="none")
+    assert len(result.permission_denials) == 1
+    assert not (claude.cwd / "denied").exists()
+    result = await claude.ask(permission_mode="bypassPermissions")
+    assert init(result).permission_mode == "bypassPermissions"
+
+
+@pytest.mark.requirement("R36")
+async def test_the_sandbox_reaches_the_cli_beside_other_settings(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    # A sandbox that this PATH has no program for, and that must be there.
+    sandbox = Sandbox(enabled=True, fail_if_unavailable=True, bwrap_path="/no/such/bwrap")
+    lines: list[str] = []
+    result = await claude.ask(sandbox=sandbox, settings={"model": "haiku"}, stderr=lines.append)
+    assert not result.is_success
+    assert "sandbox" in f"{result.error} {lines}".lower()
+    weak = await claude.ask(sandbox={"enabled": True, "fail_if_unavailable": False}, settings='{"model": "haiku"}')
+    assert weak.text == "done"
+    assert "haiku" in scripted_model.requests[-1].model
+
+
+async def test_the_account_the_place_and_the_traces(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "done"
+    without = {"ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "CLAUDE_CONFIG_DIR"}
+    config, log = claude.home / "other-config", claude.home / "debug.log"
+    environ = {name: value for name, value in claude.model.env().items() if name not in without}
+    query = ph.query(
+        "go", cli=claude.path, cwd=claude.cwd, inherit_env=False, env=environ, auth_token="a-token-of-no-worth",
+        base_url=scripted_model.url, config_dir=config, title="My title", debug_file=log, replay_user_messages=True,
+        api_max_retries=0, provider="anthropic", nonessential_traffic=False,
+    )  # fmt: skip
+    claude.queries.append(query)
+    result = await query
+    assert result.text == "done"
+    assert "authorization" in scripted_model.requests[0].headers
+    assert list((config / "projects").glob("*/*.jsonl"))
+    assert log.stat().st_size
+    assert [m.title for m in result.messages if isinstance(m, SessionTitleChangedMessage)] == ["My title"]
+    assert any(isinstance(m, ph.UserMessage) and m.is_replay for m in result.messages)
+
+    scripted_model.default = HttpError(529)
+    failed = await claude.ask(api_max_retries=0)
+    assert not failed.is_success
+    bedrock = await claude.ask(provider="bedrock")
+    assert "AWS" in bedrock.text
+    assert len(scripted_model.requests) == 2
+
+
+async def test_everything_the_handshake_can_carry_at_once(claude: Any, scripted_model: ScriptedModel) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": "x" * 20_000}}, "required": ["a"]}
+    scripted_model.reply(ToolUse("StructuredOutput", {"a": "b"}))
+    result = await claude.ask(
+        json_schema=schema, system_prompt=["X"], plan_mode_instructions="P" * 20_000, skills=[],
+        forward_subagent_text=True, prompt_suggestions=True,
+        agents={"r": {"description": "d", "prompt": "p"}}, tool_aliases={"Grep": "mcp__x__grep"},
+        agent_progress_summaries=True, per_task_stop_affordance=True, managed_settings={"x": "y" * 20_000},
+    )  # fmt: skip
+    assert result.structured == {"a": "b"}
+    assert "r" in init(result).agents

@@ -1,10 +1,69 @@
 """Settings: the one table, validation, and rendering to an `Invocation`. Knows no I/O."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
+from pilothouse.options.option import Option as Option
 from pilothouse.options.options import Options as Options
 from pilothouse.options.render import child_env as child_env
 from pilothouse.options.render import render as render
 from pilothouse.options.settings import Settings as Settings
+from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
-from pilothouse.options.table import Option as Option
+
+if TYPE_CHECKING:
+    from pilothouse.options.builder import OptionsBuilder as OptionsBuilder
+    from pilothouse.options.nested import AdaptiveThinking as AdaptiveThinking
+    from pilothouse.options.nested import AgentDefinition as AgentDefinition
+    from pilothouse.options.nested import CustomSystemPrompt as CustomSystemPrompt
+    from pilothouse.options.nested import DisabledThinking as DisabledThinking
+    from pilothouse.options.nested import EnabledThinking as EnabledThinking
+    from pilothouse.options.nested import HttpServer as HttpServer
+    from pilothouse.options.nested import Plugin as Plugin
+    from pilothouse.options.nested import QuestionConfig as QuestionConfig
+    from pilothouse.options.nested import Sandbox as Sandbox
+    from pilothouse.options.nested import SandboxFilesystem as SandboxFilesystem
+    from pilothouse.options.nested import SandboxNetwork as SandboxNetwork
+    from pilothouse.options.nested import SseServer as SseServer
+    from pilothouse.options.nested import StdioServer as StdioServer
+    from pilothouse.options.nested import SystemPromptFile as SystemPromptFile
+    from pilothouse.options.nested import SystemPromptPreset as SystemPromptPreset
+    from pilothouse.options.nested import ToolConfig as ToolConfig
+    from pilothouse.options.nested import ToolPolicy as ToolPolicy
+
+NESTED = (
+    "AdaptiveThinking",
+    "AgentDefinition",
+    "CustomSystemPrompt",
+    "DisabledThinking",
+    "EnabledThinking",
+    "HttpServer",
+    "Plugin",
+    "QuestionConfig",
+    "Sandbox",
+    "SandboxFilesystem",
+    "SandboxNetwork",
+    "SseServer",
+    "StdioServer",
+    "SystemPromptFile",
+    "SystemPromptPreset",
+    "ToolConfig",
+    "ToolPolicy",
+)
+"""The typed nested values, by name."""
+
+_ON_DEMAND = {"OptionsBuilder": "builder", **dict.fromkeys(NESTED, "nested")}
+
+
+def __getattr__(name: str) -> Any:
+    module = _ON_DEMAND.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # these are slow to make, and few queries need them
+
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

@@ -35,6 +35,7 @@ class Invocation(Struct, frozen=True):
         files: values that travel in private files.
         tail: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
         on_stderr: called with every line of standard error, keys removed.
+        user: user of this system to run the child as; None: that of this process.
     """
 
     cli: str
@@ -45,6 +46,7 @@ class Invocation(Struct, frozen=True):
     files: tuple[PrivateFile, ...] = ()
     tail: tuple[str, ...] = ()
     on_stderr: Callable[[str], object] | None = None
+    user: str | int | None = None
 
     def __repr__(self) -> str:
         return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

@@ -5,18 +5,27 @@ Owns validation and the merging of layers. Knows the table; knows nothing of ren
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
-from pilothouse.errors import OptionsError
-from pilothouse.options.settings import Effort, PermissionMode, Settings, SettingSource
-from pilothouse.options.table import TABLE, Option
+from pilothouse.options.checking import check_combination, check_conflicts, checked
+from pilothouse.options.copies import copied
+from pilothouse.options.settings import Settings
+from pilothouse.options.table import TABLE
 
-# Pairs that cannot both be set; the text says what to do instead.
-_EXCLUSIVE = (("resume", "continue_conversation", "pass the id of the session, or ask for the latest one, not both"),)
-_NEEDS = (("fork_session", ("resume", "continue_conversation"), "a fork needs a session to fork from"),)
-_SHOWN_CHARS = 80  # of a value that is echoed in an error
+if TYPE_CHECKING:
+    from pilothouse.options.builder import OptionsBuilder
+    from pilothouse.options.explain import Explanation
+    from pilothouse.options.nested import Plugin, ToolConfig
+    from pilothouse.options.settings import (
+        Effort,
+        PermissionMode,
+        Provider,
+        SettingSource,
+        SystemPrompt,
+        Thinking,
+    )
 
 
 class Options:
@@ -31,63 +40,114 @@ class Options:
             (E24, E45)
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_origins", "_values")
 
     if TYPE_CHECKING:
         model: str | None
-        fallback_model: str | None
+        fallback_model: str | list[str] | None
         effort: Effort | None
+        thinking: Thinking | None
         max_thinking_tokens: int | None
+        max_output_tokens: int | None
+        task_budget: int | None
         betas: list[str] | None
-        system_prompt: str | None
+        system_prompt: SystemPrompt | None
         append_system_prompt: str | None
+        append_subagent_system_prompt: str | None
+        plan_mode_instructions: str | None
         verbatim_prompts: bool
         prompt_via: str
         tools: list[str] | str | None
         allowed_tools: list[str] | None
         disallowed_tools: list[str] | None
+        tool_aliases: dict[str, str] | None
+        tool_config: ToolConfig | None
+        skills: list[str] | str | None
+        disable_slash_commands: bool
+        agent: str | None
+        agents: dict[str, Any] | None
+        mcp_servers: dict[str, Any] | str | None
+        custom_tools: list[Any] | None
+        strict_mcp_config: bool
         permission_mode: PermissionMode | None
+        allow_dangerously_skip_permissions: bool
+        permission_prompt_tool_name: str | None
+        permission_prompts: str | None
+        can_use_tool: Callable[..., Any] | None
+        confirm: Callable[..., Any] | None
+        on_question: Callable[..., Any] | None
+        on_plan: Callable[..., Any] | None
+        hooks: dict[str, Any] | None
+        on_elicitation: Callable[..., Any] | None
+        on_user_dialog: Callable[..., Any] | None
+        supported_dialog_kinds: list[str] | None
+        restricted: bool
+        sandbox: Any
         max_turns: int | None
         max_budget_usd: float | None
         timeout: float | None
         idle_timeout: float | None
         control_timeout: float
         max_line_bytes: int
-        cwd: str | None
-        add_dirs: list[str] | None
-        cli: str
-        api_key: str | None
-        env: Mapping[str, str | None] | None
-        inherit_env: bool
-        transport: Any
-        stderr: Any
-        settings: Mapping[str, Any] | str | None
-        setting_sources: list[SettingSource] | None
-        mcp_servers: Mapping[str, Any] | str | None
-        strict_mcp_config: bool
-        agents: Mapping[str, Any] | None
-        bare: bool
-        extra_args: Mapping[str, str | None] | None
+        api_max_retries: int | None
+        json_schema: dict[str, Any] | None
+        output_repairs: int
+        partial_messages: bool
+        include_hook_events: bool
+        replay_user_messages: bool
+        forward_subagent_text: bool
+        prompt_suggestions: bool
+        agent_progress_summaries: bool
+        per_task_stop_affordance: bool
         resume: str | None
         continue_conversation: bool
         fork_session: bool
         session_id: str | None
+        resume_session_at: str | None
+        resume_drops_turn: str | None
+        title: str | None
         persist_session: bool
-        json_schema: Mapping[str, Any] | None
-        partial_messages: bool
-        include_hook_events: bool
+        restart: str
+        enable_file_checkpointing: bool
+        api_key: str | None
+        auth_token: str | None
+        oauth_token: str | None
+        base_url: str | None
+        provider: Provider | None
+        cwd: str | None
+        add_dirs: list[str] | None
+        project_config_root: str | None
+        cli: str
+        user: str | int | None
+        env: dict[str, str | None] | None
+        inherit_env: bool
+        config_dir: str | None
+        nonessential_traffic: bool
+        client_app: str | None
+        transport: Any
+        settings: dict[str, Any] | str | None
+        managed_settings: dict[str, Any] | None
+        setting_sources: list[SettingSource] | None
+        plugins: list[Plugin] | None
+        bare: bool
+        safe_mode: bool
+        extra_args: dict[str, str | None] | None
+        stderr: Any
+        debug: bool | str
+        debug_file: str | None
 
     def __init__(self, **settings: Unpack[Settings]) -> None:
-        values = {name: _checked(name, value) for name, value in settings.items()}
-        _check_combination(values)
+        values = {name: checked(name, value) for name, value in settings.items()}
+        check_combination(values, {})
         object.__setattr__(self, "_values", MappingProxyType(values))
+        object.__setattr__(self, "_origins", MappingProxyType[str, str]({}))
 
     def __getattr__(self, name: str) -> Any:
         option = TABLE.get(name)
         if option is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         value = self._values.get(name)
-        return cast("Any", option.default if value is None else value)
+        return option.default if value is None else copied(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
@@ -101,66 +161,106 @@ class Options:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (dict(self._values),)
+        return _made, (dict(self._values), dict(self._origins))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={'[secret]' if TABLE[name].secret else repr(value)}" for name, value in self._values.items())
+        shown = (f"{name}={TABLE[name].show(value)}" for name, value in self._values.items())
         return f"Options({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
         """The options that were set, by name, as a new dictionary."""
-        return dict(self._values)
+        return {name: copied(value) for name, value in self._values.items()}
 
     def with_(self, **changes: Unpack[Settings]) -> Options:
         """A copy with `changes`; this object stays as it is. (R35, L21)"""
-        return _restore({**self._values, **changes})
+        return self.merge(Options.layer(**changes)) if changes else self
+
+    @staticmethod
+    def layer(**settings: Unpack[Settings]) -> Options:
+        """Settings that are to be merged onto others: as `Options`, but one may need what a layer beneath it has.
+
+        Raises:
+            OptionsError: unknown name, wrong type, or values that exclude each other.
+        """
+        values = {name: checked(name, value) for name, value in settings.items()}
+        check_conflicts(values, {})
+        return _bare(values, {})
+
+    @staticmethod
+    def stack(*layers: Options, whole: bool = True) -> Options:
+        """All layers as one, the lowest first; each wins field by field over those before it. (L17 to L20)
+
+        Args:
+            *layers: what `Options` and `layer` made.
+            whole: False if more is to come beneath or above.
+
+        Raises:
+            OptionsError: values that exclude each other; if `whole`, also one that lacks what it needs.
+        """
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for upper, labels in [(layer._values, layer._origins) for layer in layers]:  # noqa: SLF001 - of its own class
+            for name in upper:
+                origins.pop(name, None)
+            values.update(upper)
+            origins.update(labels)
+        (check_combination if whole else check_conflicts)(values, origins)
+        return _bare(values, origins)
+
+    @staticmethod
+    def make() -> OptionsBuilder:
+        """A new builder: `Options.make().model("opus").max_turns(5).build()`. (L6)"""
+        from pilothouse.options.builder import OptionsBuilder  # an other way to write the same
+
+        return OptionsBuilder()
+
+    def to_cli_args(self) -> list[str]:
+        """Arguments of the CLI for the options that were set; nothing else. (L7 to L15, E4 to E12, E48)
+
+        What travels in a private file stands as `--flag=<private file>`; what travels in the handshake or in the
+        environment does not stand here.
+
+        Raises:
+            OptionsError: a value is too long to be an argument.
+        """
+        from pilothouse.options.render import cli_args  # it imports this module
+
+        return cli_args(self)
+
+    def to_env(self) -> dict[str, str]:
+        """Environment variables of the child that the options set, `env` included; keys are not masked. (L16)"""
+        from pilothouse.options.render import env_of  # it imports this module
+
+        return env_of(self)
 
     def merge(self, other: Options | None) -> Options:
         """A copy in which every option that `other` sets wins, field by field. (L17, L20)"""
-        return self if other is None else _restore({**self._values, **other.as_dict()})
+        return self if other is None else Options.stack(self, other)
+
+    def labelled(self, origin: str) -> Options:
+        """A copy in which `explain` says `origin` for every option that has no origin yet."""
+        if len(self._origins) == len(self._values):
+            return self
+        return _bare(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
+
+    def explain(self) -> Explanation:
+        """Where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default. (L62)
+
+        Printing it shows what was set, one option a line; secrets are masked.
+        """
+        from pilothouse.options.explain import explained  # nobody explains on the way to an answer
+
+        return explained(self._values, self._origins)
 
 
-def _restore(values: Mapping[str, Any]) -> Options:
-    return Options(**cast("Settings", values))
+def _made(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
+    """Options of values that are valid one by one."""
+    check_combination(values, origins)
+    return _bare(values, origins)
 
 
-def _checked(name: str, value: Any) -> Any:
-    option = TABLE.get(name)
-    if option is None:
-        import difflib  # only on the way to an error
-
-        close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else "; `pilothouse.options.TABLE` lists them"
-        raise OptionsError(f"unknown option {name!r}{hint}", option=name)
-    if value is None:
-        return None
-    if not _accepts(option, value):
-        raise OptionsError(
-            f"option {name!r}: expected {option.kind.expected}, got {_shown(option, value)}", option=name
-        )
-    return option.kind.clean(value)
-
-
-def _accepts(option: Option, value: Any) -> bool:
-    try:
-        return bool(option.kind.accepts(value))
-    except Exception:  # noqa: BLE001 - a value with odd magic methods is a wrong value, not a crash
-        return False
-
-
-def _shown(option: Option, value: Any) -> str:
-    kind = type(value).__name__
-    if option.secret:
-        return f"a value of type {kind}"
-    text = ascii(value)
-    return f"{text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '…'} ({kind})"
-
-
-def _check_combination(values: Mapping[str, Any]) -> None:
-    for first, second, advice in _EXCLUSIVE:
-        if values.get(first) and values.get(second):
-            raise OptionsError(f"options {first!r} and {second!r} exclude each other: {advice}", option=first)
-    for name, any_of, advice in _NEEDS:
-        if values.get(name) and not any(values.get(other) for other in any_of):
-            needed = " or ".join(repr(other) for other in any_of)
-            raise OptionsError(f"option {name!r} needs {needed}: {advice}", option=name)
+def _bare(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
+    made = object.__new__(Options)
+    object.__setattr__(made, "_values", MappingProxyType(dict(values)))
+    object.__setattr__(made, "_origins", MappingProxyType(dict(origins)))
+    return made

@@ -15,12 +15,16 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
 from pilothouse.transports.exits import KILL, Exit, ExitWatch, end_group_blocking, signal_group
 from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe
 from pilothouse.transports.watchdog import watchdog
+
+if TYPE_CHECKING:
+    from pilothouse.transports.accounts import Account
 
 STDOUT_PIPE_SIZE = 256 * 1024
 """Bytes. One read empties it; twice the throughput of the usual 64 KiB, and larger ones gain nothing."""
@@ -241,22 +245,25 @@ def bury(pid: int, watch: ExitWatch) -> None:
     signal_group(pid, KILL)
 
 
-async def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None) -> PosixChild:
+async def spawn(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, account: Account | None = None
+) -> PosixChild:
     """Start a child in its own session. No shell. Has no checkpoint; blocks for fork and exec, about a millisecond.
 
     Args:
         argv: the executable and its arguments, passed on as they are.
         env: its complete environment.
         cwd: its working directory; None: that of this process.
+        account: the user to run it as; None: that of this process.
 
     Raises:
         OSError: as `subprocess.Popen`; nothing is left behind.
         ValueError: a NUL in an argument or variable.
     """
-    return _spawn_now(list(argv), dict(env), cwd)
+    return _spawn_now(list(argv), dict(env), cwd, account)
 
 
-def _spawn_now(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
+def _spawn_now(argv: list[str], env: dict[str, str], cwd: str | None, account: Account | None) -> PosixChild:
     with contextlib.ExitStack() as undo:
         child_in, stdin = _pipe(undo)
         stdout, child_out = _pipe(undo)
@@ -271,6 +278,9 @@ def _spawn_now(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixCh
             env=env,
             cwd=cwd,
             start_new_session=True,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else account.groups,
         )
         process.returncode = 0  # its exit is ours: `Popen` must neither wait for it nor warn
         undo.pop_all()

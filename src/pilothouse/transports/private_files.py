@@ -20,8 +20,13 @@ class PrivateFiles:
         self._directory: str | None = None
         self._owner = os.getpid()
 
-    def write(self, files: Sequence[PrivateFile]) -> list[str]:
-        """Write `files`; returns the arguments that name them, one `--flag=path` each."""
+    def write(self, files: Sequence[PrivateFile], owner: tuple[int, int] | None = None) -> list[str]:
+        """Write `files`; returns the arguments that name them, one `--flag=path` each.
+
+        Args:
+            files: what to write.
+            owner: user and group who may read them instead of this process's own.
+        """
         self._directory = tempfile.mkdtemp(prefix="pilothouse-")
         watchdog.guard_directory(self._directory)
         arguments: list[str] = []
@@ -30,7 +35,11 @@ class PrivateFiles:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(fd, "wb") as stream:
                 stream.write(file.content)
+                if owner is not None:
+                    os.fchown(fd, *owner)
             arguments.append(f"--{file.flag}={path}")
+        if owner is not None:
+            os.chown(self._directory, *owner)
         return arguments
 
     def remove(self) -> None:

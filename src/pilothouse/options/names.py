@@ -1,0 +1,128 @@
+"""Names that are no options here: what they are called, when they come, or what to use instead. Pure data.
+
+Owns the error for an unknown name. Loaded only on the way to one.
+"""
+
+from __future__ import annotations
+
+from pilothouse.errors import OptionsError
+from pilothouse.options.table import TABLE
+
+RENAMED: dict[str, str] = {
+    # the other Python SDK
+    "cli_path": "cli",
+    "include_partial_messages": "partial_messages",
+    "max_buffer_size": "max_line_bytes",
+    "output_format": "json_schema",
+    # the TypeScript SDK, where its name is more than ours in camelCase
+    "additionalDirectories": "add_dirs",
+    "continue": "continue_conversation",
+    "includePartialMessages": "partial_messages",
+    "outputFormat": "json_schema",
+    "pathToClaudeCodeExecutable": "cli",
+    # flags of the CLI
+    "add_dir": "add_dirs",
+    "allow_tools": "allowed_tools",
+    "continue_": "continue_conversation",
+    "mcp_config": "mcp_servers",
+    "name": "title",
+    "no_session_persistence": "persist_session",
+    "permission_prompt_tool": "permission_prompt_tool_name",
+    "plugin_dir": "plugins",
+    # other libraries, and what comes to mind
+    "agent_definitions": "agents",
+    "anthropic_api_key": "api_key",
+    "append_prompt": "append_system_prompt",
+    "auto_approve": "allowed_tools",
+    "budget": "max_budget_usd",
+    "claude_path": "cli",
+    "cli_timeout": "timeout",
+    "continue_latest": "continue_conversation",
+    "cost_limit": "max_budget_usd",
+    "denied_tools": "disallowed_tools",
+    "directory": "cwd",
+    "environment": "env",
+    "executable_path": "cli",
+    "file_checkpointing": "enable_file_checkpointing",
+    "fork": "fork_session",
+    "instructions": "append_system_prompt",
+    "max_budget": "max_budget_usd",
+    "max_cost": "max_budget_usd",
+    "max_retries": "api_max_retries",
+    "max_thinking": "max_thinking_tokens",
+    "max_tokens": "max_output_tokens",
+    "mode": "permission_mode",
+    "model_name": "model",
+    "on_stderr": "stderr",
+    "output_schema": "json_schema",
+    "path": "cli",
+    "permission": "permission_mode",
+    "process_timeout": "timeout",
+    "response_format": "json_schema",
+    "resume_session": "resume",
+    "resume_session_id": "resume",
+    "schema": "json_schema",
+    "stream": "partial_messages",
+    "system": "system_prompt",
+    "thinking_budget": "max_thinking_tokens",
+    "thinking_tokens": "max_thinking_tokens",
+    "timeout_seconds": "timeout",
+    "token": "auth_token",
+    "working_dir": "cwd",
+    "working_directory": "cwd",
+}
+"""What others call an option, and what it is called here."""
+
+LATER: dict[str, str] = {
+    "isolation": "set `setting_sources=[]`, `strict_mcp_config=True` and `config_dir`",
+    "load_timeout_ms": "it belongs to session stores",
+    "retry": "the CLI itself repeats refused requests: `api_max_retries`",
+    "session_store": "the CLI keeps sessions in `config_dir`",
+    "session_store_flush": "it belongs to session stores",
+    "tool_bridge": "`custom_tools` are offered through MCP",
+}
+"""Names that will be options, and what to do until then."""
+
+ELSEWHERE: dict[str, str] = {
+    "abort_controller": "cancel the task, or call `query.interrupt()`",
+    "debug_stderr": "pass a callable as `stderr`",
+    "executable": "the CLI is a program of its own and needs no JavaScript runtime; `cli` says which one to run",
+    "executable_args": "the CLI is a program of its own and needs no JavaScript runtime; `cli` says which one to run",
+    "mcp_servers_delivery": "servers always travel in a private file",
+    "on_message": "it is an argument of `query()`, not an option",
+    "output_type": "it is an argument of `query()`, not an option",
+    "plugin_delivery": "plugins always travel as flags; their paths are no secrets",
+    "prompt": "it is the first argument of `query()`, not an option",
+    "spawn_claude_code_process": "pass a Transport of your own as `transport`",
+    "temperature": "Claude Code does not let it be set",
+    "top_p": "Claude Code does not let it be set",
+}
+"""Names with no option here, and what to use instead."""
+
+
+def snake(name: str) -> str:
+    """`maxTurns` as `max_turns`."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).replace("-", "_").lstrip("_")
+
+
+def unknown(name: str) -> OptionsError:
+    """The error for `name`, which is no option: what it is called here, or what to do instead. (E45)"""
+    plain = snake(name)
+    known = RENAMED.get(name) or RENAMED.get(plain) or (plain if plain in TABLE else None)
+    if plain in LATER:
+        return OptionsError(f"option {name!r} is not available yet: {LATER[plain]}", option=name)
+    if known is not None:
+        return OptionsError(f"unknown option {name!r}: here it is called {known!r}{_form(known, name)}", option=name)
+    if plain in ELSEWHERE:
+        return OptionsError(f"there is no option {name!r}: {ELSEWHERE[plain]}", option=name)
+    import difflib  # slow to import
+
+    close = difflib.get_close_matches(plain, TABLE, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else "; `pilothouse.options.TABLE` lists them"
+    return OptionsError(f"unknown option {name!r}{hint}", option=name)
+
+
+def _form(known: str, name: str) -> str:
+    if known == "json_schema" and "format" in snake(name):
+        return ", and takes the schema itself"
+    return ", and says the opposite" if snake(name).startswith("no_") else ""
