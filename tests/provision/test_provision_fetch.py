@@ -138,7 +138,7 @@ def test_both_clients_fail(world: World) -> None:
 
 def test_no_client_at_all(world: World, without_site_pip: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ProvisionError, match=r"npm: not on PATH; pip: not installed .*ensurepip"):
+    with pytest.raises(ProvisionError, match=r"npm: not on PATH; pip: not on PATH, and not installed .*ensurepip"):
         ensure(world.artifact(), world.root)
 
 

@@ -101,7 +101,7 @@ def test_the_managed_copy_is_the_pinned_one() -> None:
     if not path.exists():
         path = Path(__file__).parents[2] / ".cache" / "pilothouse" / "cli" / PINNED_VERSION / path.name
     if not path.exists() and not REQUIRED:
-        pytest.skip("there is no managed copy: python -m pilothouse.provision cli")
+        pytest.skip("there is no managed copy: pilothouse install-cli")
     expected = cli_artifact().sha256
     assert expected is None or sha256_of(path) == expected
     env = {"HOME": str(Path.home()), "PATH": os.defpath}

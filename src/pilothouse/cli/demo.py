@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -17,23 +16,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-import anyio
-import anyio.to_thread
-
 from pilothouse._version import __version__
 from pilothouse.cli import scripted_plan
 from pilothouse.cli.arguments import DemoRequest
 from pilothouse.cli.ask import follow, tell_failure
 from pilothouse.cli.failures import FAILED, credentials, failure
-from pilothouse.cli.screen import Progress, Screen
+from pilothouse.cli.install import fetched_cli
+from pilothouse.cli.screen import Screen
 from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line
 from pilothouse.client import Query
-from pilothouse.errors import CLINotFoundError, PilothouseError, ProvisionError, UsageError
+from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.provision.cli import PINNED_VERSION, ensure_cli
 from pilothouse.testing.environment import hermetic_environment
-from pilothouse.transports.discovery import find_cli
 
 QUERY_TIMEOUT_S = 180.0
 """A demo that hangs is worse than one that fails; on a slow machine an answer takes some 20 s."""
@@ -63,7 +58,7 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     started = time.monotonic()
     screen.note(f"pilothouse {__version__}: Claude Code, steered from Python", "title")
     try:
-        cli = await _cli(request.cli, screen)
+        cli = await fetched_cli(request.cli, os.environ, screen)
     except PilothouseError as error:
         told = failure(error)
         tell_failure(screen, told, redact)
@@ -87,34 +82,6 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
 def _next_steps(request: DemoRequest) -> str:
     local = "" if credentials(os.environ) and not request.local else "--local "
     return f'Next: pilothouse ask {local}"your question"     pilothouse --help'
-
-
-async def _cli(wanted: str, screen: Screen) -> str:
-    """The path of Claude Code, fetched if there is none."""
-    try:
-        return find_cli(wanted, os.environ)
-    except CLINotFoundError:
-        if wanted not in ("auto", "bundled"):
-            raise
-    screen.note(f"fetching Claude Code {PINNED_VERSION}, Anthropic's own software under its own terms", "quiet")
-    with screen.progress("Claude Code") as progress:
-        return str(await _in_thread(ensure_cli, progress))
-
-
-async def _in_thread(fetch: Callable[[Any], Path], progress: Progress) -> Path:
-    """Run what fetches in a thread; it ends soon after this task is cancelled."""
-    unwanted = threading.Event()
-
-    def report(stage: str, done: int, total: int | None) -> None:
-        if unwanted.is_set():
-            raise ProvisionError("cancelled")
-        progress(stage, done, total)
-
-    try:
-        return await anyio.to_thread.run_sync(fetch, report, abandon_on_cancel=True)
-    except anyio.get_cancelled_exc_class():
-        unwanted.set()
-        raise
 
 
 async def _play(number: int, name: str, request: DemoRequest, stage: Stage) -> bool:

@@ -1,6 +1,7 @@
 """The pinned Claude Code executable: its version, its place in the cache, and fetching it there.
 
-Cheap to import: what fetches is imported by `ensure_cli`. Does not look for other copies of `claude`.
+Cheap to import: what fetches is imported by `ensure_cli`. Does not look for other copies of `claude`; old versions of
+the managed copy are the matter of `managed`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from pilothouse.errors import ProvisionError
 from pilothouse.provision.paths import cache_root
 from pilothouse.provision.pins import pins
+from pilothouse.provision.receipts import is_usable, is_vouched, read_receipt
 
 if TYPE_CHECKING:
     from pilothouse.provision.fetch import Progress
@@ -31,7 +33,29 @@ def managed_cli_path() -> Path:
     return cache_root() / "cli" / PINNED_VERSION / name
 
 
-def ensure_cli(progress: Progress | None = None) -> Path:
+def managed_cli(*, hashing: bool = False) -> Path | None:
+    """The managed copy, if it is there and is the pinned one. Neither runs nor fetches anything. (E56, E58)
+
+    Args:
+        hashing: hash the file (0.2 to 2 s, once) if its receipt does not vouch for it; else that is enough to say no.
+
+    Raises:
+        ProvisionError: there is no build for this machine.
+    """
+    artifact, path = cli_artifact(), managed_cli_path()
+    status = is_usable(artifact, path)
+    if status is None:
+        return None
+    if is_vouched(artifact, read_receipt(artifact, path), status):
+        return path
+    if hashing:
+        from pilothouse.provision.fetch import is_current
+
+        return path if is_current(artifact, path) else None
+    return None
+
+
+def ensure_cli(progress: Progress | None = None, *, force: bool = False) -> Path:
     """Make sure that the managed copy of Claude Code is there and is the pinned one. Blocking.
 
     Runs the user's own package client (npm, else pip), so their registry, proxy and certificates apply. When the
@@ -41,6 +65,7 @@ def ensure_cli(progress: Progress | None = None) -> Path:
     Args:
         progress: called with (stage, done_bytes, total_bytes or None) from this thread; see `Progress`. What it
             raises ends the installation and leaves nothing behind.
+        force: fetch it even if it is there.
 
     Returns:
         The path of the executable.
@@ -51,7 +76,7 @@ def ensure_cli(progress: Progress | None = None) -> Path:
     """
     from pilothouse.provision.fetch import ensure
 
-    return ensure(cli_artifact(), cache_root(), progress)
+    return ensure(cli_artifact(), cache_root(), progress, force=force)
 
 
 def cli_artifact() -> Artifact:
@@ -75,10 +100,11 @@ def platform_key() -> str:
     machine = platform.machine().lower()
     system = _SYSTEMS.get(sys.platform, sys.platform)
     key = f"{system}-{_MACHINES.get(machine, machine)}"
-    return f"{key}-musl" if system == "linux" and not _has_glibc() else key
+    return f"{key}-musl" if system == "linux" and not has_glibc() else key
 
 
-def _has_glibc() -> bool:
+def has_glibc() -> bool:
+    """Whether the C library of this Linux system is glibc; else it is most likely musl."""
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
     except (ValueError, OSError):  # the C library does not know the name: it is not glibc

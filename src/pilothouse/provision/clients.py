@@ -70,13 +70,21 @@ def _npm(source: Source, directory: Path) -> list[str]:
 
 
 def _pip(source: Source, directory: Path) -> list[str]:
-    if getattr(sys, "frozen", False) or not sys.executable:
-        raise ProvisionError("pip: this program has no Python interpreter to run it with")
-    if importlib.util.find_spec("pip") is None:
-        raise ProvisionError(f"pip: not installed for {sys.executable} (python -m ensurepip installs it)")
     quiet = ["--quiet", "--no-input", "--progress-bar=off", "--disable-pip-version-check"]
     only = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", f"--dest={directory / 'out'}"]
-    return [sys.executable, "-m", "pip", "download", *quiet, *only, f"{source.package}=={source.version}"]
+    return [*_pip_command(), "download", *quiet, *only, f"{source.package}=={source.version}"]
+
+
+def _pip_command() -> list[str]:
+    """The pip of this interpreter; else any on PATH, as the wheels are for every Python (uv makes none)."""
+    if not getattr(sys, "frozen", False) and sys.executable and importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    found = shutil.which("pip3") or shutil.which("pip")
+    if found is None:
+        raise ProvisionError(
+            f"pip: not on PATH, and not installed for {sys.executable or 'this program'} (python -m ensurepip does it)"
+        )
+    return [found]
 
 
 _COMMANDS: dict[str, Callable[[Source, Path], list[str]]] = {"npm": _npm, "pip": _pip}

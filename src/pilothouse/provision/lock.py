@@ -35,31 +35,55 @@ else:
 
 @contextmanager
 def exclusive(path: Path, *, wait: float, waiting: Callable[[], object]) -> Generator[None, None, None]:
-    """Hold the lock on `path`. The file is created and stays: removing it would let two holders in.
+    """Hold the lock on `path`. The file and its directory are made; only who holds the lock may remove them.
 
     Args:
-        path: the lock file, in a directory that exists.
-        wait: how long to wait for it, in seconds.
+        path: the lock file.
+        wait: how long to wait for it, in seconds; 0 tries once.
         waiting: called before every further try.
 
     Raises:
         TimeoutError: somebody else still holds it.
-        OSError: the file cannot be opened or locked.
+        OSError: the file cannot be made, opened or locked.
     """
-    deadline = time.monotonic() + wait
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = _acquire(path, wait, waiting)
     try:
-        while not _locked(fd):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"another process has been holding {path} for {wait:.0f} s")
-            waiting()
-            time.sleep(POLL_S)
-        try:
-            yield
-        finally:
-            _unlock(fd)
+        yield
     finally:
+        try:
+            _unlock(fd)
+        finally:
+            os.close(fd)
+
+
+def _acquire(path: Path, wait: float, waiting: Callable[[], object]) -> int:
+    deadline = time.monotonic() + wait
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # its directory was removed this moment
+            continue
+        try:
+            while not _locked(fd):
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"another process has been holding {path} for {wait:.0f} s")
+                waiting()
+                time.sleep(POLL_S)
+            if _is_current(path, fd):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
         os.close(fd)
+
+
+def _is_current(path: Path, fd: int) -> bool:
+    """Whether the locked file is still the one at `path`: its holder before may have removed it."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def _locked(fd: int) -> bool:

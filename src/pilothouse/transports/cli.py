@@ -20,11 +20,13 @@ from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.base import Ending, Health, HealthState, Transport
 from pilothouse.transports.child import Child
-from pilothouse.transports.discovery import find_cli, forget_cli, known_cli
+from pilothouse.transports.discovery import forget_cli, known_cli
 from pilothouse.transports.exits import KILL, Exit
+from pilothouse.transports.obtain import obtain_cli
 from pilothouse.transports.stderr import StderrLog
 
 if TYPE_CHECKING:
+    from pilothouse.transports.accounts import Account
     from pilothouse.transports.private_files import PrivateFiles
 
 CLOSE_GRACE = 0.3
@@ -98,9 +100,10 @@ class CliTransport(Transport):
         """Start the child.
 
         Raises:
-            CLINotFoundError: there is no executable; says what was tried and how to install it. (E64, G39)
+            CLINotFoundError: there is no executable, and none could be installed; says what was tried, why not, and
+                how to install it. (E64, G39)
             CLIStartError: it could not be started; says why and what to do.
-            UsageError: this transport was started before.
+            UsageError: this transport was started before; or there is no such `user`.
         """
         if self._closed is not None:
             raise anyio.ClosedResourceError
@@ -109,42 +112,49 @@ class CliTransport(Transport):
         self._started = True
         self._stderr = StderrLog(lambda: Redactor(secret_values(invocation.env)), invocation.on_stderr)
         try:
-            file_flags = await self._write_files(invocation)
-            child = await self._start_child(invocation, [*invocation.argv, *file_flags, *invocation.tail])
+            account = None if invocation.user is None else await to_thread.run_sync(_account_of, invocation.user)
+            file_flags = await self._write_files(invocation, account)
+            child = await self._start_child(invocation, [*invocation.argv, *file_flags, *invocation.tail], account)
         except BaseException:
             self._remove_files()
             raise
         self._child = child
 
-    async def _write_files(self, invocation: Invocation) -> list[str]:
+    async def _write_files(self, invocation: Invocation, account: Account | None) -> list[str]:
         if not invocation.files:
             return []
         from pilothouse.transports.private_files import PrivateFiles  # most queries have none, and it is slow to import
 
         self._files = PrivateFiles()
         try:
-            return await to_thread.run_sync(self._files.write, invocation.files)
+            owner = None if account is None else (account.uid, account.gid)
+            return await to_thread.run_sync(self._files.write, invocation.files, owner)
         except OSError as error:
             from pilothouse.transports.start_errors import files_error
 
             raise files_error(error) from error
 
-    async def _start_child(self, invocation: Invocation, arguments: list[str]) -> Child:
+    async def _start_child(self, invocation: Invocation, arguments: list[str], account: Account | None) -> Child:
+        spawn = self._spawn if account is None else partial(self._spawn, account=account)
         executable = known_cli(invocation.cli, invocation.env)
         if executable is not None:
             try:
-                return await self._spawn([executable, *arguments], env=invocation.env, cwd=invocation.cwd)
+                return await spawn([executable, *arguments], env=invocation.env, cwd=invocation.cwd)
             except (OSError, ValueError):
                 forget_cli(invocation.cli, invocation.env)  # it may be gone since; look again, and report that
-        executable = await to_thread.run_sync(find_cli, invocation.cli, invocation.env)
+        executable = await obtain_cli(invocation.cli, invocation.env)
         argv = [executable, *arguments]
         try:
-            return await self._spawn(argv, env=invocation.env, cwd=invocation.cwd)
+            return await spawn(argv, env=invocation.env, cwd=invocation.cwd)
         except (OSError, ValueError) as error:
             from pilothouse.transports.start_errors import start_error
 
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *invocation.env.items()) for s in pair)
             typed = await to_thread.run_sync(start_error, error, executable, invocation.cwd, size)
+            if account is not None and isinstance(error, PermissionError):
+                from pilothouse.transports.accounts import denied
+
+                typed = denied(account, executable, invocation.cwd)
         # Outside of `except`, and with no cause: what the system raised may hold arguments.
         raise typed
 
@@ -312,6 +322,12 @@ class CliTransport(Transport):
         files, self._files = self._files, None
         if files is not None:
             files.remove()
+
+
+def _account_of(user: str | int) -> Account | None:
+    from pilothouse.transports.accounts import account_of  # few children run as another user
+
+    return account_of(user)
 
 
 def default_spawn() -> Spawn:

@@ -1,6 +1,17 @@
 """Where the `claude` executable is, and whether it is new enough. Installs nothing; looks at the disk.
 
-Blocking, but cheap: call it off the event loop. Only `check_version` runs the executable.
+Blocking, but cheap: call it off the event loop. Runs an executable only to learn the version of one that was found on
+`PATH` or in a usual place, and then once: the answer is kept on the disk.
+
+What each value of `cli` stands for, in order:
+
+    ========== ============================================================================
+    "auto"     `PILOTHOUSE_CLI`; the managed copy, if it is the pinned one; the first on `PATH`, then in the usual
+               places, that runs and is not too old; else `obtain` installs the managed copy
+    "bundled"  the managed copy, if it is the pinned one; else `obtain` installs it
+    "global"   the first on `PATH`, then in the usual places, whatever its version; nothing is ever installed
+    a path     that file
+    ========== ============================================================================
 """
 
 # ruff: noqa: PTH100, PTH111, PTH113, PTH117, PTH118 - pathlib is slow to import, and raises where there is no home
@@ -9,20 +20,27 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 
-from pilothouse.errors import CLINotFoundError, CLIVersionError, PilothouseError
+from pilothouse.errors import CLINotFoundError, CLIVersionError, ProvisionError
+from pilothouse.transports.versions import OLDEST as OLDEST
+from pilothouse.transports.versions import OLDEST_VERSION as OLDEST_VERSION
+from pilothouse.transports.versions import is_old
+from pilothouse.transports.versions import parse_version as parse_version
 
 CLI_VARIABLE = "PILOTHOUSE_CLI"
-OLDEST_VERSION = (2, 0, 0)
-VERSION_TIMEOUT = 20.0
-"""Seconds; a cold start of the executable on a busy machine takes some."""
+INSTALL_VARIABLE = "PILOTHOUSE_INSTALL"
+"""Set to 0, it forbids to install Claude Code on the way to a query."""
+_FORBIDDING = ("0", "false", "no", "off")
+
+FAULT_AGE = 5.0
+"""Seconds for which the outcome of a probe counts: hundreds of queries may start at once."""
 
 INSTALL_INSTRUCTIONS = """Install Claude Code in one of these ways:
-  python -m pilothouse.provision cli              a tested version, for pilothouse alone
+  pilothouse install-cli                          a tested version, for pilothouse alone
   npm install -g @anthropic-ai/claude-code        for every program on this machine
 or give its path: Options(cli="/path/to/claude"), or the environment variable PILOTHOUSE_CLI."""
 
@@ -40,15 +58,19 @@ _NAMES = ("claude.exe",) if sys.platform == "win32" else ("claude",)
 _log = logging.getLogger("pilothouse.transports")
 _found: dict[tuple[str, ...], str] = {}
 _warned: set[str] = set()
+_faults: dict[str, tuple[float, str]] = {}
+"""When an executable was last probed, and what was wrong with it."""
+_probing = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # Who held it does not exist in the child.
+    os.register_at_fork(after_in_child=lambda: globals().update(_probing=threading.Lock()))
 
 
 def find_cli(cli: str, env: Mapping[str, str]) -> str:
-    """The path of the executable to run. (E64, G39)
+    """The path of the executable to run; nothing is installed. (E56, E60, E62, E64, G39)
 
     Args:
-        cli: "auto": `PILOTHOUSE_CLI`, the managed copy, `PATH`, the usual places, whichever comes first; "global":
-            `PATH` and the usual places; "bundled": the managed copy; anything else is a path, and only that file will
-            do. `~` is expanded.
+        cli: "auto", "bundled", "global" or a path, as at the top of this file. `~` is expanded.
         env: the environment of the child; what it lacks is looked up in that of this process.
 
     Raises:
@@ -59,14 +81,44 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
     if known is not None and _runnable(known):
         return known
     tried: list[str] = []
-    for source in _SOURCES.get(cli, (_explicit,)):
-        path = source(cli, env, tried)
+    kind = _kind(cli, env)
+    for source in _SOURCES.get(kind, (_explicit,)):
+        path = source(kind, env, tried)
         if path is not None:
             if cli in _SOURCES:  # a path needs no search, and may depend on the working directory
                 _found[key] = path
             return path
     _found.pop(key, None)
-    raise _not_found(cli, tried)
+    raise not_found(cli, tried, _not_installed(kind, env))
+
+
+def may_install(cli: str, env: Mapping[str, str]) -> bool:
+    """Whether the managed copy may be installed when `find_cli` finds nothing. (E57, E61)"""
+    return _installs(_kind(cli, env), env) and not _is_forbidden(env)
+
+
+def _installs(kind: str, env: Mapping[str, str]) -> bool:
+    return kind == "bundled" or (kind == "auto" and not _named_file(env))
+
+
+def _is_forbidden(env: Mapping[str, str]) -> bool:
+    return _variable(INSTALL_VARIABLE, env).strip().lower() in _FORBIDDING
+
+
+def _not_installed(kind: str, env: Mapping[str, str]) -> str:
+    forbidden = _installs(kind, env) and _is_forbidden(env)
+    return f", and {INSTALL_VARIABLE} forbids to install it now" if forbidden else ""
+
+
+def _kind(cli: str, env: Mapping[str, str]) -> str:
+    """`cli`, or what `PILOTHOUSE_CLI` makes of "auto" if it is no path."""
+    chosen = _variable(CLI_VARIABLE, env)
+    return chosen if cli == "auto" and chosen in _SOURCES else cli
+
+
+def _named_file(env: Mapping[str, str]) -> str:
+    chosen = _variable(CLI_VARIABLE, env)
+    return "" if chosen in _SOURCES else chosen
 
 
 def known_cli(cli: str, env: Mapping[str, str]) -> str | None:
@@ -98,100 +150,151 @@ def _explicit(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
 
 
 def _from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    value = _variable(CLI_VARIABLE, env)
+    value = _named_file(env)
     if not value:
         return None
     path = _explicit(value, env, tried)
     if path is None:  # who names a file wants that file
-        raise _not_found(value, [f"{tried[-1]} (from {CLI_VARIABLE})"])
+        raise not_found(value, [f"{tried[-1]} (from {CLI_VARIABLE})"])
     return path
 
 
 def _managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    from pilothouse.provision.cli import managed_cli_path  # a path that is given needs no search, so load it for one
+    # A path that is given needs no search, so these are loaded for one alone.
+    from pilothouse.provision.cli import PINNED_VERSION, managed_cli, managed_cli_path
 
     try:
-        path = str(managed_cli_path())
-    except PilothouseError as error:  # no build for this platform
+        path = managed_cli(hashing=True)
+    except ProvisionError as error:  # no build for this platform
         tried.append(f"managed copy: {error}")
         return None
-    return _first([path], tried)
+    if path is not None:
+        return str(path)
+    wanted = str(managed_cli_path())
+    tried.append(f"{wanted} (it is not the pinned {PINNED_VERSION})" if os.path.lexists(wanted) else wanted)
+    return None
 
 
-def _on_path(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+def _on_path(env: Mapping[str, str], tried: list[str]) -> list[str]:
     value = _variable("PATH", env)
     tried.append(f"PATH ({value or 'empty'})")
-    return _first([os.path.join(p, name) for p in value.split(os.pathsep) if p for name in _NAMES], [])
+    return [os.path.join(place, name) for place in value.split(os.pathsep) if place for name in _NAMES]
 
 
-def _usual_places(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    places = [os.path.expanduser(place) for place in USUAL_PLACES]
-    return _first([os.path.join(place, name) for place in places for name in _NAMES], tried)
+def _in_usual_places(env: Mapping[str, str], tried: list[str]) -> list[str]:
+    paths = [os.path.join(os.path.expanduser(place), name) for place in USUAL_PLACES for name in _NAMES]
+    tried.extend(path for path in paths if not os.path.lexists(path))
+    return paths
 
 
+_Places = Callable[[Mapping[str, str], list[str]], list[str]]
 _Source = Callable[[str, Mapping[str, str], list[str]], str | None]
+
+
+def _first_of(places: _Places) -> _Source:
+    """The first that may be executed."""
+
+    def search(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+        for path in _present(places(env, tried), tried):
+            return os.path.abspath(path)  # a link to the executable is kept as it is
+        return None
+
+    return search
+
+
+def _supported_of(places: _Places) -> _Source:
+    """The first that says its version, and that is not too old."""
+
+    def search(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
+        seen: set[str] = set()
+        for path in map(os.path.abspath, _present(places(env, tried), tried)):
+            real = os.path.realpath(path)
+            if real in seen:
+                continue
+            seen.add(real)
+            fault = _fault(path, env)
+            if not fault:
+                return path
+            tried.append(f"{path}: {fault}")
+        return None
+
+    return search
+
+
+def _present(paths: Iterable[str], tried: list[str]) -> Iterable[str]:
+    for path in paths:
+        if _runnable(path):
+            yield path
+        elif os.path.isfile(path):
+            tried.append(f"{path}: it is not executable; run `chmod +x {path}`")
+        elif os.path.lexists(path):
+            tried.append(f"{path}: it is not a file")
+
+
+def _fault(path: str, env: Mapping[str, str]) -> str:
+    """Why the executable at `path` will not do; "" if it will."""
+    from pilothouse.transports.version_cache import known_version, remember_version
+
+    known = known_version(path)
+    if known is not None and not is_old(known):  # an old one may be a script around one that was updated
+        return ""
+    with _probing:
+        asked_at, fault = _faults.get(path, (-FAULT_AGE, ""))
+        if time.monotonic() - asked_at < FAULT_AGE:
+            return fault
+        from pilothouse.transports.probe import probe
+
+        found = probe(path, {**os.environ, **env})
+        fault = found.reason
+        if is_old(found.version):
+            fault = f"version {found.version} is older than {OLDEST}, the oldest that is supported; update it"
+        if not fault:
+            remember_version(path, found.version)
+        _faults[path] = (time.monotonic(), fault)
+    return fault
+
+
 _SOURCES: dict[str, tuple[_Source, ...]] = {
-    "auto": (_from_variable, _managed, _on_path, _usual_places),
-    "global": (_on_path, _usual_places),
+    "auto": (_from_variable, _managed, _supported_of(_on_path), _supported_of(_in_usual_places)),
+    "global": (_first_of(_on_path), _first_of(_in_usual_places)),
     "bundled": (_managed,),
 }
-
-
-def _first(paths: list[str], tried: list[str]) -> str | None:
-    for path in paths:
-        tried.append(path)
-        if _runnable(path):
-            return os.path.abspath(path)  # a link to the executable is kept as it is
-    return None
 
 
 def _runnable(path: str) -> bool:
     return os.access(path, os.X_OK) and os.path.isfile(path)
 
 
-def _not_found(cli: str, tried: list[str]) -> CLINotFoundError:
+def not_found(cli: str, tried: Iterable[str], why: str = "") -> CLINotFoundError:
+    """The error for a CLI that was not found; `why` goes on with its first sentence."""
     lines = "\n".join(f"  {place}" for place in tried)
-    return CLINotFoundError(f"Claude Code was not found (cli={cli!r}). Tried:\n{lines}\n{INSTALL_INSTRUCTIONS}")
+    return CLINotFoundError(f"Claude Code was not found (cli={cli!r}){why}. Tried:\n{lines}\n{INSTALL_INSTRUCTIONS}")
 
 
 def check_version(path: str, env: Mapping[str, str]) -> str:
-    """Run `path --version` and warn if it is too old. Takes a tenth of a second: not for the way to an answer. (R1)
+    """Run `path --version` and warn if it is too old. Takes 0.02 s to 4 s: not for the way to an answer. (R1)
 
     Raises:
-        CLIVersionError: it does not run or does not say its version.
+        CLIVersionError: it does not run or does not say its version; says why.
     """
-    try:
-        done = subprocess.run(
-            [path, "--version"], env=dict(env), capture_output=True, timeout=VERSION_TIMEOUT, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CLIVersionError(f"{path} --version does not run: {type(error).__name__}") from error
-    text = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode != 0 or parse_version(text) is None:
-        raise CLIVersionError(
-            f"{path} --version did not print a version, so it is hardly Claude Code", exit_code=done.returncode
-        )
-    version = text.split()[0]
-    warn_if_old(version)
-    return version
+    from pilothouse.transports.probe import probe
 
-
-def parse_version(text: str) -> tuple[int, int, int] | None:
-    """The first version number in `text`, such as (2, 1, 330) in "2.1.330 (Claude Code)"."""
-    match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+    found = probe(path, env)
+    if found.reason:
+        raise CLIVersionError(f"{path} does not work: {found.reason}", exit_code=found.exit_code, stderr=found.stderr)
+    warn_if_old(found.version)
+    return found.version
 
 
 def warn_if_old(version: str) -> bool:
     """Log a warning, once a version, if `version` is older than supported; True if it is. (R1)"""
-    parsed = parse_version(version)
-    if parsed is None or parsed >= OLDEST_VERSION:
+    if not is_old(version):
         return False
     if version not in _warned:
         _warned.add(version)
         _log.warning(
             "Claude Code %s is older than %s, the oldest supported version; things may not work. Update it.",
             version,
-            ".".join(map(str, OLDEST_VERSION)),
+            OLDEST,
         )
     return True

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from pilothouse.errors import CLIStartError, ProcessError
+from pilothouse.transports.binary_format import misfit
 
 _REASONS = {
     errno.E2BIG: "the arguments or the environment are too large for this system ({size} bytes in all); pass large"
@@ -34,8 +35,12 @@ def start_error(error: OSError | ValueError, executable: str, cwd: str | None, s
         cwd: where it was to run; None: the working directory of this process.
         size: bytes of its arguments and environment.
     """
-    reason = _value_reason(error) if isinstance(error, ValueError) else _os_reason(error, executable, cwd, size)
-    return CLIStartError(f"could not start {executable}: {reason}")
+    return CLIStartError(f"could not start {executable}: {start_reason(error, executable, cwd, size)}")
+
+
+def start_reason(error: OSError | ValueError, executable: str, cwd: str | None = None, size: int = 0) -> str:
+    """What `Popen` meant, as half a sentence about "it", the executable."""
+    return _value_reason(error) if isinstance(error, ValueError) else _os_reason(error, executable, cwd, size)
 
 
 def files_error(error: OSError) -> ProcessError:
@@ -62,6 +67,8 @@ def _os_reason(error: OSError, executable: str, cwd: str | None, size: int) -> s
         return _missing_reason(executable)
     if error.errno in (errno.EACCES, errno.EPERM):
         return _denied_reason(executable)
+    if error.errno == errno.ENOEXEC and (found := misfit(executable)):
+        return found
     known = _REASONS.get(error.errno or 0)
     return known.format(size=size) if known else os.strerror(error.errno) if error.errno else "unknown system error"
 
@@ -82,7 +89,7 @@ def _directory_reason(cwd: str) -> str:
 
 def _missing_reason(executable: str) -> str:
     if Path(executable).exists():
-        return (
+        return misfit(executable) or (
             "the file exists, but the interpreter in its first line or the system library it is linked to does not;"
             " install that, or give another path as `cli`"
         )

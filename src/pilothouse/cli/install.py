@@ -1,0 +1,261 @@
+"""`pilothouse install-cli`: the managed copy of Claude Code, fetched, checked, shown or removed.
+
+Owns the flags of this command and what a person sees of an installation, also on the way to other commands. What is
+fetched from where, and how it is verified, is known to `provision`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pilothouse.cli.screen import Progress, Screen
+
+Action = Literal["install", "check", "uninstall"]
+Form = Literal["text", "path", "json"]
+
+INSTALL_HELP = "install the tested Claude Code, for pilothouse alone"
+INSTALL_DESCRIPTION = (
+    "Install the version of Claude Code that this pilothouse is tested with, into its cache, with your own npm or pip. "
+    "If it is there already, nothing is fetched."
+)
+INSTALL_EPILOG = """Claude Code is Anthropic's own software under its own terms. The download is checked against a
+pinned digest. Copies of other versions that were not used for a week are removed. PILOTHOUSE_CACHE names another cache.
+
+examples:
+  pilothouse install-cli
+  pilothouse install-cli --check || echo "not the tested version"
+  "$(pilothouse install-cli --path)" --version
+
+exit codes:
+  0 it is there    1 it is not, or does not work here    130 Ctrl-C
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRequest:
+    """What `pilothouse install-cli` was asked for."""
+
+    action: Action = "install"
+    force: bool = False
+    form: Form = "text"
+
+
+def add_install(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the command."""
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--force", action="store_true", help="fetch it even if it is there")
+    actions.add_argument(
+        "--check",
+        dest="action",
+        action="store_const",
+        const="check",
+        default="install",
+        help="only look: exit code 1 if it is missing or not the tested version; no network",
+    )
+    actions.add_argument(
+        "--uninstall",
+        dest="action",
+        action="store_const",
+        const="uninstall",
+        help="remove every version from the cache",
+    )
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument(
+        "--path",
+        dest="form",
+        action="store_const",
+        const="path",
+        default="text",
+        help="print the path and nothing else",
+    )
+    forms.add_argument("--json", dest="form", action="store_const", const="json", help="print one JSON object")
+
+
+def install_request(asked: argparse.Namespace) -> InstallRequest:
+    """What the flags say."""
+    return InstallRequest(action=asked.action, force=asked.force, form=asked.form)
+
+
+@dataclass(slots=True)
+class _Report:
+    """What there is to tell at the end; the object of `--json`."""
+
+    path: str
+    version: str
+    action: Action
+    ok: bool = False
+    fetched: bool = False
+    seconds: float = 0.0
+    removed: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    error: str | None = None
+
+
+async def install(request: InstallRequest, screen: Screen) -> int:
+    """Do what was asked for and show it.
+
+    Args:
+        request: what was asked for.
+        screen: what the person sees; the path or the JSON object goes to its text, and then everything else to
+            standard error.
+
+    Returns:
+        0 if all is well, else 1.
+    """
+    from pilothouse.cli.failures import FAILED, one_line
+    from pilothouse.cli.screen import make_screen
+    from pilothouse.errors import PilothouseError
+    from pilothouse.provision.cli import PINNED_VERSION, managed_cli_path
+
+    notes = screen if request.form == "text" else make_screen(sys.stderr, sys.stderr)
+    report = _Report(str(managed_cli_path()), PINNED_VERSION, request.action)
+    before = time.monotonic()
+    try:
+        await _ACTIONS[request.action](request, report, notes)
+    except PilothouseError as error:
+        report.error = one_line(str(error))
+    report.seconds = round(time.monotonic() - before, 3)
+    report.ok = report.error is None
+    _show(request, report, screen, notes)
+    return 0 if report.ok else FAILED
+
+
+async def _install(request: InstallRequest, report: _Report, notes: Screen) -> None:
+    from pilothouse.provision.managed import managed_versions
+
+    before = managed_versions()
+    with notes.progress("Claude Code") as progress:
+        stages: set[str] = set()
+
+        def shown(stage: str, done: int, total: int | None) -> None:
+            stages.add(stage)
+            progress(stage, done, total)
+
+        path = await _install_in_thread(shown, force=request.force)
+    report.fetched = "extract" in stages
+    after = managed_versions()
+    report.removed = tuple(version for version in before if version not in after)
+    report.others = tuple(version for version in after if version != report.version)
+    await _try_out(path)
+
+
+async def _check(request: InstallRequest, report: _Report, notes: Screen) -> None:
+    from anyio import to_thread
+
+    from pilothouse.errors import ProvisionError
+    from pilothouse.provision.cli import managed_cli, managed_cli_path
+    from pilothouse.provision.managed import managed_versions
+
+    report.others = tuple(version for version in managed_versions() if version != report.version)
+    path = await to_thread.run_sync(lambda: managed_cli(hashing=True))
+    if path is None:
+        there = managed_cli_path().exists()
+        what = f"{report.path} is not the tested {report.version}" if there else f"there is no {report.path}"
+        raise ProvisionError(f"{what}; `pilothouse install-cli` installs it")
+    await _try_out(path)
+
+
+async def _try_out(path: Path) -> None:
+    """Whether it runs: the right file may still lack a library here, or lie where nothing may be executed."""
+    import os
+
+    from anyio import to_thread
+
+    from pilothouse.errors import ProvisionError
+    from pilothouse.provision.cli import PINNED_VERSION
+    from pilothouse.transports.discovery import check_version
+
+    version = await to_thread.run_sync(check_version, str(path), os.environ)
+    if version != PINNED_VERSION:
+        raise ProvisionError(f"{path} says that it is version {version}, and not {PINNED_VERSION}")
+
+
+async def _uninstall(request: InstallRequest, report: _Report, notes: Screen) -> None:
+    from anyio import to_thread
+
+    from pilothouse.provision.managed import uninstall_cli
+
+    report.removed = tuple(await to_thread.run_sync(uninstall_cli))
+
+
+_ACTIONS: dict[Action, Callable[[InstallRequest, _Report, Screen], Any]] = {
+    "install": _install,
+    "check": _check,
+    "uninstall": _uninstall,
+}
+
+
+def _show(request: InstallRequest, report: _Report, screen: Screen, notes: Screen) -> None:
+    if request.form == "json":
+        import msgspec
+
+        screen.text(msgspec.json.encode(report).decode() + "\n")
+    elif report.error is not None:
+        notes.note(f"pilothouse: {report.error}", "error")
+    elif request.form == "path":
+        screen.text(report.path + "\n")
+    else:
+        for line in _lines(report):
+            notes.note(line)
+
+
+def _lines(report: _Report) -> list[str]:
+    removed = [f"removed from the cache: Claude Code {version}" for version in report.removed]
+    if report.action == "uninstall":
+        return removed or ["there is no copy of Claude Code in the cache"]
+    how = f"installed in {report.seconds:.0f} s" if report.fetched else "it is there"
+    return [*removed, f"Claude Code {report.version}: {how}", report.path]
+
+
+# On the way to other commands.
+
+
+async def fetched_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str:
+    """The path of the executable for a command; the managed copy is installed, with a bar, if need be and allowed.
+
+    Args:
+        wanted: "auto", "bundled", "global" or a path.
+        env: the environment of the child.
+        screen: where the progress is shown.
+
+    Raises:
+        CLINotFoundError: there is none, and none may be installed.
+        ProvisionError: it could not be installed.
+    """
+    from anyio import to_thread
+
+    from pilothouse.errors import CLINotFoundError
+    from pilothouse.provision.cli import PINNED_VERSION
+    from pilothouse.transports.discovery import find_cli, may_install
+
+    try:
+        return await to_thread.run_sync(find_cli, wanted, env)
+    except CLINotFoundError:
+        if not may_install(wanted, env):
+            raise
+    screen.note(f"fetching Claude Code {PINNED_VERSION}, Anthropic's own software under its own terms", "quiet")
+    with screen.progress("Claude Code") as progress:
+        return str(await _install_in_thread(progress))
+
+
+async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path:
+    """Install in a thread; when this task is cancelled, that ends, and has removed what it made."""
+    from pilothouse.provision.managed import install_cli
+    from pilothouse.transports.errands import run_errand
+
+    def work(check: Callable[[], None]) -> Path:
+        def report(stage: str, done: int, total: int | None) -> None:
+            check()
+            progress(stage, done, total)
+
+        return install_cli(force=force, progress=report)
+
+    return await run_errand(work)

@@ -1,0 +1,124 @@
+"""The executable for a child: found, or installed on the way to its first query. Runs off the event loop.
+
+Owns what a query sees of an installation: a line in the log, one outcome for all that wait for it, and an end soon
+after the query is cancelled. Where executables are is known to `discovery`, how they are fetched to `provision`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+from pilothouse.errors import CLINotFoundError
+from pilothouse.transports.discovery import INSTALL_INSTRUCTIONS, INSTALL_VARIABLE, find_cli, may_install
+from pilothouse.transports.errands import run_errand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pilothouse.errors import ProvisionError
+
+_log = logging.getLogger("pilothouse.transports")
+_failures: dict[Path, tuple[float, ProvisionError]] = {}
+"""The last installation that failed, by what it was to make, and when."""
+
+
+async def obtain_cli(cli: str, env: Mapping[str, str]) -> str:
+    """The path of the executable to run; the managed copy is installed if need be and allowed. (E57, E59, E61)
+
+    A cancellation ends the installation within a moment, and what it has made is gone by then.
+
+    Args:
+        cli: "auto", "bundled", "global" or a path.
+        env: the environment of the child.
+
+    Raises:
+        CLINotFoundError: there is none; says what was tried, and why it could not be installed: its `__cause__` is
+            the `ProvisionError` then.
+    """
+    try:
+        return await to_thread.run_sync(find_cli, cli, env)
+    except CLINotFoundError as error:
+        if not may_install(cli, env):
+            raise
+        missing = error
+    return await run_errand(_Installation(cli, missing).run)
+
+
+class _JoinedError(Exception):
+    """Another query of this process has just failed to install the same."""
+
+    def __init__(self, error: ProvisionError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Installation:
+    """One query's wish for the managed copy. Made on the event loop, run in a thread.
+
+    Args:
+        cli: what was asked for.
+        missing: what the search found instead.
+    """
+
+    def __init__(self, cli: str, missing: CLINotFoundError) -> None:
+        self._cli = cli
+        self._missing = missing
+        self._asked_at = time.monotonic()
+        self._stages: set[str] = set()
+
+    def run(self, check: Callable[[], None]) -> str:
+        """Install, and give the path; `check` raises when nobody wants it any more."""
+        from pilothouse.errors import ProvisionError
+        from pilothouse.provision.cli import managed_cli_path
+        from pilothouse.provision.managed import install_cli
+
+        target = managed_cli_path()
+
+        def watch(stage: str, done: int, total: int | None) -> None:
+            check()
+            self._join(target)
+            if stage not in self._stages:
+                self._stages.add(stage)
+                self._tell(target, stage, total)
+
+        try:
+            path = install_cli(progress=watch)
+        except _JoinedError as joined:
+            raise self._explained(joined.error) from joined.error
+        except ProvisionError as error:
+            _failures[target] = (time.monotonic(), error)
+            raise self._explained(error) from error
+        if "extract" in self._stages:
+            _log.info("Claude Code is installed: %s, after %.0f s", path, time.monotonic() - self._asked_at)
+        return str(path)
+
+    def _join(self, target: Path) -> None:
+        """Take the outcome of another query of this process that has just failed, instead of one more try for each."""
+        failed_at, error = _failures.get(target, (0.0, None))
+        if error is not None and failed_at > self._asked_at:
+            raise _JoinedError(error)
+
+    def _tell(self, target: Path, stage: str, total: int | None) -> None:
+        from pilothouse.provision.cli import PINNED_VERSION
+
+        # Warnings are shown even where nobody has set up logging: a query that downloads in silence seems to hang.
+        if stage == "download":
+            size = f"{total / 1e6:.0f} MB" if total else "about 175 MB"
+            _log.warning(
+                "Claude Code %s is fetched now, once (%s, into %s). `pilothouse install-cli` does it beforehand, "
+                "%s=0 forbids it.", PINNED_VERSION, size, target.parent, INSTALL_VARIABLE,
+            )  # fmt: skip
+        elif stage == "wait":
+            _log.info("waiting for another installation of Claude Code %s into %s", PINNED_VERSION, target.parent)
+
+    def _explained(self, error: ProvisionError) -> CLINotFoundError:
+        _, _, tried = str(self._missing).partition(" Tried:")
+        text = f"Claude Code was not found (cli={self._cli!r}), and could not be installed: {error} Tried:"
+        return CLINotFoundError(
+            text + (tried or f"\n{INSTALL_INSTRUCTIONS}"), exit_code=error.exit_code, stderr=error.stderr
+        )
