@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 from pathlib import Path
@@ -12,23 +11,10 @@ import pytest
 
 from pilothouse import errors
 from pilothouse.client.outcome import result_error
-from pilothouse.client.output import convert, schema_of
 from pilothouse.client.result import QueryResult
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, decode, from_dict
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
-
-
-@dataclasses.dataclass
-class Line:
-    item: str
-    price: float
-
-
-@dataclasses.dataclass
-class Invoice:
-    lines: list[Line]
-    paid: bool = False
 
 
 GOLDEN = [
@@ -227,16 +213,3 @@ def test_timeouts_and_usage_errors_are_also_the_builtin_ones() -> None:
     assert issubclass(errors.QueryTimeout, TimeoutError)
     assert issubclass(errors.ControlTimeout, TimeoutError)
     assert issubclass(errors.OptionsError, ValueError)
-
-
-def test_schema_and_conversion_of_output_types() -> None:
-    schema = schema_of(Invoice)
-    assert schema["type"] == "object"
-    assert set(schema["properties"]) == {"lines", "paid"}
-    assert "Line" in schema["$defs"]
-    assert convert(Invoice, {"lines": [{"item": "a", "price": 1}]}) == Invoice([Line("a", 1.0)])
-    with pytest.raises(errors.StructuredOutputError, match=r"\$\.lines\[0\]\.price"):
-        convert(Invoice, {"lines": [{"item": "a", "price": "x"}]})
-    with pytest.raises(errors.OptionsError, match="is an object"):
-        schema_of(int)
-    assert schema_of({"type": "object"}) == {"type": "object"}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from pilothouse.errors import StructuredOutputError
 from pilothouse.messages import (
     ApiRetryMessage,
     AssistantMessage,
@@ -78,8 +79,23 @@ class AnswerFinished(Struct, frozen=True):
     message: ResultMessage
 
 
+class OutputRejected(Struct, frozen=True):
+    """The structured output of attempt number `attempt` is missing or does not fit; the model is asked again."""
+
+    error: StructuredOutputError
+    attempt: int
+
+
 AnswerEvent = (
-    AnswerStarted | TextAdded | ThinkingAdded | TextWithdrawn | ToolStarted | ToolFinished | Retrying | AnswerFinished
+    AnswerStarted
+    | TextAdded
+    | ThinkingAdded
+    | TextWithdrawn
+    | ToolStarted
+    | ToolFinished
+    | Retrying
+    | AnswerFinished
+    | OutputRejected
 )
 
 

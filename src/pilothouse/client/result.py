@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pilothouse.client.outcome import result_error
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
@@ -36,6 +39,15 @@ class QueryResult:
         failure: an error that belongs to the answer but is not told by its closing message.
         callback_errors: what `on_message` raised.
         incomplete: messages were streamed and not kept, so what is read off all messages is not available.
+        one_of_many: the conversation had other queries before, whose cost the CLI counts in.
+
+    Attributes:
+        result: the closing message, None if none came.
+        output: the typed output; None when none was asked for, or none came that fits.
+        structured: the structured output as plain Python values, None when none was asked for or given. (L42)
+        output_attempts: how often the model was asked for its output, repairs included; 0 when none was asked for.
+        error: why there is no answer, None on success.
+        callback_errors: what `on_message` raised.
     """
 
     def __init__(
@@ -48,12 +60,16 @@ class QueryResult:
         failure: PilothouseError | None = None,
         callback_errors: Sequence[Exception] = (),
         incomplete: bool = False,
+        one_of_many: bool = False,
     ) -> None:
+        self._one_of_many = one_of_many
         self._messages = list(messages)
         self._incomplete = incomplete
-        self._structured_expected = structured_expected
+        self._answers = _answers(self._messages)
         self.result = closing_message(self._messages)
         self.output = output
+        self.structured: Any = _structured(self.result, in_text=structured_expected)
+        self.output_attempts = 0
         self.callback_errors = list(callback_errors)
         self.error = failure or self._error(interrupted=interrupted)
 
@@ -108,33 +124,26 @@ class QueryResult:
         )
 
     @property
-    def structured(self) -> Any:
-        """The structured output as plain Python values, None when none was asked for or given. (L42)."""
-        if self.result is None:
-            return None
-        if self.result.structured_output is not None:
-            return self.result.structured_output
-        if not self._structured_expected:
-            return None
-        try:
-            return msgspec.json.decode(self.text)
-        except ValueError:
-            return None
+    def cost_usd(self) -> float | None:
+        """Estimated cost of this query in US dollars, as the CLI counts it. (L44)."""
+        if self._own_usage is not None:
+            return sum(float(usage.cost_usd or 0) for usage in self._own_usage.values())
+        return self.session_cost_usd
 
     @property
-    def cost_usd(self) -> float | None:
-        """Estimated cost in US dollars, as the CLI counts it. (L44)."""
+    def session_cost_usd(self) -> float | None:
+        """Estimated cost of the whole conversation so far, this query included."""
         return self.result.total_cost_usd if self.result is not None else None
 
     @property
     def turns(self) -> int:
-        """Turns of the model; 0 without a closing message. (L45)."""
-        return int(self.result.num_turns or 0) if self.result is not None else 0
+        """Turns of the model, over all prompts of the query; 0 without a closing message. (L45)."""
+        return sum(int(answer.num_turns or 0) for answer in self._answers)
 
     @property
     def duration_ms(self) -> int:
-        """Time from the prompt to the end, in milliseconds; 0 without a closing message. (L46)."""
-        return int(self.result.duration_ms or 0) if self.result is not None else 0
+        """Time from a prompt to its end, over all prompts, in milliseconds; 0 without a closing message. (L46)."""
+        return sum(int(answer.duration_ms or 0) for answer in self._answers)
 
     @property
     def session_id(self) -> str | None:
@@ -143,13 +152,24 @@ class QueryResult:
 
     @property
     def usage(self) -> Usage | None:
-        """Tokens of this run."""
-        return self.result.usage if self.result is not None else None
+        """Tokens of the main model, over all prompts of the query."""
+        return _total([answer.usage for answer in self._answers]) if self._answers else None
 
     @property
     def model_usage(self) -> Mapping[str, ModelUsage]:
-        """Tokens and cost by model. (L51)."""
+        """Tokens and cost of this query by model. (L51)."""
+        if self._own_usage is not None:
+            return self._own_usage
         return (self.result.model_usage or {}) if self.result is not None else {}
+
+    @cached_property
+    def _own_usage(self) -> Mapping[str, ModelUsage] | None:
+        """What the CLI counted between this query's results; None where it counts from the start of this query."""
+        parts = [answer.model_usage_since_last_result for answer in self._answers]
+        if not self._one_of_many or not parts or None in parts:
+            return None
+        models = dict.fromkeys(model for part in parts for model in part or ())
+        return {model: _total([part[model] for part in parts if part and model in part]) for model in models}
 
     @property
     def cache_read_tokens(self) -> int:
@@ -164,7 +184,7 @@ class QueryResult:
     @property
     def permission_denials(self) -> Sequence[PermissionDenial]:
         """Tool calls that were not permitted."""
-        return (self.result.permission_denials or []) if self.result is not None else []
+        return [denial for answer in self._answers for denial in answer.permission_denials or ()]
 
     @property
     def messages(self) -> list[Message]:
@@ -208,6 +228,39 @@ def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
 
     A background task that ends after the answer wakes the model, which gives a further result of its own.
     """
+    return (_answers(messages) or [None])[-1]
+
+
+def _answers(messages: Iterable[Message]) -> list[ResultMessage]:
+    """The results that answer prompts, repairs of the output among them; else all results.
+
+    Cost and usage by model in a result count from the start of the process, everything else from its own prompt
+    (CLI 2.1.330).
+    """
     results = [m for m in messages if isinstance(m, ResultMessage)]
-    answers = [m for m in results if not m.is_woken]
-    return (answers or results or [None])[-1]
+    return [m for m in results if not m.is_woken] or results[-1:]
+
+
+def _structured(result: ResultMessage | None, *, in_text: bool) -> Any:
+    if result is None or result.structured_output is not None or not in_text:
+        return None if result is None else result.structured_output
+    try:
+        return msgspec.json.decode(result.result or "")
+    except ValueError:
+        return None
+
+
+_SIZES = frozenset({"context_window", "max_output_tokens"})  # of a model: they do not add up
+
+
+def _total(parts: Sequence[Any]) -> Any:
+    """The sum of numbers, member by member; of anything else, the last one that is there."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):
+        return sum(parts)
+    there = [part for part in parts if part is not None]
+    if there and all(isinstance(part, Struct) for part in there):
+        names = [name for name in there[-1].__struct_fields__ if name not in _SIZES]
+        return replace(there[-1], **{name: _total([getattr(part, name) for part in there]) for name in names})
+    return there[-1] if there else None
