@@ -1,0 +1,215 @@
+"""Which hooks a user wants, checked when they are given: a mistake here would be a gate that never closes.
+
+Owns `HookMatcher` and the forms in which hooks may be given. Knows nothing of questions and answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, cast
+
+from msgspec import Struct, structs
+
+from pilothouse.callbacks import Callback
+from pilothouse.errors import UsageError
+from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
+from pilothouse.hooks.outputs import HookOutput
+
+HookAnswer = HookOutput | Mapping[str, Any] | None
+"""What a hook returns; None says that it has no opinion."""
+
+HookCallback = Callable[[Any], HookAnswer | Awaitable[HookAnswer]]
+"""A hook: takes the event, sync or async."""
+
+OnFailure = Literal["block", "continue"]
+
+# Seconds. The CLI counts milliseconds in 31 bits; a longer wait would end at once.
+_MAX_TIMEOUT: Final = 2_147_483
+
+# What the arguments of `claude_agent_sdk` hooks have become.
+_OLD_ARGUMENTS: Final = ("input_data", "tool_use_id", "context")
+
+# A matcher of these characters is a list of names for the CLI, anything else a JavaScript regular expression.
+_NAMES: Final = re.compile(r"[A-Za-z0-9_|, -]+")
+# Only Python reads these; JavaScript refuses them, or takes them for plain letters.
+_PYTHON_ONLY: Final = re.compile(r"(?<!\\)(?:\\\\)*(?P<construct>\(\?(?:P|#|>|\(|[aiLmsux]+\))|\\[AZ])")
+# The sets of nothing and of everything, which only JavaScript has.
+_JS_SETS: Final = re.compile(r"(?<![\\\[])\[\^?\]")
+# Faults that a regular expression has in both languages, as Python reports them.
+_SHARED_FAULTS: Final = (
+    "bad character range",
+    "min repeat greater than max repeat",
+    "missing ), unterminated subpattern",
+    "multiple repeat",
+    "nothing to repeat",
+    "unbalanced parenthesis",
+    "unterminated character set",
+)
+
+
+class HookMatcher(Struct, frozen=True):
+    """Hooks for some of the events of a kind.
+
+    Args:
+        matcher: which ones: a name or several ("Edit|Write"), or else a regular expression of JavaScript that has to
+            match anywhere ("mcp__.*"). It is compared with the name of the tool; other events with something else, or
+            with nothing (`HOOK_EVENTS` says with what). None, "" and "*" stand for all.
+        hooks: one function, or several, which then run at the same time. Each takes the event and returns None, a
+            `HookOutput` or a dict; sync ones run in worker threads.
+        timeout: seconds that each may take; then it has failed. None for 600, the CLI's own limit.
+        on_failure: what it means when one raises, takes too long or returns nonsense. "block" refuses what the event
+            is about, "continue" goes on as if it had no opinion. None for "block" in gates (PreToolUse,
+            PermissionRequest, PreModelSwitch, UserPromptSubmit, UserPromptExpansion, ConfigChange, Elicitation,
+            ElicitationResult) and "continue" elsewhere. After the fact (PostToolUse), a block only tells the model.
+        is_unlisted: the event is one that this version does not know; it arrives as `UnknownHookEvent`.
+
+    Raises:
+        UsageError: a value is impossible, or a function does not take one argument.
+    """
+
+    matcher: str | None = None
+    hooks: HookCallback | Sequence[HookCallback] = ()
+    timeout: float | None = None
+    on_failure: OnFailure | None = None
+    is_unlisted: bool = False
+
+    def __post_init__(self) -> None:
+        given: Any = self.hooks
+        hooks = tuple(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else (given,)
+        structs.force_setattr(self, "hooks", hooks)
+        if not hooks:
+            raise UsageError("HookMatcher: hooks is empty")
+        for hook in hooks:
+            as_callback(hook, "hook")
+        _check_pattern(self.matcher)
+        _check_timeout(self.timeout)
+        if self.on_failure not in (None, "block", "continue"):
+            raise UsageError(f"HookMatcher: on_failure is 'block' or 'continue', not {self.on_failure!r}")
+
+    @property
+    def functions(self) -> tuple[HookCallback, ...]:
+        """The hooks, as a tuple."""
+        return cast("tuple[HookCallback, ...]", self.hooks)
+
+
+Hooks = Mapping[str, HookMatcher | HookCallback | Sequence[HookMatcher | HookCallback]]
+"""Hooks by the name of the event: matchers, or bare functions for all events of the kind."""
+
+
+def read_hooks(hooks: Hooks) -> dict[str, list[HookMatcher]]:
+    """Check hooks and bring them into one form.
+
+    Raises:
+        UsageError: an event that does not exist, or hooks that cannot work with it.
+    """
+    given: Any = hooks
+    if not isinstance(given, Mapping):
+        raise UsageError(f"hooks: expected a dict from event to hooks, got {type(given).__name__}")
+    read: dict[str, list[HookMatcher]] = {}
+    for name, value in cast("Mapping[Any, Any]", given).items():
+        entries: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else (value,)
+        matchers = [_as_matcher(entry, name) for entry in entries]
+        _check_event(name, matchers)
+        if matchers:
+            read[name] = matchers
+    return read
+
+
+def blocks(matcher: HookMatcher, rule: EventRule | None) -> bool:
+    """Whether a failure of these hooks refuses what the event is about."""
+    if matcher.on_failure is None:
+        return rule is not None and rule.is_gate
+    return matcher.on_failure == "block"
+
+
+def as_callback(function: Any, name: str) -> Callback:
+    """Make a hook callable.
+
+    Raises:
+        UsageError: it is no function, or does not take the event as its one argument.
+    """
+    try:
+        return Callback(function, name, "event")
+    except UsageError as error:
+        if _takes(function, len(_OLD_ARGUMENTS)):
+            hint = "a hook takes one argument, the event: what was (input, tool_use_id, context) is event.raw"
+            raise UsageError(f"{error}; {hint}, or its fields such as event.tool_name and event.tool_use_id") from None
+        raise
+
+
+def matches(matcher: str | None, value: str) -> bool:
+    """Whether a matcher is meant for a value. The CLI decides that itself; this is for peers that do not."""
+    if matcher in (None, "", "*"):
+        return True
+    if _NAMES.fullmatch(matcher):
+        return value in {name.strip() for name in re.split(r"[|,]", matcher)}
+    try:
+        return re.search(matcher, value) is not None
+    except re.error:
+        return True  # a hook too many is better than a gate that stays open
+
+
+def _as_matcher(entry: Any, name: Any) -> HookMatcher:
+    if isinstance(entry, HookMatcher):
+        return entry
+    if callable(entry):
+        return HookMatcher(hooks=cast("HookCallback", entry))
+    raise UsageError(f"hooks[{name!r}]: expected HookMatcher or a function, got {type(entry).__name__}")
+
+
+def _check_event(name: Any, matchers: list[HookMatcher]) -> None:
+    rule = HOOK_EVENTS.get(name) if isinstance(name, str) else None
+    if rule is None:
+        if not isinstance(name, str) or not matchers or not all(matcher.is_unlisted for matcher in matchers):
+            import difflib  # only on the way to an error
+
+            close = difflib.get_close_matches(str(name), HOOK_EVENTS, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UsageError(f"hooks: there is no event {name!r}{hint} (HookMatcher(is_unlisted=True) takes any)")
+        return
+    for matcher in matchers:
+        if not rule.matched and matcher.matcher not in (None, "", "*"):
+            raise UsageError(f"hooks[{name!r}]: the CLI looks at no matcher here; leave out {matcher.matcher!r}")
+        if matcher.on_failure == "block" and rule.refusal is RefusalForm.NONE:
+            raise UsageError(f"hooks[{name!r}]: on_failure='block' has no meaning, {name} cannot be refused")
+
+
+def _check_pattern(matcher: Any) -> None:
+    if matcher is None or matcher == "*":
+        return
+    if not isinstance(matcher, str):
+        raise UsageError(f"HookMatcher: matcher is a string or None, not {type(matcher).__name__}")
+    if matcher and not matcher.strip(" |,"):
+        raise UsageError(f"HookMatcher: {matcher!r} matches nothing")
+    python_only = _PYTHON_ONLY.search(matcher)
+    if python_only is not None:
+        construct = python_only["construct"]
+        raise UsageError(f"HookMatcher: the CLI reads {matcher!r} as JavaScript, which has no {construct!r}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(_JS_SETS.sub(".", matcher))
+    except re.error as error:
+        # What only Python refuses may be right in JavaScript.
+        if error.msg.startswith(_SHARED_FAULTS):
+            raise UsageError(f"HookMatcher: {matcher!r} is no regular expression: {error}") from None
+
+
+def _check_timeout(timeout: Any) -> None:
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        raise UsageError(f"HookMatcher: timeout is a number of seconds, not {type(timeout).__name__}")
+    if not 0 < timeout <= _MAX_TIMEOUT:
+        raise UsageError(f"HookMatcher: timeout is more than 0 and at most {_MAX_TIMEOUT} seconds, not {timeout}")
+
+
+def _takes(function: Any, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,303 @@
+"""What a hook answers: its fields, the dicts that are taken for them, and their form on the wire.
+
+Owns the check that an answer fits its event, and the wire form. Knows no callbacks and nothing of failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from pilothouse.errors import UsageError
+from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
+from pilothouse.protocol import encode_line
+
+
+class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The answer of a hook. A field that is None is not sent; an answer without any says that the hook has no opinion.
+
+    The fields from `permission_decision` on belong to single events, and are an error in others. (R15)
+
+    Attributes:
+        continue_: False ends the turn.
+        stop_reason: why, for the user; with `continue_=False`.
+        suppress_output: keep the output of the hook out of the transcript.
+        system_message: a message to the user.
+        terminal_sequence: an escape sequence for the terminal; titles and notifications only.
+        decision: "block" refuses, in the way that the event has for it; on Stop, SubagentStop, TaskCompleted and
+            TeammateIdle it makes the work go on. "approve" is the older word for `permission_decision="allow"`.
+        reason: why; after a block, the model reads it.
+        async_: True stands alone: do not wait for this hook. The CLI takes it as no opinion.
+        async_timeout: milliseconds, with `async_`. CLI 2.1.330 does not look at it for hooks of the host.
+        permission_decision: "allow", "deny", "ask" or "defer" the tool call; PreToolUse, PermissionRequest (allow,
+            deny) and PreModelSwitch (allow, deny, ask). Deferring ends the turn, and leaves the call to the host.
+        permission_decision_reason: why.
+        updated_input: the tool runs with this input instead; PreToolUse, PermissionRequest.
+        updated_permissions: rules to add with the permission; PermissionRequest.
+        interrupt: a denial also ends the turn; PermissionRequest.
+        additional_context: text for the model.
+        classifier_context: text for the classifier of permission mode "auto"; PostToolUse.
+        updated_tool_output: the model sees this instead of the result; PostToolUse. The form is the tool's own.
+        updated_mcp_tool_output: the same, for tools of MCP servers only.
+        session_title: a title for the session; UserPromptSubmit, SessionStart.
+        suppress_original_prompt: a block does not show the prompt; UserPromptSubmit, UserPromptExpansion.
+        initial_user_message: a first prompt; SessionStart.
+        watch_paths: absolute paths to send FileChanged for; SessionStart, CwdChanged, FileChanged.
+        reload_skills: look for skills again; SessionStart.
+        retry: tell the model that it may try again; PermissionDenied.
+        action: "accept", "decline" or "cancel"; Elicitation, ElicitationResult.
+        content: the answer to the form; Elicitation, ElicitationResult.
+        worktree_path: absolute path of the worktree made; WorktreeCreate.
+        display_content: shown instead of the text; MessageDisplay.
+    """
+
+    continue_: bool | None = field(default=None, name="continue")
+    stop_reason: str | None = None
+    suppress_output: bool | None = None
+    system_message: str | None = None
+    terminal_sequence: str | None = None
+    decision: Literal["approve", "block"] | None = None
+    reason: str | None = None
+    async_: bool | None = field(default=None, name="async")
+    async_timeout: int | float | None = None
+    permission_decision: Literal["allow", "deny", "ask", "defer"] | None = None
+    permission_decision_reason: str | None = None
+    updated_input: dict[str, Any] | None = None
+    updated_permissions: list[Any] | None = None
+    interrupt: bool | None = None
+    additional_context: str | None = None
+    classifier_context: str | None = None
+    updated_tool_output: Any = None
+    updated_mcp_tool_output: Any = field(default=None, name="updatedMCPToolOutput")
+    session_title: str | None = None
+    suppress_original_prompt: bool | None = None
+    initial_user_message: str | None = None
+    watch_paths: list[str] | None = None
+    reload_skills: bool | None = None
+    retry: bool | None = None
+    action: Literal["accept", "decline", "cancel"] | None = None
+    content: dict[str, Any] | None = None
+    worktree_path: str | None = None
+    display_content: str | None = None
+
+    @classmethod
+    def allow(cls, updated_input: dict[str, Any] | None = None, *, reason: str | None = None) -> HookOutput:
+        """Allow the tool call, with another input if one is given; PreToolUse, PermissionRequest, PreModelSwitch."""
+        return cls(permission_decision="allow", permission_decision_reason=reason, updated_input=updated_input)
+
+    @classmethod
+    def deny(cls, reason: str) -> HookOutput:
+        """Refuse the tool call; the model reads why. Other events that can be refused are refused too."""
+        return cls(permission_decision="deny", permission_decision_reason=reason)
+
+    @classmethod
+    def block(cls, reason: str) -> HookOutput:
+        """Refuse, in the way that the event has for it; on Stop and SubagentStop, make the model go on."""
+        return cls(decision="block", reason=reason)
+
+    @classmethod
+    def context(cls, text: str) -> HookOutput:
+        """Give the model text to read."""
+        return cls(additional_context=text)
+
+
+_WIRE: Final = dict(zip(HookOutput.__struct_fields__, HookOutput.__struct_encode_fields__, strict=True))
+_FIELDS: Final = {**{wire: name for name, wire in _WIRE.items()}, **{name: name for name in _WIRE}}
+_SPECIFIC_KEYS: Final = ("hookSpecificOutput", "hook_specific_output")
+_NAME_KEYS: Final = ("hookEventName", "hook_event_name")
+# The fields of every event; the others are sent inside `hookSpecificOutput`.
+_COMMON: Final = HookOutput.__struct_fields__[: HookOutput.__struct_fields__.index("permission_decision")]
+# `hookSpecificOutput.decision` of PermissionRequest, in the words of `HookOutput`.
+_REQUEST_FIELDS: Final = {
+    "behavior": "permission_decision",
+    "message": "permission_decision_reason",
+    "updatedInput": "updated_input",
+    "updated_input": "updated_input",
+    "updatedPermissions": "updated_permissions",
+    "updated_permissions": "updated_permissions",
+    "interrupt": "interrupt",
+}
+_VERDICTS: Final = {
+    "PreToolUse": ("allow", "deny", "ask", "defer"),
+    "PreModelSwitch": ("allow", "deny", "ask"),
+    "PermissionRequest": ("allow", "deny"),
+}
+_VERDICT_OF: Final[dict[Any, str]] = {"block": "deny", "approve": "allow"}
+_ALLOWING: Final = ("updated_input", "updated_permissions")
+
+
+def wire_output(answer: Any, event_name: str) -> dict[str, Any]:
+    """Write what a hook returned as the payload of an answer.
+
+    Args:
+        answer: None, a `HookOutput`, or a mapping with the same fields, in snake_case or as on the wire.
+        event_name: the event that it answers.
+
+    Raises:
+        UsageError: it is something else, does not fit the event, or is not JSON.
+    """
+    if answer is None:
+        return {}
+    rule = HOOK_EVENTS.get(event_name)
+    extra: dict[str, Any] = {}
+    if isinstance(answer, HookOutput):
+        values = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not None}
+    elif isinstance(answer, Mapping):
+        values = _read_mapping(cast("Mapping[Any, Any]", answer), event_name, extra)
+    else:
+        raise UsageError(f"a hook returns None, a dict or a HookOutput, not {type(answer).__name__}")
+    _check_types(values)
+    payload = _asynchronous(values) if values.get("async_") else _synchronous(values, event_name, rule, extra)
+    encode_line(payload)  # an answer that cannot be written is a failure of the hook, not of the connection
+    return payload
+
+
+def refusal(event_name: str, reason: str) -> dict[str, Any] | None:
+    """The payload that refuses an event, or None if it cannot be refused."""
+    rule = HOOK_EVENTS.get(event_name)
+    if rule is None or rule.refusal is RefusalForm.NONE:
+        return None
+    hides = {"suppress_original_prompt": True} if rule.refusal is RefusalForm.PROMPT else {}
+    return _synchronous({"decision": "block", "reason": reason, **hides}, event_name, rule, {})
+
+
+# reading
+
+
+def _read_mapping(answer: Mapping[Any, Any], event_name: str, extra: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in answer.items():
+        if key in _SPECIFIC_KEYS:
+            _read_specific(value, event_name, values, extra)
+        else:
+            _put(values, _field_of(key, _FIELDS), value)
+    return values
+
+
+def _read_specific(part: Any, event_name: str, values: dict[str, Any], extra: dict[str, Any]) -> None:
+    if part is None:
+        return
+    for key, value in _items(part, "hookSpecificOutput"):
+        if key in _NAME_KEYS:
+            if value != event_name:
+                raise UsageError(f"the answer names the event {value!r}, and is to {event_name}")
+        elif key == "decision" and event_name == "PermissionRequest":
+            for name, verdict in _items(value, "decision"):
+                _put(values, _field_of(name, _REQUEST_FIELDS), verdict)
+        elif event_name not in HOOK_EVENTS:
+            extra[key] = value  # what an unknown event takes is not ours to say
+        else:
+            _put(values, _field_of(key, _FIELDS), value)
+
+
+def _items(part: Any, name: str) -> list[tuple[Any, Any]]:
+    if not isinstance(part, Mapping):
+        raise UsageError(f"{name} is an object, not {type(part).__name__}")
+    return list(cast("Mapping[Any, Any]", part).items())
+
+
+def _field_of(key: Any, known: Mapping[str, str]) -> str:
+    found = known.get(key) if isinstance(key, str) else None
+    if found is not None:
+        return found
+    import difflib  # only on the way to an error
+
+    close = difflib.get_close_matches(str(key), known, n=1)
+    raise UsageError(f"unknown key {key!r:.60} in the answer" + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
+def _put(values: dict[str, Any], name: str, value: Any) -> None:
+    if value is None:
+        return
+    if name in values:
+        raise UsageError(f"the answer gives {name} twice")
+    values[name] = value
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    try:
+        msgspec.convert({_WIRE[name]: value for name, value in values.items()}, HookOutput)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"the answer does not fit: {error}") from None
+
+
+# writing
+
+
+def _asynchronous(values: Mapping[str, Any]) -> dict[str, Any]:
+    others = sorted(set(values) - {"async_", "async_timeout"})
+    if others:
+        raise UsageError(f"async_ stands alone: nobody waits for {', '.join(others)}")
+    return {_WIRE[name]: value for name, value in values.items()}
+
+
+def _synchronous(
+    values: Mapping[str, Any], event_name: str, rule: EventRule | None, extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    given = _in_words_of(
+        rule, {name: value for name, value in values.items() if name not in ("async_", "async_timeout")}
+    )
+    own = {name: value for name, value in given.items() if name not in _COMMON}
+    if rule is not None:
+        _check_fit(own, rule)
+    payload = {_WIRE[name]: value for name, value in given.items() if name in _COMMON}
+    specific = {_WIRE[name]: value for name, value in own.items()} | dict(extra)
+    if rule is not None and rule.refusal is RefusalForm.REQUEST:
+        specific = _request_decision(own)
+    if specific:
+        payload["hookSpecificOutput"] = {"hookEventName": event_name, **specific}
+    return payload
+
+
+def _in_words_of(rule: EventRule | None, values: dict[str, Any]) -> dict[str, Any]:
+    """Say a verdict the way the event has for it: `decision` and `permission_decision` mean the same."""
+    if rule is None or rule.refusal is RefusalForm.NONE:
+        return values
+    if rule.refusal in (RefusalForm.PERMISSION, RefusalForm.REQUEST):
+        verdict = _VERDICT_OF.get(values.get("decision"))
+        if verdict is None:
+            return values
+        if values.get("permission_decision", verdict) != verdict:
+            raise UsageError(f"decision={values['decision']!r} contradicts permission_decision")
+        rest = {name: value for name, value in values.items() if name not in ("decision", "reason")}
+        reason = {"permission_decision_reason": values["reason"]} if "reason" in values else {}
+        return {"permission_decision": verdict, **reason, **rest}
+    if values.get("permission_decision") == "deny":
+        reason = values.get("permission_decision_reason")
+        rest = {name: value for name, value in values.items() if not name.startswith("permission_decision")}
+        values = {"decision": "block", **({} if reason is None else {"reason": reason}), **rest}
+    if rule.refusal is RefusalForm.ELICITATION and (
+        values.get("action") == "decline" or values.get("decision") == "block"
+    ):
+        # The CLI looks at one or the other, depending on the way the question took.
+        values = {"decision": "block", "action": "decline", **values}
+    return values
+
+
+def _check_fit(own: Mapping[str, Any], rule: EventRule) -> None:
+    foreign = sorted(set(own) - rule.answers)
+    if foreign:
+        raise UsageError(f"{rule.name} takes no {', '.join(foreign)}")
+    verdict = own.get("permission_decision")
+    if verdict is not None and verdict not in _VERDICTS[rule.name]:
+        raise UsageError(
+            f"permission_decision of {rule.name} is one of {', '.join(_VERDICTS[rule.name])}, not {verdict}"
+        )
+
+
+def _request_decision(own: Mapping[str, Any]) -> dict[str, Any]:
+    if not own:
+        return {}
+    verdict = own.get("permission_decision")
+    if verdict is None:
+        raise UsageError(f"PermissionRequest takes {', '.join(sorted(own))} with permission_decision only")
+    stray = [name for name in (_ALLOWING if verdict == "deny" else ("interrupt",)) if name in own]
+    if stray:
+        raise UsageError(f"{', '.join(stray)} does not go with permission_decision={verdict!r}")
+    decision = {"behavior": verdict, **{_WIRE[name]: own[name] for name in (*_ALLOWING, "interrupt") if name in own}}
+    if verdict == "deny" and "permission_decision_reason" in own:
+        decision["message"] = own["permission_decision_reason"]
+    return {"decision": decision}

@@ -1,0 +1,44 @@
+"""What the CLI asks a person: permission for a tool call, questions, plans, elicitations, dialogs.
+
+Owns the requests as typed values, the decisions, and a desk for each control subtype. Knows nothing of who carries
+questions and answers, of hooks, or of tools.
+"""
+
+from pilothouse.permissions.decisions import Allow as Allow
+from pilothouse.permissions.decisions import Confirm as Confirm
+from pilothouse.permissions.decisions import Decision as Decision
+from pilothouse.permissions.decisions import Deny as Deny
+from pilothouse.permissions.desk import CanUseTool as CanUseTool
+from pilothouse.permissions.desk import ConfirmCallback as ConfirmCallback
+from pilothouse.permissions.desk import PermissionDesk as PermissionDesk
+from pilothouse.permissions.desk import PlanCallback as PlanCallback
+from pilothouse.permissions.desk import QuestionCallback as QuestionCallback
+from pilothouse.permissions.desk import permission_desk as permission_desk
+from pilothouse.permissions.dialogs import DialogCallback as DialogCallback
+from pilothouse.permissions.dialogs import DialogDesk as DialogDesk
+from pilothouse.permissions.dialogs import DialogRequest as DialogRequest
+from pilothouse.permissions.dialogs import dialog_desk as dialog_desk
+from pilothouse.permissions.elicitation import Accept as Accept
+from pilothouse.permissions.elicitation import Cancel as Cancel
+from pilothouse.permissions.elicitation import Decline as Decline
+from pilothouse.permissions.elicitation import ElicitationCallback as ElicitationCallback
+from pilothouse.permissions.elicitation import ElicitationDesk as ElicitationDesk
+from pilothouse.permissions.elicitation import ElicitationRequest as ElicitationRequest
+from pilothouse.permissions.elicitation import elicitation_desk as elicitation_desk
+from pilothouse.permissions.policies import allow_all as allow_all
+from pilothouse.permissions.policies import deny_all as deny_all
+from pilothouse.permissions.questions import Answers as Answers
+from pilothouse.permissions.requests import PermissionRequest as PermissionRequest
+from pilothouse.permissions.requests import PlanRequest as PlanRequest
+from pilothouse.permissions.requests import QuestionOption as QuestionOption
+from pilothouse.permissions.requests import QuestionRequest as QuestionRequest
+from pilothouse.permissions.requests import UserQuestion as UserQuestion
+from pilothouse.permissions.updates import AddDirectories as AddDirectories
+from pilothouse.permissions.updates import AddRules as AddRules
+from pilothouse.permissions.updates import PermissionRule as PermissionRule
+from pilothouse.permissions.updates import PermissionUpdate as PermissionUpdate
+from pilothouse.permissions.updates import RemoveDirectories as RemoveDirectories
+from pilothouse.permissions.updates import RemoveRules as RemoveRules
+from pilothouse.permissions.updates import ReplaceRules as ReplaceRules
+from pilothouse.permissions.updates import SetMode as SetMode
+from pilothouse.permissions.updates import UnknownUpdate as UnknownUpdate

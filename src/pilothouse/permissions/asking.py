@@ -1,0 +1,62 @@
+"""Asking the user's functions so that nothing that goes wrong there becomes a yes, or a silence.
+
+Owns the time limit, the log, and what counts as failed. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+
+from pilothouse.callbacks import Callback
+from pilothouse.errors import OptionsError
+
+T = TypeVar("T")
+
+log = logging.getLogger("pilothouse.permissions")
+
+
+async def ask_safely(
+    decide: Callable[[], Awaitable[T]], what: str, *, timeout: float | None, failed: T, timed_out: T
+) -> T:
+    """Come to a decision, whatever happens.
+
+    Args:
+        decide: asks for it.
+        what: what is asked, for the log.
+        timeout: seconds until it counts as `timed_out`; None: no limit.
+        failed: the decision when `decide` raises.
+        timed_out: the decision when it takes too long.
+    """
+    try:
+        with anyio.move_on_after(timeout):
+            return await decide()
+    except Exception:
+        log.exception("%s: there was no valid answer, so it is refused", what)
+        return failed
+    log.error("%s: there was no answer within %g s, so it is refused", what, timeout)
+    return timed_out
+
+
+def callback(function: Any, name: str, *parameters: str) -> Callback | None:
+    """The function as a `Callback`, or None if there is none.
+
+    Raises:
+        UsageError: it cannot be called with these parameters.
+    """
+    return None if function is None else Callback(function, name, *parameters)
+
+
+def seconds(value: Any, name: str = "timeout") -> float | None:
+    """A time limit, checked.
+
+    Raises:
+        OptionsError: it is neither a number above 0 nor None.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or (number and value > 0):
+        return value
+    raise OptionsError(f"{name}: expected a number of seconds greater than 0, or None, got {value!r:.80}", option=name)

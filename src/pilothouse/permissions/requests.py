@@ -1,0 +1,226 @@
+"""What the CLI asks permission for, as typed values: a call, questions to the user, a plan.
+
+Owns reading the body of `can_use_tool`. Pure: asks nobody and decides nothing. Fields that are not named here stay in
+`.raw`; an optional field of another type than expected counts as absent, because a peer may be newer than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import UsageError
+from pilothouse.messages.base import brief
+from pilothouse.permissions.updates import PermissionRule, PermissionUpdate, update_from_wire
+
+T = TypeVar("T")
+
+QUESTION_TOOL: Final = "AskUserQuestion"
+PLAN_TOOL: Final = "ExitPlanMode"
+
+
+class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True):
+    """A tool call that the CLI asks about.
+
+    Attributes:
+        tool_name: the tool, such as "Bash" or "mcp__server__tool".
+        tool_input: its input, a copy of your own: to change the call, return `Allow(updated_input=…)`.
+        tool_use_id: the id of the call.
+        blocked_path: the path that needs permission, if it is about one.
+        reason: why the CLI asks; may hold terminal escapes.
+        reason_type: the kind of reason: "rule", "mode", "hook", "workingDir", "safetyCheck", "classifier", …
+        agent_id: the sub-agent that makes the call; None: the main one.
+        title: a whole question to show to a person; `prompt` makes one if there is none.
+        display_name: the name of the tool to show.
+        description: one line about the call to show.
+        mcp_server: the MCP server of the tool.
+        requires_user_interaction: a plain yes or no is not what is wanted, as for questions and plans.
+        default_to_no: whoever shows it should make "no" the default.
+        suppress_always_allow: whoever shows it should not offer "always allow".
+        session: who asks: the query or session, as its owner set it.
+        raw: the whole request as it came; do not change it.
+    """
+
+    tool_name: str
+    tool_input: dict[str, Any]
+    tool_use_id: str = ""
+    blocked_path: str | None = None
+    reason: str | None = None
+    reason_type: str | None = None
+    agent_id: str | None = None
+    title: str | None = None
+    display_name: str | None = None
+    description: str | None = None
+    mcp_server: str | None = None
+    requires_user_interaction: bool = False
+    default_to_no: bool = False
+    suppress_always_allow: bool = False
+    session: Any = None
+    raw: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return brief(self, ("tool_name", "tool_input", "tool_use_id"))
+
+    # Read when wanted: most callbacks never look, and reading them takes longer than all of the rest.
+    @cached_property
+    def suggestions(self) -> tuple[PermissionUpdate, ...]:
+        """What the CLI proposes for "always allow"."""
+        found = self.raw.get("permission_suggestions")
+        return tuple(map(update_from_wire, cast("list[Any]", found))) if isinstance(found, list) else ()
+
+    @property
+    def matched_rule(self) -> PermissionRule | None:
+        """The rule that makes the CLI ask."""
+        fields = _object(self.raw.get("matched_ask_rule"))
+        name, content = fields.get("tool_name"), fields.get("rule_content")
+        try:
+            return PermissionRule(name, content) if isinstance(name, str) else None
+        except UsageError:
+            return None
+
+    @property
+    def prompt(self) -> str:
+        """A question for a person, in the words of the CLI if it has some."""
+        about = self.description or self.blocked_path
+        return self.title or f"Allow {self.display_name or self.tool_name}{f': {about}' if about else ''}?"
+
+
+class QuestionOption(Struct, frozen=True):
+    """One of the choices that a question offers: its text, what it means, and something to show beside it."""
+
+    label: str
+    description: str = ""
+    preview: str | None = None
+
+
+class UserQuestion(Struct, frozen=True, rename="camel"):
+    """One question of the model to the user. A text of the user's own is always an answer as well.
+
+    Attributes:
+        text: the question.
+        header: a word or two for it.
+        options: what to choose from.
+        multi_select: more than one may be chosen.
+        kind: "choice"; "text" and "number" have no options.
+        description: a line to show below it.
+        min, max, step, default_value, unit: of a number.
+        placeholder: of a text.
+    """
+
+    text: str = msgspec.field(name="question")
+    header: str = ""
+    options: tuple[QuestionOption, ...] = ()
+    multi_select: bool = False
+    kind: str = "choice"
+    description: str | None = None
+    min: float | None = None
+    max: float | None = None
+    step: float | None = None
+    default_value: float | None = None
+    unit: str | None = None
+    placeholder: str | None = None
+
+
+class QuestionRequest(Struct, frozen=True, kw_only=True):
+    """Questions of the model to the user, to be answered together.
+
+    Attributes:
+        questions: what is asked.
+        title: a heading for all of them.
+        request: the permission request that they came in.
+    """
+
+    questions: tuple[UserQuestion, ...]
+    title: str | None = None
+    request: PermissionRequest
+
+
+class PlanRequest(Struct, frozen=True, kw_only=True):
+    """A plan that the model wants to be approved, so as to leave plan mode.
+
+    Attributes:
+        plan: the plan, as Markdown; "" if the model wrote none.
+        path: the file that holds it.
+        request: the permission request that it came in.
+    """
+
+    plan: str
+    path: str | None = None
+    request: PermissionRequest
+
+
+def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequest:
+    """Read the body of a `can_use_tool` request; the short form with `tool` too. (G50)
+
+    Raises:
+        UsageError: it names no tool, or its input is no object.
+    """
+    tool_name = _of(str, body.get("tool_name")) or _of(str, body.get("tool"))
+    tool_input = body.get("input", {})
+    if not tool_name or not isinstance(tool_input, dict):
+        raise UsageError("a permission request without a tool, or without an input")
+    optional: dict[str, Any] = {
+        name: value for key, value in body.items() if (name := _TEXTS.get(key)) and isinstance(value, str)
+    }
+    optional |= {name: True for key, name in _FLAGS.items() if body.get(key) is True}
+    return PermissionRequest(
+        tool_name=tool_name,
+        tool_input=_copy(cast("dict[str, Any]", tool_input)),
+        mcp_server=_of(str, _object(body.get("mcp_server")).get("name")),
+        session=session,
+        raw=body,
+        **optional,
+    )
+
+
+def read_questions(request: PermissionRequest) -> QuestionRequest:
+    """The questions in a request.
+
+    Raises:
+        ValidationError: they have another form.
+    """
+    questions = msgspec.convert(request.tool_input.get("questions"), tuple[UserQuestion, ...])
+    return QuestionRequest(questions=questions, title=_of(str, request.tool_input.get("title")), request=request)
+
+
+def read_plan(request: PermissionRequest) -> PlanRequest:
+    """The plan in a request."""
+    plan, path = (_of(str, request.tool_input.get(key)) for key in ("plan", "planFilePath"))
+    return PlanRequest(plan=plan or "", path=path, request=request)
+
+
+# Fields that are text, and fields that are true or absent: the name on the wire, and ours.
+_TEXTS: Final = {
+    "tool_use_id": "tool_use_id",
+    "blocked_path": "blocked_path",
+    "decision_reason": "reason",
+    "decision_reason_type": "reason_type",
+    "agent_id": "agent_id",
+    "title": "title",
+    "display_name": "display_name",
+    "description": "description",
+}
+_FLAGS: Final = {
+    "requires_user_interaction": "requires_user_interaction",
+    "default_to_no": "default_to_no",
+    "suppress_always_allow_rule": "suppress_always_allow",
+}
+
+
+def _of(kind: type[T], value: object) -> T | None:
+    return value if isinstance(value, kind) else None
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _copy(value: Any) -> Any:
+    """A JSON value of one's own: what a callback does to it must not change what it allows."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in cast("dict[str, Any]", value).items()}
+    return [_copy(item) for item in cast("Sequence[Any]", value)] if isinstance(value, list) else value

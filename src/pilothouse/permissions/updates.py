@@ -1,0 +1,234 @@
+"""Permission rules, and changes to them, as typed values and as the wire has them.
+
+Owns `PermissionRule`, the six kinds of `PermissionUpdate` and their conversion, both ways. Pure. Knows nothing of who
+asks for permission, nor of what is answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, Self, cast, get_args
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import UsageError
+from pilothouse.options.settings import PermissionMode
+
+PermissionBehavior = Literal["allow", "deny", "ask"]
+PermissionDestination = Literal["session", "localSettings", "projectSettings", "userSettings", "cliArg"]
+
+_BEHAVIORS: Final = get_args(PermissionBehavior)
+_DESTINATIONS: Final = get_args(PermissionDestination)
+_MODES: Final = get_args(PermissionMode)
+
+# The name up to the first parenthesis; the content up to the closing one, which is the last character, and no escape.
+_RULE: Final = re.compile(r"([^()\\]+)(?:\((.*(?<!\\)(?:\\\\)*)\))?", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\([()\\])")
+_TO_ESCAPE: Final = re.compile(r"[()\\]")
+
+
+class PermissionRule(
+    Struct, frozen=True, omit_defaults=True, rename={"tool_name": "toolName", "content": "ruleContent"}
+):
+    """A rule about a tool, or about some uses of it. `str` gives the form of settings files: ``Bash(git:*)``.
+
+    Args:
+        tool_name: the tool, such as "Bash" or "mcp__server__tool".
+        content: which of its uses, in the language of the tool, such as "git:*"; None: all of them.
+
+    Raises:
+        UsageError: the name is not one.
+    """
+
+    tool_name: str
+    content: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _is(self.tool_name, str) or not self.tool_name or _TO_ESCAPE.search(self.tool_name):
+            raise UsageError(f"a permission rule needs the name of a tool, got {self.tool_name!r:.80}")
+        if self.content is not None and not _is(self.content, str):
+            raise UsageError(f"the content of a permission rule is text, got {type(self.content).__name__}")
+
+    @classmethod
+    def parse(cls, text: str) -> PermissionRule:
+        r"""Read the form of settings files: ``Bash``, ``Bash(git:*)``, ``Read(~/notes/**)``.
+
+        Parentheses of the content may be written as ``\(`` and ``\)``. As in the CLI, ``Bash()`` and ``Bash(*)``
+        mean every use of the tool.
+
+        Raises:
+            UsageError: it has no name, or its parentheses do not close at the end.
+        """
+        found = _RULE.fullmatch(text)
+        if found is None:
+            raise UsageError(f"not a permission rule: {text!r:.80}; write Tool or Tool(content)")
+        name, content = found.groups()
+        return cls(name) if content in (None, "", "*") else cls(name, _ESCAPED.sub(r"\1", content))
+
+    def __str__(self) -> str:
+        if not self.content:
+            return self.tool_name
+        content = _TO_ESCAPE.sub(r"\\\g<0>", self.content)
+        return f"{self.tool_name}({content})"
+
+
+class _Update(Struct, frozen=True, tag_field="type"):
+    """Base of all; what they have in common."""
+
+    def with_destination(self, destination: PermissionDestination) -> Self:
+        """The same change, remembered elsewhere: "session" forgets it when the session ends.
+
+        Raises:
+            UsageError: there is no such place.
+        """
+        return msgspec.structs.replace(self, destination=destination)
+
+
+class _Rules(_Update, frozen=True):
+    rules: Sequence[PermissionRule]
+    behavior: PermissionBehavior = "allow"
+    destination: PermissionDestination = "session"
+
+    def __post_init__(self) -> None:
+        _store(self, "rules", tuple(_rule(rule) for rule in _items("rules", self.rules)))
+        _one_of("behavior", self.behavior, _BEHAVIORS)
+        _one_of("destination", self.destination, _DESTINATIONS)
+
+
+class AddRules(_Rules, frozen=True, tag="addRules"):
+    """Add rules.
+
+    Args:
+        rules: which; `PermissionRule.parse("Bash(git:*)")` reads the usual form.
+        behavior: what happens to the calls that match: "allow", "deny" or "ask".
+        destination: how long, and for whom: "session" (this one), or a settings file on disk: "localSettings" (this
+            project, you), "projectSettings" (this project, everybody), "userSettings" (you, everywhere).
+
+    Raises:
+        UsageError: one of them is not valid. The same holds for the other updates.
+    """
+
+
+class ReplaceRules(_Rules, frozen=True, tag="replaceRules"):
+    """Put these rules in the place of all rules of this behavior and destination; fields as in `AddRules`."""
+
+
+class RemoveRules(_Rules, frozen=True, tag="removeRules"):
+    """Remove rules; fields as in `AddRules`."""
+
+
+class SetMode(_Update, frozen=True, tag="setMode"):
+    """Change the permission mode.
+
+    Args:
+        mode: "default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions".
+        destination: as in `AddRules`.
+    """
+
+    mode: PermissionMode
+    destination: PermissionDestination = "session"
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, _MODES)
+        _one_of("destination", self.destination, _DESTINATIONS)
+
+
+class _Directories(_Update, frozen=True):
+    directories: Sequence[str]
+    destination: PermissionDestination = "session"
+
+    def __post_init__(self) -> None:
+        _store(self, "directories", tuple(_path(path) for path in _items("directories", self.directories)))
+        _one_of("destination", self.destination, _DESTINATIONS)
+
+
+class AddDirectories(_Directories, frozen=True, tag="addDirectories"):
+    """Let the tools work in more directories.
+
+    Args:
+        directories: their paths.
+        destination: as in `AddRules`.
+    """
+
+
+class RemoveDirectories(_Directories, frozen=True, tag="removeDirectories"):
+    """Take directories back; fields as in `AddDirectories`."""
+
+
+class UnknownUpdate(Struct, frozen=True):
+    """A change that the CLI suggests and this version does not know. It can be handed back as it came.
+
+    Args:
+        type: its kind on the wire.
+        data: all of it.
+    """
+
+    type: str
+    data: dict[str, Any]
+
+    def with_destination(self, destination: PermissionDestination) -> Self:
+        """The same change, remembered elsewhere, as for the others."""
+        _one_of("destination", destination, _DESTINATIONS)
+        return msgspec.structs.replace(self, data={**self.data, "destination": destination})
+
+
+_Known = AddRules | ReplaceRules | RemoveRules | SetMode | AddDirectories | RemoveDirectories
+PermissionUpdate = _Known | UnknownUpdate
+_KNOWN: Final = get_args(_Known)
+
+
+def update_from_wire(data: Any) -> PermissionUpdate:
+    """Read a change that the CLI suggests; never fails. What is not known, or not valid, stays an `UnknownUpdate`."""
+    try:
+        return msgspec.convert(data, _Known)
+    except msgspec.ValidationError:
+        fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        return UnknownUpdate(str(fields.get("type", "")), fields)
+
+
+def update_to_wire(update: Any) -> dict[str, Any]:
+    """Write a change.
+
+    Raises:
+        UsageError: it is not one. The CLI drops what it does not understand without a word, a rule that denies too.
+    """
+    if isinstance(update, UnknownUpdate):
+        return update.data
+    if isinstance(update, _KNOWN):
+        return msgspec.json.decode(msgspec.json.encode(update))
+    raise UsageError(f"not a permission update: {type(update).__name__}")
+
+
+def _rule(value: Any) -> PermissionRule:
+    if isinstance(value, PermissionRule):
+        return value
+    raise UsageError(f"rules: expected PermissionRule.parse({value!r:.80}) or the like, got {type(value).__name__}")
+
+
+def _path(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise UsageError(f"directories: expected paths as text, got {value!r:.80}")
+
+
+def _items(name: str, value: Any) -> Iterable[Any]:
+    # A text is a sequence of texts too, and "Bash" would become four rules.
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise UsageError(f"{name}: expected a list, got {type(value).__name__}")
+    return cast("Iterable[Any]", value)
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r:.80}")
+
+
+def _is(value: Any, kind: type) -> bool:
+    """`isinstance` for values that the annotations promise, and callers may break."""
+    return isinstance(value, kind)
+
+
+def _store(struct: Struct, name: str, value: Any) -> None:
+    msgspec.structs.force_setattr(struct, name, value)
