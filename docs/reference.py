@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +19,7 @@ from pilothouse import errors
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_TYPES, blocks, events
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option
-from pilothouse.options import table as targets
+from pilothouse.options.targets import describe
 
 HERE = Path(__file__).parent
 MAIN_FIELDS = 8
@@ -90,22 +91,6 @@ def stream_events() -> str:
     return struct_rows([(tag(cls), cls) for cls in known], frozenset())
 
 
-def option_target(option: Option) -> str:
-    match option.target:
-        case targets.Flag(name) | targets.Switch(name) | targets.Repeated(name):
-            return code(f"--{name}")
-        case targets.Config(name):
-            return f"{code(f'--{name}')}; a mapping goes in a private file"
-        case targets.Text(name, file_flag):
-            return f"{code(f'--{name}')}; long text in a private file, {code(f'--{file_flag}')}"
-        case targets.Json(name, key):
-            return f"{code(f'--{name}')}; a long one in the handshake as {code(key)}"
-        case targets.EnvVar(name):
-            return f"environment, {code(name)}"
-        case targets.Sdk():
-            return "pilothouse"
-
-
 def default(option: Option) -> str:
     if option.name == "max_line_bytes":
         return f"{option.default // 2**20} MiB"
@@ -113,11 +98,18 @@ def default(option: Option) -> str:
 
 
 def options() -> str:
-    rows = [
-        (code(o.name), o.kind.expected[:1].upper() + o.kind.expected[1:], default(o), option_target(o), o.doc)
-        for o in TABLE.values()
-    ]
-    return table(("option", "value", "default", "where it goes", "what it does"), rows)
+    parts: list[str] = []
+    for group, rows in groupby(TABLE.values(), key=lambda option: option.group):
+        parts.append(f"\n### {group[:1].upper()}{group[1:]}\n\n")
+        parts.append(
+            table(("option", "value", "default", "where it goes", "needs", "what it does"), map(option_row, rows))
+        )
+    return "".join(parts) + "\n"
+
+
+def option_row(option: Option) -> tuple[str, ...]:
+    value = option.kind.expected[:1].upper() + option.kind.expected[1:]
+    return code(option.name), value, default(option), describe(option.target), option.since, option.doc
 
 
 def error_tree() -> str:

@@ -40,12 +40,15 @@ class Command:
     def argv(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "pilothouse", *args]
 
-    def run(self, *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> Ran:
+    def run(
+        self, *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> Ran:
         done = subprocess.run(
             self.argv(*args),
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             env={**self.env, **(env or {})},
+            cwd=cwd,
             capture_output=True,
             timeout=LIMIT_S,
         )

@@ -180,7 +180,7 @@ def test_a_standard_input_that_stays_silent_does_not_hold_up_a_question(
         ((), b"\xff\xfe", "not UTF-8 text"),
         ((), b"nul \0 here", "NUL"),
         (("hi", "--cwd", "/no/such/place"), None, "no directory /no/such/place"),
-        (("hi", "--cli", "/no/such/claude"), None, "python -m pilothouse.provision cli"),
+        (("hi", "--cli", "/no/such/claude"), None, "pilothouse install-cli"),
         (("hi", "--resume", "a", "--continue"), None, "exclude each other"),
         (("hi", "--fork-session"), None, "needs"),
         (("hi", "--max-turns", "0"), None, "at least 1"),
@@ -309,7 +309,7 @@ def test_with_a_schema_the_answer_is_the_value(pilothouse: Command) -> None:
     with FakeCLI().text("Here it is.", structured_output={"city": "Paris"}) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path, "--json-schema", '{"type": "object"}')
     assert (ran.code, json.loads(ran.out)) == (0, {"city": "Paris"})
-    with FakeCLI().text("No value.") as fake:
+    with FakeCLI().text("No value.").forever() as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path, "--json-schema", '{"type": "object"}')
     assert (ran.code, ran.out) == (1, "")
     assert "no structured output" in one_line(ran)

@@ -205,7 +205,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing(pilothouse: Command, real_cli: str) -
 def test_the_demo_without_a_cli_says_how_to_get_one(pilothouse: Command) -> None:
     ran = pilothouse.run("demo", "--cli", "/no/such/claude")
     assert ran.code == 2
-    assert "python -m pilothouse.provision cli" in ran.out
+    assert "pilothouse install-cli" in ran.out
 
 
 def test_the_demo_in_a_terminal(pilothouse: Command, real_cli: str) -> None:

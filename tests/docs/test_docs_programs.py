@@ -84,6 +84,20 @@ def test_typed_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     assert [line.split() for line in said] == [["rope", "12.50"], ["paint", "30.00"], ["Invoice", "7", "42.50"]]
 
 
+def test_repair_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "minutes.txt").write_text("Ann paints the boat by Friday.")
+    tasks = [{"what": "paint", "due": "Friday"}, {"what": "sail", "due": "2026-11-20"}]
+    model.reply(ToolUse("StructuredOutput", {"value": tasks}))
+    model.reply(ToolUse("StructuredOutput", {"value": [{"what": "paint", "due": "2026-11-27"}, tasks[1]]}))
+    done = run("repair_output.py", "minutes.txt")
+    assert done.stdout == "20 Nov 2026  sail\n27 Nov 2026  paint\n"
+    assert "attempt 1: " in done.stderr
+    assert "`$.value[0].due`" in done.stderr
+    model.default = "There are none."
+    done = run("repair_output.py", "minutes.txt", code=1)
+    assert "no tasks after 4 attempts; the last one was: There are none." in done.stderr
+
+
 def test_look_at_picture(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "red.png").write_bytes(red_pixel())
     model.on("What is in this picture?", reply="A red dot.")
@@ -180,6 +194,21 @@ def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: d
     assert done.stdout == "A ship.\n"
     assert (tmp_path / "host").read_text() == "user@host\n"
     assert str(there) in json.dumps([model.requests[0].system_text, model.requests[0].messages])
+
+
+def test_blocking(model: ScriptedModel, run: Run) -> None:
+    model.on("capital of France", reply=Text("Paris it is.", chunks=3))
+    done = run("blocking.py", "What is the", "capital of France?")
+    assert done.stdout == "Paris it is."
+    assert "1 turns, $0.000" in done.stderr
+
+
+def test_blocking_threads(model: ScriptedModel, run: Run) -> None:
+    model.on("a.txt", reply="Fruit.")
+    model.on("b.txt", reply=HttpError(403))
+    said = run("blocking_threads.py", "a.txt", "b.txt").stdout.splitlines()
+    assert said[0] == "a.txt: Fruit."
+    assert said[1].startswith("b.txt: failed: ")
 
 
 @pytest.mark.parametrize("program", ["test_reviewer.py", "test_wire_log.py"])

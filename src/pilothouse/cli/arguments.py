@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from pilothouse._version import __version__
+from pilothouse.cli.install import (
+    INSTALL_DESCRIPTION,
+    INSTALL_EPILOG,
+    INSTALL_HELP,
+    InstallRequest,
+    add_install,
+    install_request,
+)
 from pilothouse.cli.values import metavar, parse_value
 from pilothouse.options import TABLE, Option
 from pilothouse.options import table as kinds
@@ -22,7 +30,7 @@ USAGE_ERROR = 2
 
 Form = Literal["text", "json", "stream-json"]
 
-# Options with a flag of their own, as the help groups them; `--set` reaches all others.
+# Options that the help shows, in groups. Every other one that can be written as text has a flag as well.
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("model", ("model", "fallback_model", "effort")),
     ("limits", ("max_turns", "max_budget_usd", "timeout", "idle_timeout")),
@@ -31,8 +39,13 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("conversation", ("resume", "continue_conversation", "fork_session", "session_id")),
     ("place", ("cwd", "add_dirs", "cli")),
 )  # fmt: skip
-# Where the claude command has a name for it already.
-_SPELLING = {"add_dirs": "--add-dir", "continue_conversation": "--continue", "mcp_servers": "--mcp-config"}
+# Where the claude command has a name for it already, or this one means something else by it.
+_SPELLING = {
+    "add_dirs": "--add-dir",
+    "continue_conversation": "--continue",
+    "mcp_servers": "--mcp-config",
+    "thinking": "--thinking-mode",
+}
 
 _EPILOG = """examples:
   pilothouse demo
@@ -81,6 +94,27 @@ class DemoRequest:
     cli: str = "auto"
 
 
+@dataclass(frozen=True, slots=True)
+class OptionsRequest:
+    """What `pilothouse options` was asked for."""
+
+    name: str | None = None
+    explain: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """What `pilothouse doctor` was asked for."""
+
+    cli: str | None = None
+    json: bool = False
+    quick: bool = False
+
+
+Request = AskRequest | DemoRequest | DoctorRequest | InstallRequest | OptionsRequest
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose mistakes are one line that says where the help is."""
 
@@ -90,7 +124,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{PROGRAM}: {text} (see `{self.prog} --help`)\n")
 
 
-def parse(argv: list[str] | None) -> AskRequest | DemoRequest:
+def parse(argv: list[str] | None) -> Request:
     """Read the command line; `None` stands for that of this process.
 
     Raises:
@@ -100,7 +134,7 @@ def parse(argv: list[str] | None) -> AskRequest | DemoRequest:
     asked = parser.parse_args(argv)
     if asked.command is None:
         parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
-    return _demo_request(asked) if asked.command == "demo" else _ask_request(asked)
+    return COMMANDS[asked.command].request(asked)
 
 
 def _parser() -> CommandParser:
@@ -113,27 +147,18 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    _add_ask(
-        commands.add_parser(
-            "ask",
-            help="ask one question and stream the answer",
-            usage="%(prog)s [options] [prompt]",
-            description="Ask one question and stream the answer.",
-            epilog=_ASK_EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
+    for name, command in COMMANDS.items():
+        command.add(
+            commands.add_parser(
+                name,
+                help=command.help,
+                usage=command.usage,
+                description=command.description,
+                epilog=command.epilog,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
         )
-    )
-    _add_demo(
-        commands.add_parser(
-            "demo",
-            help="show what it does; needs no key",
-            description="Show what pilothouse does, with the real Claude Code and without a key.",
-            epilog=_DEMO_EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-    )
     return parser
 
 
@@ -158,7 +183,8 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
         help="print every message of Claude Code as a line of JSON, as it came",
     )
     parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key, no tools")
-    parser.add_argument("--thinking", action="store_true", help="show what the model thinks")
+    # With a name of its own: `thinking` is an option as well.
+    parser.add_argument("--thinking", dest="shows_thinking", action="store_true", help="show what the model thinks")
     parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
     parser.add_argument(
         "--set",
@@ -168,21 +194,35 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other option of pilothouse; lists as A,B, mappings as JSON",
     )
+    shown = set[str]()
     for title, names in _GROUPS:
         group = parser.add_argument_group(title)
+        shown.update(names)
         for name in names:
-            _add_option(group, TABLE[name])
+            _add_option(group, TABLE[name], TABLE[name].doc)
+    for option in TABLE.values():
+        if option.name not in shown:
+            _add_option(parser, option, None)
 
 
-def _add_option(group: Any, option: Option) -> None:
-    flag = _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
+def flag_of(option: Option) -> str | None:
+    """The flag of `pilothouse ask` that sets an option; None for keys, and for what cannot be written as text."""
+    if option.secret or option.kind.parse is None:
+        return None
+    return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
+
+
+def _add_option(group: Any, option: Option, doc: str | None) -> None:
+    flag = flag_of(option)
+    if flag is None:
+        return
     common: dict[str, Any] = {
         "dest": option.name,
         "default": argparse.SUPPRESS,
-        "help": option.doc.replace("%", "%%"),
+        "help": argparse.SUPPRESS if doc is None else doc.replace("%", "%%"),
     }
     if option.kind is kinds.BOOL:
-        group.add_argument(flag, action="store_true", **common)
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
         action = "extend" if option.kind is kinds.PATHS else "store"
         group.add_argument(flag, action=action, type=_reader(option), metavar=metavar(option), **common)
@@ -224,7 +264,7 @@ class _Assignment:
             raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
         if option.secret:
             raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
-        if option.kind in (kinds.CALLABLE, kinds.TRANSPORT):
+        if option.kind.parse is None:
             raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
         try:
             return cls(name, parse_value(option, value))
@@ -239,7 +279,7 @@ def _ask_request(asked: argparse.Namespace) -> AskRequest:
         prompt=asked.prompt,
         settings=settings,
         form=asked.form,
-        thinking=asked.thinking,
+        thinking=asked.shows_thinking,
         local=asked.local,
         verbose=asked.verbose,
     )
@@ -256,3 +296,68 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 def _demo_request(asked: argparse.Namespace) -> DemoRequest:
     parts = frozenset({"tools"} if asked.scripted else {"question", "tools"})
     return DemoRequest(prompt=asked.prompt, parts=parts, local=asked.local, cli=asked.cli)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="one option, in full")
+    parser.add_argument("--explain", action="store_true", help="only what is set here, and where each value comes from")
+    parser.add_argument("--json", action="store_true", help="print a JSON array")
+
+
+def _options_request(asked: argparse.Namespace) -> OptionsRequest:
+    return OptionsRequest(name=asked.name, explain=asked.explain, json=asked.json)
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cli", metavar="PATH", help=TABLE["cli"].doc.replace("%", "%%"))
+    parser.add_argument("--quick", action="store_true", help="do not ask Claude Code anything")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _doctor_request(asked: argparse.Namespace) -> DoctorRequest:
+    return DoctorRequest(cli=asked.cli, json=asked.json, quick=asked.quick)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: how it presents itself, its flags, and how they are read."""
+
+    help: str
+    description: str
+    add: Callable[[argparse.ArgumentParser], None]
+    request: Callable[[argparse.Namespace], Request]
+    epilog: str | None = None
+    usage: str | None = None
+
+
+COMMANDS: dict[str, Command] = {
+    "ask": Command(
+        "ask one question and stream the answer",
+        "Ask one question and stream the answer.",
+        _add_ask,
+        _ask_request,
+        epilog=_ASK_EPILOG,
+        usage="%(prog)s [options] [prompt]",
+    ),
+    "demo": Command(
+        "show what it does; needs no key",
+        "Show what pilothouse does, with the real Claude Code and without a key.",
+        _add_demo,
+        _demo_request,
+        epilog=_DEMO_EPILOG,
+    ),
+    "doctor": Command(
+        "check that everything a query needs is there",
+        "Check the CLI, the key or login, the configuration, the limits of this system, and ask the CLI one question "
+        "with a scripted model. Ends with 0 if nothing failed, else with 1.",
+        _add_doctor,
+        _doctor_request,
+    ),
+    "install-cli": Command(INSTALL_HELP, INSTALL_DESCRIPTION, add_install, install_request, epilog=INSTALL_EPILOG),
+    "options": Command(
+        "list the options, explain one, or show where values come from",
+        "List the options of a query, explain one, or show what is set here and where.",
+        _add_options,
+        _options_request,
+    ),
+}

@@ -19,7 +19,7 @@ from pilothouse.cli.arguments import AskRequest
 from pilothouse.cli.failures import Failure, failure, ways_in
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line, denials_line, is_cut
-from pilothouse.client import Query, QueryResult
+from pilothouse.client import Query, QueryResult, default_agent
 from pilothouse.errors import (
     CLIExitedError,
     CLINotFoundError,
@@ -102,9 +102,9 @@ class AskRun:
             values.setdefault("partial_messages", True)
         if self._request.verbose:
             values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-        options = Options(**cast("Settings", values))
-        if self._request.local and options.model is not None:
+        if self._request.local and values.get("model") is not None:
             raise UsageError("--local brings its own model: leave --model away")
+        options = default_agent().options.merge(Options(**cast("Settings", values)).labelled("command line"))
         if options.cwd is not None and not Path(options.cwd).is_dir():
             raise UsageError(f"--cwd: there is no directory {options.cwd}")
         Query(self._prompt, options)  # checks the prompt; nothing is started

@@ -8,10 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pilothouse.errors import UsageError
+
+if TYPE_CHECKING:
+    from pilothouse.cli.arguments import AskRequest
+    from pilothouse.cli.screen import Screen
 
 SIGNAL_BASE = 128
 CLOSED_OUTPUT = 141
@@ -40,38 +48,55 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> int:
-    import anyio
-
     from pilothouse.cli.arguments import AskRequest, parse
-    from pilothouse.cli.failures import failure
     from pilothouse.cli.screen import make_screen, open_streams
 
     out, notes = open_streams()
     request = parse(argv)
-    if not isinstance(request, AskRequest):
-        from pilothouse.cli.demo import demo
+    if isinstance(request, AskRequest):
+        return _ask(request, make_screen(out, notes))
+    module, name = _RUNNERS[type(request).__name__]
+    run = getattr(import_module(f"pilothouse.cli.{module}"), name)
+    return _shown(make_screen(out, out), partial(run, request))
 
-        screen = make_screen(out, out)
-        try:
-            return anyio.run(demo, request, screen)
-        finally:
-            screen.idle()
 
+def _ask(request: AskRequest, screen: Screen) -> int:
     from pilothouse.cli.ask import ask
     from pilothouse.cli.prompts import gather
-    from pilothouse.errors import UsageError
 
-    screen = make_screen(out, notes)
     try:
         prompt = gather(request.prompt, screen.note)
     except (UsageError, OSError) as error:
-        told = failure(error)
-        screen.note(f"pilothouse: {told.line}", "error")
-        return told.code
+        return _tell(error, screen)
+    return _shown(screen, partial(ask, request, prompt))
+
+
+def _shown(screen: Screen, run: Callable[[Screen], Coroutine[Any, Any, int]]) -> int:
+    import anyio
+
     try:
-        return anyio.run(ask, request, prompt, screen)
+        return anyio.run(run, screen)
+    except UsageError as error:
+        return _tell(error, screen)
     finally:
         screen.idle()
+
+
+def _tell(error: Exception, screen: Screen) -> int:
+    from pilothouse.cli.failures import failure
+
+    told = failure(error)
+    screen.note(f"pilothouse: {told.line}", "error")
+    return told.code
+
+
+# By the class of the request, so that a command loads nothing of the others.
+_RUNNERS = {
+    "DemoRequest": ("demo", "demo"),
+    "DoctorRequest": ("doctor", "doctor"),
+    "InstallRequest": ("install", "install"),
+    "OptionsRequest": ("options_page", "show_options"),
+}
 
 
 class _EndedBy:
