@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from pilothouse.client import defaults_kept
 
 TRANSCRIPTS = Path(__file__).parent / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
@@ -23,14 +26,17 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _hermetic(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test sees the machine's own keys, login or home."""
+def _hermetic(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """No test sees the machine's own keys, login or home, nor what another test configured."""
     for name in list(os.environ):
         if name.startswith(PRIVATE_PREFIXES) and name not in KEPT:
             monkeypatch.delenv(name)
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PILOTHOUSE_INSTALL", "0")  # no test fetches 175 MB because it looks for a CLI
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    with defaults_kept():
+        yield
 
 
 @pytest.fixture(scope="session")

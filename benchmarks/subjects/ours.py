@@ -94,13 +94,10 @@ async def _control() -> dict[str, Any]:
     import pilothouse
 
     calls: list[float] = []
-    async with pilothouse.query(PROMPT, cli=fake_cli()) as query:
-        async for _ in query:
-            break
-        ask = query._exchange._link.request  # pyright: ignore[reportOptionalMemberAccess] - no public way from a query
+    async with pilothouse.session(cli=fake_cli()) as session:
         for _ in range(int(parameter("CALLS"))):
             begun = time.perf_counter()
-            await ask("set_permission_mode", {"mode": "default"})
+            await session.control("set_permission_mode", mode="default")
             calls.append(time.perf_counter() - begun)
     return {"wall": statistics.median(calls)}
 

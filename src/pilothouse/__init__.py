@@ -21,24 +21,30 @@ if TYPE_CHECKING:
     from pilothouse.client import AnswerEvent as AnswerEvent
     from pilothouse.client import AnswerFinished as AnswerFinished
     from pilothouse.client import AnswerStarted as AnswerStarted
+    from pilothouse.client import OutputRejected as OutputRejected
     from pilothouse.client import Query as Query
     from pilothouse.client import QueryResult as QueryResult
     from pilothouse.client import Retrying as Retrying
+    from pilothouse.client import Session as Session
     from pilothouse.client import TextAdded as TextAdded
     from pilothouse.client import TextWithdrawn as TextWithdrawn
     from pilothouse.client import ThinkingAdded as ThinkingAdded
     from pilothouse.client import ToolFinished as ToolFinished
     from pilothouse.client import ToolStarted as ToolStarted
     from pilothouse.client import configure as configure
+    from pilothouse.client import default_agent as default_agent
     from pilothouse.client import document as document
     from pilothouse.client import image as image
     from pilothouse.client import query as query
+    from pilothouse.client import session as session
+    from pilothouse.client import set_default_agent as set_default_agent
     from pilothouse.errors import AuthenticationError as AuthenticationError
     from pilothouse.errors import BudgetError as BudgetError
     from pilothouse.errors import CLIExitedError as CLIExitedError
     from pilothouse.errors import CLINotFoundError as CLINotFoundError
     from pilothouse.errors import CLIStartError as CLIStartError
     from pilothouse.errors import CLIVersionError as CLIVersionError
+    from pilothouse.errors import ConfigError as ConfigError
     from pilothouse.errors import ContextOverflowError as ContextOverflowError
     from pilothouse.errors import ControlError as ControlError
     from pilothouse.errors import ControlTimeout as ControlTimeout
@@ -67,6 +73,50 @@ if TYPE_CHECKING:
     from pilothouse.errors import ToolDefinitionError as ToolDefinitionError
     from pilothouse.errors import UsageError as UsageError
     from pilothouse.errors import find_cause as find_cause
+    from pilothouse.hooks import HOOK_EVENTS as HOOK_EVENTS
+    from pilothouse.hooks import BackgroundTask as BackgroundTask
+    from pilothouse.hooks import BatchedToolCall as BatchedToolCall
+    from pilothouse.hooks import ConfigChangeEvent as ConfigChangeEvent
+    from pilothouse.hooks import CwdChangedEvent as CwdChangedEvent
+    from pilothouse.hooks import DirectoryAddedEvent as DirectoryAddedEvent
+    from pilothouse.hooks import Effort as Effort
+    from pilothouse.hooks import ElicitationEvent as ElicitationEvent
+    from pilothouse.hooks import ElicitationResultEvent as ElicitationResultEvent
+    from pilothouse.hooks import FileChangedEvent as FileChangedEvent
+    from pilothouse.hooks import HookEvent as HookEvent
+    from pilothouse.hooks import HookMatcher as HookMatcher
+    from pilothouse.hooks import HookOutput as HookOutput
+    from pilothouse.hooks import InstructionsLoadedEvent as InstructionsLoadedEvent
+    from pilothouse.hooks import McpServerOrigin as McpServerOrigin
+    from pilothouse.hooks import MessageDisplayEvent as MessageDisplayEvent
+    from pilothouse.hooks import NotificationEvent as NotificationEvent
+    from pilothouse.hooks import PermissionDeniedEvent as PermissionDeniedEvent
+    from pilothouse.hooks import PermissionRequestEvent as PermissionRequestEvent
+    from pilothouse.hooks import PostCompactEvent as PostCompactEvent
+    from pilothouse.hooks import PostModelSwitchEvent as PostModelSwitchEvent
+    from pilothouse.hooks import PostToolBatchEvent as PostToolBatchEvent
+    from pilothouse.hooks import PostToolUseEvent as PostToolUseEvent
+    from pilothouse.hooks import PostToolUseFailureEvent as PostToolUseFailureEvent
+    from pilothouse.hooks import PreCompactEvent as PreCompactEvent
+    from pilothouse.hooks import PreModelSwitchEvent as PreModelSwitchEvent
+    from pilothouse.hooks import PreToolUseEvent as PreToolUseEvent
+    from pilothouse.hooks import RefusalForm as RefusalForm
+    from pilothouse.hooks import SessionCron as SessionCron
+    from pilothouse.hooks import SessionEndEvent as SessionEndEvent
+    from pilothouse.hooks import SessionStartEvent as SessionStartEvent
+    from pilothouse.hooks import SetupEvent as SetupEvent
+    from pilothouse.hooks import StopEvent as StopEvent
+    from pilothouse.hooks import StopFailureEvent as StopFailureEvent
+    from pilothouse.hooks import SubagentStartEvent as SubagentStartEvent
+    from pilothouse.hooks import SubagentStopEvent as SubagentStopEvent
+    from pilothouse.hooks import TaskCompletedEvent as TaskCompletedEvent
+    from pilothouse.hooks import TaskCreatedEvent as TaskCreatedEvent
+    from pilothouse.hooks import TeammateIdleEvent as TeammateIdleEvent
+    from pilothouse.hooks import UnknownHookEvent as UnknownHookEvent
+    from pilothouse.hooks import UserPromptExpansionEvent as UserPromptExpansionEvent
+    from pilothouse.hooks import UserPromptSubmitEvent as UserPromptSubmitEvent
+    from pilothouse.hooks import WorktreeCreateEvent as WorktreeCreateEvent
+    from pilothouse.hooks import WorktreeRemoveEvent as WorktreeRemoveEvent
     from pilothouse.local import LocalModel as LocalModel
     from pilothouse.messages import ActiveGoalMessage as ActiveGoalMessage
     from pilothouse.messages import AdvisorToolResultBlock as AdvisorToolResultBlock
@@ -151,158 +201,142 @@ if TYPE_CHECKING:
     from pilothouse.messages import WebFetchToolResultBlock as WebFetchToolResultBlock
     from pilothouse.messages import WebSearchToolResultBlock as WebSearchToolResultBlock
     from pilothouse.messages import WorkerShuttingDownMessage as WorkerShuttingDownMessage
+    from pilothouse.options import AdaptiveThinking as AdaptiveThinking
+    from pilothouse.options import AgentDefinition as AgentDefinition
+    from pilothouse.options import CustomSystemPrompt as CustomSystemPrompt
+    from pilothouse.options import DisabledThinking as DisabledThinking
+    from pilothouse.options import EnabledThinking as EnabledThinking
+    from pilothouse.options import HttpServer as HttpServer
     from pilothouse.options import Options as Options
+    from pilothouse.options import OptionsBuilder as OptionsBuilder
+    from pilothouse.options import Plugin as Plugin
+    from pilothouse.options import QuestionConfig as QuestionConfig
+    from pilothouse.options import Sandbox as Sandbox
+    from pilothouse.options import SandboxFilesystem as SandboxFilesystem
+    from pilothouse.options import SandboxNetwork as SandboxNetwork
+    from pilothouse.options import SseServer as SseServer
+    from pilothouse.options import StdioServer as StdioServer
+    from pilothouse.options import SystemPromptFile as SystemPromptFile
+    from pilothouse.options import SystemPromptPreset as SystemPromptPreset
+    from pilothouse.options import ToolConfig as ToolConfig
+    from pilothouse.options import ToolPolicy as ToolPolicy
+    from pilothouse.permissions import Accept as Accept
+    from pilothouse.permissions import AddDirectories as AddDirectories
+    from pilothouse.permissions import AddRules as AddRules
+    from pilothouse.permissions import Allow as Allow
+    from pilothouse.permissions import Cancel as Cancel
+    from pilothouse.permissions import Confirm as Confirm
+    from pilothouse.permissions import Decline as Decline
+    from pilothouse.permissions import Deny as Deny
+    from pilothouse.permissions import DialogRequest as DialogRequest
+    from pilothouse.permissions import ElicitationRequest as ElicitationRequest
+    from pilothouse.permissions import PermissionRequest as PermissionRequest
+    from pilothouse.permissions import PermissionRule as PermissionRule
+    from pilothouse.permissions import PermissionUpdate as PermissionUpdate
+    from pilothouse.permissions import PlanRequest as PlanRequest
+    from pilothouse.permissions import QuestionOption as QuestionOption
+    from pilothouse.permissions import QuestionRequest as QuestionRequest
+    from pilothouse.permissions import RemoveDirectories as RemoveDirectories
+    from pilothouse.permissions import RemoveRules as RemoveRules
+    from pilothouse.permissions import ReplaceRules as ReplaceRules
+    from pilothouse.permissions import SetMode as SetMode
+    from pilothouse.permissions import UnknownUpdate as UnknownUpdate
+    from pilothouse.permissions import UserQuestion as UserQuestion
+    from pilothouse.permissions import allow_all as allow_all
+    from pilothouse.permissions import deny_all as deny_all
+    from pilothouse.tools import Prompt as Prompt
+    from pilothouse.tools import Resource as Resource
+    from pilothouse.tools import SdkServer as SdkServer
+    from pilothouse.tools import Tool as Tool
+    from pilothouse.tools import ToolAnnotations as ToolAnnotations
+    from pilothouse.tools import ToolContent as ToolContent
+    from pilothouse.tools import ToolContext as ToolContext
+    from pilothouse.tools import ToolError as ToolError
+    from pilothouse.tools import ToolExecutionError as ToolExecutionError
+    from pilothouse.tools import ToolFailure as ToolFailure
+    from pilothouse.tools import ToolInputError as ToolInputError
+    from pilothouse.tools import ToolResult as ToolResult
+    from pilothouse.tools import ToolResultError as ToolResultError
+    from pilothouse.tools import ToolTimeout as ToolTimeout
+    from pilothouse.tools import audio_content as audio_content
+    from pilothouse.tools import create_tool as create_tool
+    from pilothouse.tools import embedded_resource as embedded_resource
+    from pilothouse.tools import image_content as image_content
+    from pilothouse.tools import mount as mount
+    from pilothouse.tools import prompt as prompt
+    from pilothouse.tools import resource as resource
+    from pilothouse.tools import resource_link as resource_link
+    from pilothouse.tools import sdk_server as sdk_server
+    from pilothouse.tools import text_content as text_content
+    from pilothouse.tools import tool as tool
     from pilothouse.transports import CliTransport as CliTransport
     from pilothouse.transports import Transport as Transport
 
-_ROOMS: dict[str, tuple[str, ...]] = {
+_ROOMS = {
     "client": (
-        "Agent",
-        "AnswerEvent",
-        "AnswerFinished",
-        "AnswerStarted",
-        "Query",
-        "QueryResult",
-        "Retrying",
-        "TextAdded",
-        "TextWithdrawn",
-        "ThinkingAdded",
-        "ToolFinished",
-        "ToolStarted",
-        "configure",
-        "document",
-        "image",
-        "query",
+        "Agent AnswerEvent AnswerFinished AnswerStarted OutputRejected Query QueryResult Retrying Session "
+        "TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted configure default_agent document image "
+        "query session set_default_agent"
     ),
     "errors": (
-        "AuthenticationError",
-        "BudgetError",
-        "CLIExitedError",
-        "CLINotFoundError",
-        "CLIStartError",
-        "CLIVersionError",
-        "ContextOverflowError",
-        "ControlError",
-        "ControlTimeout",
-        "ExecutionError",
-        "Interrupted",
-        "InvalidModelError",
-        "LineDecodeError",
-        "MaxTurnsError",
-        "MessageParseError",
-        "OptionsError",
-        "OverloadedError",
-        "OversizeLineError",
-        "PeerError",
-        "PilothouseError",
-        "ProcessError",
-        "ProtocolError",
-        "ProvisionError",
-        "QueryTimeout",
-        "QuotaError",
-        "RateLimitError",
-        "RefusalError",
-        "ResultError",
-        "SessionClosedError",
-        "SessionNotFoundError",
-        "StructuredOutputError",
-        "ToolDefinitionError",
-        "UsageError",
-        "find_cause",
+        "AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError "
+        "ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
+        "InvalidModelError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
+        "OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError QueryTimeout "
+        "QuotaError RateLimitError RefusalError ResultError SessionClosedError SessionNotFoundError "
+        "StructuredOutputError ToolDefinitionError UsageError find_cause"
     ),
-    "local": ("LocalModel",),
+    "hooks": (
+        "BackgroundTask BatchedToolCall ConfigChangeEvent CwdChangedEvent DirectoryAddedEvent Effort "
+        "ElicitationEvent ElicitationResultEvent FileChangedEvent HOOK_EVENTS HookEvent HookMatcher HookOutput "
+        "InstructionsLoadedEvent McpServerOrigin MessageDisplayEvent NotificationEvent PermissionDeniedEvent "
+        "PermissionRequestEvent PostCompactEvent PostModelSwitchEvent PostToolBatchEvent PostToolUseEvent "
+        "PostToolUseFailureEvent PreCompactEvent PreModelSwitchEvent PreToolUseEvent RefusalForm SessionCron "
+        "SessionEndEvent SessionStartEvent SetupEvent StopEvent StopFailureEvent SubagentStartEvent "
+        "SubagentStopEvent TaskCompletedEvent TaskCreatedEvent TeammateIdleEvent UnknownHookEvent "
+        "UserPromptExpansionEvent UserPromptSubmitEvent WorktreeCreateEvent WorktreeRemoveEvent"
+    ),
+    "local": "LocalModel",
     "messages": (
-        "ActiveGoalMessage",
-        "AdvisorToolResultBlock",
-        "ApiRetryMessage",
-        "AssistantMessage",
-        "AuthStatusMessage",
-        "BackgroundTasksChangedMessage",
-        "BashCodeExecutionToolResultBlock",
-        "CodeExecutionToolResultBlock",
-        "CommandLifecycleMessage",
-        "CommandsChangedMessage",
-        "CompactBoundaryMessage",
-        "CompactionBlock",
-        "ContainerUploadBlock",
-        "ContentBlock",
-        "ControlRequestProgressMessage",
-        "ConversationResetMessage",
-        "DocumentBlock",
-        "DoneMessage",
-        "ElicitationCompleteMessage",
-        "FilesPersistedMessage",
-        "HookProgressMessage",
-        "HookResponseMessage",
-        "HookStartedMessage",
-        "ImageBlock",
-        "InformationalMessage",
-        "InitMessage",
-        "KeepAliveMessage",
-        "LocalCommandOutputMessage",
-        "McpToolResultBlock",
-        "McpToolUseBlock",
-        "MemoryRecallMessage",
-        "Message",
-        "MirrorErrorMessage",
-        "ModelConsentFallbackMessage",
-        "ModelFallbackMessage",
-        "ModelRefusalFallbackMessage",
-        "ModelRefusalNoFallbackMessage",
-        "ModelUsage",
-        "NotificationMessage",
-        "PermissionDenial",
-        "PermissionDeniedMessage",
-        "PluginInstallMessage",
-        "PromptSuggestionMessage",
-        "RateLimitEvent",
-        "RateLimitInfo",
-        "RedactedThinkingBlock",
-        "ResultMessage",
-        "SearchResultBlock",
-        "ServerToolResultBlock",
-        "ServerToolUseBlock",
-        "SessionStateChangedMessage",
-        "SessionTitleChangedMessage",
-        "SessionWritesLostMessage",
-        "StatusMessage",
-        "StopHookSummaryMessage",
-        "StreamEvent",
-        "SystemMessage",
-        "TaskNotificationMessage",
-        "TaskProgressMessage",
-        "TaskStartedMessage",
-        "TaskSummaryMessage",
-        "TaskUpdatedMessage",
-        "TextBlock",
-        "TextEditorToolResultBlock",
-        "ThinkingBlock",
-        "ThinkingTokensMessage",
-        "ToolProgressMessage",
-        "ToolReferenceBlock",
-        "ToolResultBlock",
-        "ToolSearchToolResultBlock",
-        "ToolUseBlock",
-        "ToolUseSummaryMessage",
-        "TranscriptMirrorMessage",
-        "TurnDurationMessage",
-        "TurnPreemptedMessage",
-        "UiInvalidateMessage",
-        "UnknownBlock",
-        "UnknownMessage",
-        "Usage",
-        "UserMessage",
-        "WebFetchToolResultBlock",
-        "WebSearchToolResultBlock",
-        "WorkerShuttingDownMessage",
+        "ActiveGoalMessage AdvisorToolResultBlock ApiRetryMessage AssistantMessage AuthStatusMessage "
+        "BackgroundTasksChangedMessage BashCodeExecutionToolResultBlock CodeExecutionToolResultBlock "
+        "CommandLifecycleMessage CommandsChangedMessage CompactBoundaryMessage CompactionBlock "
+        "ContainerUploadBlock ContentBlock ControlRequestProgressMessage ConversationResetMessage DocumentBlock "
+        "DoneMessage ElicitationCompleteMessage FilesPersistedMessage HookProgressMessage HookResponseMessage "
+        "HookStartedMessage ImageBlock InformationalMessage InitMessage KeepAliveMessage "
+        "LocalCommandOutputMessage McpToolResultBlock McpToolUseBlock MemoryRecallMessage Message "
+        "MirrorErrorMessage ModelConsentFallbackMessage ModelFallbackMessage ModelRefusalFallbackMessage "
+        "ModelRefusalNoFallbackMessage ModelUsage NotificationMessage PermissionDenial PermissionDeniedMessage "
+        "PluginInstallMessage PromptSuggestionMessage RateLimitEvent RateLimitInfo RedactedThinkingBlock "
+        "ResultMessage SearchResultBlock ServerToolResultBlock ServerToolUseBlock SessionStateChangedMessage "
+        "SessionTitleChangedMessage SessionWritesLostMessage StatusMessage StopHookSummaryMessage StreamEvent "
+        "SystemMessage TaskNotificationMessage TaskProgressMessage TaskStartedMessage TaskSummaryMessage "
+        "TaskUpdatedMessage TextBlock TextEditorToolResultBlock ThinkingBlock ThinkingTokensMessage "
+        "ToolProgressMessage ToolReferenceBlock ToolResultBlock ToolSearchToolResultBlock ToolUseBlock "
+        "ToolUseSummaryMessage TranscriptMirrorMessage TurnDurationMessage TurnPreemptedMessage "
+        "UiInvalidateMessage UnknownBlock UnknownMessage Usage UserMessage WebFetchToolResultBlock "
+        "WebSearchToolResultBlock WorkerShuttingDownMessage"
     ),
-    "options": ("Options",),
-    "transports": (
-        "CliTransport",
-        "Transport",
+    "options": (
+        "AdaptiveThinking AgentDefinition CustomSystemPrompt DisabledThinking EnabledThinking HttpServer Options "
+        "OptionsBuilder Plugin QuestionConfig Sandbox SandboxFilesystem SandboxNetwork SseServer StdioServer "
+        "SystemPromptFile SystemPromptPreset ToolConfig ToolPolicy"
     ),
+    "permissions": (
+        "Accept AddDirectories AddRules Allow Cancel Confirm Decline Deny DialogRequest ElicitationRequest "
+        "PermissionRequest PermissionRule PermissionUpdate PlanRequest QuestionOption QuestionRequest "
+        "RemoveDirectories RemoveRules ReplaceRules SetMode UnknownUpdate UserQuestion allow_all deny_all"
+    ),
+    "tools": (
+        "Prompt Resource SdkServer Tool ToolAnnotations ToolContent ToolContext ToolError ToolExecutionError "
+        "ToolFailure ToolInputError ToolResult ToolResultError ToolTimeout audio_content create_tool "
+        "embedded_resource image_content mount prompt resource resource_link sdk_server text_content tool"
+    ),
+    "transports": "CliTransport Transport",
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+"""The public names by the room that they live in."""
+
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -5,6 +5,7 @@ Three roots of blame, and the answer itself::
     PilothouseError
     ├── UsageError (ValueError)        the caller asked for something impossible; nothing was started
     │   ├── OptionsError               an option: which, what was expected, what was given
+    │   │   └── ConfigError            a configuration file (`.path .line`)
     │   └── ToolDefinitionError        a function that cannot be a tool
     ├── PeerError                      the other side broke the protocol
     │   ├── ProtocolError
@@ -28,10 +29,15 @@ Three roots of blame, and the answer itself::
     │   ├── MaxTurnsError              `max_turns` reached
     │   ├── BudgetError                `max_budget_usd` reached
     │   ├── ContextOverflowError       prompt too long, request too large
-    │   ├── StructuredOutputError      no valid structured output
+    │   ├── StructuredOutputError      no valid structured output (`.value .raw .attempts`)
     │   ├── SessionNotFoundError       resume of an id that does not exist
     │   └── ExecutionError             everything else that failed while running
     │       └── RefusalError           the model refused
+    ├── ToolError                      a tool of this process says that it failed; lives in `pilothouse.tools`
+    │   ├── ToolInputError             its input does not fit (`.problems`)
+    │   ├── ToolExecutionError         it raised
+    │   ├── ToolTimeout (TimeoutError) it took too long
+    │   └── ToolResultError            what it returned cannot be sent
     ├── QueryTimeout (TimeoutError)    `timeout` or `idle_timeout` ran out
     ├── Interrupted                    the query was interrupted on request
     └── SessionClosedError             used after it was closed
@@ -76,6 +82,24 @@ class OptionsError(UsageError):
     def __init__(self, message: str, *, option: str | None = None) -> None:
         super().__init__(message)
         self.option = option
+
+
+class ConfigError(OptionsError):
+    """A configuration file cannot be read, or says something impossible.
+
+    Args:
+        message: what is wrong, with the file and the line.
+        option: the name of the option, if one is to blame.
+        path: the file.
+        line: the line in it, counted from 1, if it is known.
+    """
+
+    def __init__(
+        self, message: str, *, option: str | None = None, path: str | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(message, option=option)
+        self.path = path
+        self.line = line
 
 
 class ToolDefinitionError(UsageError):
@@ -224,7 +248,31 @@ class ContextOverflowError(ResultError):
 
 
 class StructuredOutputError(ResultError):
-    """The model gave no structured output that fits the schema."""
+    """The model gave no structured output that fits the schema.
+
+    Args:
+        message: what is missing, or what does not fit and where.
+        result: the `ResultMessage`, if one arrived.
+        api_error_status: HTTP status of the API, if the API failed.
+        value: what the model gave, as plain Python values; None if it gave none.
+        raw: the beginning of the same as JSON, or of its text when it gave none.
+        attempts: how often the model was asked.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: Any = None,
+        api_error_status: int | None = None,
+        value: Any = None,
+        raw: str = "",
+        attempts: int = 1,
+    ) -> None:
+        super().__init__(message, result=result, api_error_status=api_error_status)
+        self.value = value
+        self.raw = raw
+        self.attempts = attempts
 
 
 class SessionNotFoundError(ResultError):

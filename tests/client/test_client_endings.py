@@ -212,3 +212,18 @@ async def test_start_errors_come_from_the_start(tmp_path: Path, fake: FakeCLI) -
     plain.write_text("not a program")
     with pytest.raises(ph.CLIStartError):
         await ph.query("go", cli=plain)
+
+
+@pytest.mark.requirement("R1", "E45")
+async def test_a_cli_that_is_too_old_for_an_option_says_which() -> None:
+    secret = "hunter2"
+    script = f"""echo "error: unknown option '--effort={secret}'" >&2; exit 1"""
+    with FakeCLI.shell(script) as old:
+        with pytest.raises(
+            ph.CLIVersionError, match=r"flag --effort, which option 'effort' needs; Claude Code 2\."
+        ) as caught:
+            await ph.query("go", cli=old.path, effort="low")
+        assert secret not in f"{caught.value} {caught.value.stderr}"
+    with FakeCLI.shell("echo \"error: unknown option '--bogus'\" >&2; exit 1") as old:
+        with pytest.raises(ph.CLIVersionError, match=r"does not know the flag --bogus: update it"):
+            await ph.query("go", cli=old.path, extra_args={"bogus": None})

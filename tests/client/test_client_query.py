@@ -370,12 +370,12 @@ async def test_typed_output(fake: FakeCLI) -> None:
     assert result.output == result.structured == {"city": "Paris"}
     assert json.loads(fake.calls[0].argv[-1].partition("=")[2]) == schema
     with pytest.raises(ph.OptionsError, match="output_type or json_schema"):
-        ph.query("go", json_schema=schema, output_type=schema)
+        ph.query("go", json_schema={"type": "object"}, output_type=schema)
     fake.emit()
 
 
 async def test_missing_structured_output_is_an_error(fake: FakeCLI) -> None:
-    fake.text("I would rather not.")
+    fake.text("I would rather not.").forever()
     result = await ph.query("go", cli=fake.path, json_schema={"type": "object"})
     assert isinstance(result.error, ph.StructuredOutputError)
     assert result.outcome == "error"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,8 +153,9 @@ def test_parallel_tools_come_back_together(cli: Cli, scripted_model: ScriptedMod
     assert run.result["result"] == "Both ran."
 
 
-def test_a_missing_permission_comes_back_as_an_error(cli: Cli, scripted_model: ScriptedModel):
-    scripted_model.on("go", Steps(ToolUse("Write", {"file_path": "/x", "content": ""}), "As you like."))
+def test_a_missing_permission_comes_back_as_an_error(cli: Cli, scripted_model: ScriptedModel, tmp_path: Path):
+    write = ToolUse("Write", {"file_path": str(tmp_path / "elsewhere"), "content": ""})
+    scripted_model.on("go", Steps(write, "As you like."))
     run = cli("--permission-mode=default")
     assert scripted_model.requests[1].tool_results[0].is_error
     assert run.result["permission_denials"][0]["tool_name"] == "Write"

@@ -1,17 +1,33 @@
-"""`Agent`: a reusable configuration and the way in; and the default agent behind the module-level functions."""
+"""`Agent`: a reusable configuration and the way in. And the layers beneath every agent, with the default agent on top.
+
+Owns the order of the layers: call > agent > `configure()` > file > `PILOTHOUSE_*` > defaults, field by field.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from pilothouse.client.config_file import file_layer, forget
+from pilothouse.client.house import house_of
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
-from pilothouse.errors import OptionsError
+from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options, Settings
+from pilothouse.options.outside import from_environ
+
+if TYPE_CHECKING:
+    from pilothouse.client.sessions import Session
+    from pilothouse.options import OptionsBuilder
 
 
 class Agent:
     """A reusable configuration. Immutable; it keeps no state between queries, and may be shared by any tasks.
+
+    What an agent does not set comes from `configure()`, the configuration file, and `PILOTHOUSE_*` variables, in this
+    order, as they are when a query is made. (L5, L18, E40)
 
     Args:
         options: settings to start from.
@@ -21,27 +37,35 @@ class Agent:
         OptionsError: an unknown option or a wrong value.
     """
 
-    __slots__ = ("_options",)
+    __slots__ = ("_own",)
 
-    def __init__(self, options: Options | None = None, **settings: Unpack[Settings]) -> None:
-        self._options = _checked(options).merge(Options(**settings))
+    def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
+        self._own = _layer(options, settings, "agent")
+        house_of(self._own)  # a hook, callback or tool that cannot work is told where it is given
 
     def __repr__(self) -> str:
-        return f"Agent({self._options!r})"
+        return f"{type(self).__name__}({self._own!r})"
 
     @property
     def options(self) -> Options:
-        """The settings of this agent."""
-        return self._options
+        """The settings that a query of this agent gets, all layers together; `.explain()` says where each comes from.
 
-    def with_options(self, options: Options | None = None, **changes: Unpack[Settings]) -> Agent:
+        Raises:
+            OptionsError: the configuration file or a variable says something impossible.
+        """
+        return Options.stack(*self._layers(), whole=False)
+
+    def _layers(self) -> tuple[Options, ...]:
+        return from_environ(os.environ), file_layer(), _configured, self._own
+
+    def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
-        return Agent(self._options.merge(_checked(options)), **changes)
+        return type(self)(Options.stack(self._own, _layer(options, changes, "agent"), whole=False))
 
     def query(
         self,
         prompt: Prompt,
-        options: Options | None = None,
+        options: Options | OptionsBuilder | None = None,
         *,
         on_message: OnMessage | None = None,
         output_type: Any = None,
@@ -61,36 +85,116 @@ class Agent:
         Raises:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
         """
-        settings = self._options.merge(_checked(options)).merge(Options(**overrides))
+        settings = Options.stack(*self._layers(), _layer(options, overrides, "call"))
         return Query(prompt, settings, on_message=on_message, output_type=output_type)
+
+    def session(
+        self,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        continue_latest: bool = False,
+        fork: bool = False,
+        **overrides: Unpack[Settings],
+    ) -> Session:
+        """A conversation with one child, over many queries; use it with `async with`. (G12)
+
+        Nothing is started here.
+
+        Args:
+            options: settings that win over those of the agent, field by field.
+            continue_latest: go on with the latest conversation of the directory.
+            fork: go on in a copy, and leave the original as it was. (E30)
+            **overrides: single settings that win over `options`; `resume=id` goes on with a conversation. (L60)
+
+        Raises:
+            OptionsError: settings that cannot work.
+        """
+        from pilothouse.client.sessions import Session  # one query needs none
+
+        asked = {"continue_conversation": continue_latest, "fork_session": fork}
+        call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
+        return Session(Options.stack(*self._layers(), _layer(options, call, "call")))
+
+
+def _layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
+    """Options and single settings that win over them, as one layer."""
+    own = Options.layer(**cast("Settings", settings))
+    return Options.stack(_checked(options), own, whole=False).labelled(origin)
 
 
 def _checked(options: Any) -> Options:
     if options is None:
         return Options()
+    if hasattr(options, "build"):  # what `Options.make()` gives; its module is not loaded for those who have none
+        options = options.build()
     if not isinstance(options, Options):
         raise OptionsError(f"options: expected pilothouse.Options, got {type(options).__name__}; pass keywords instead")
     return options
 
 
+_configured = Options()
 _default = Agent()
 
 
+def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
+    """Change settings for every agent of this process, the default agent included, and read the file again.
+
+    Calls add up, field by field; `None` sets a field back to its default. Queries that run are not touched.
+    (L4, L62, E40, E49)
+
+    Args:
+        options: settings for all agents.
+        **settings: single settings that win over `options`.
+
+    Returns:
+        The default agent.
+
+    Raises:
+        OptionsError: an unknown option or a wrong value; then nothing is changed.
+    """
+    global _configured
+    _configured = Options.stack(_configured, _layer(options, settings, "configure()"), whole=False)
+    forget()
+    return _default
+
+
 def default_agent() -> Agent:
-    """The agent behind the module-level `query`."""
+    """The agent behind the module-level `query`; the same object every time. (L2, L3)."""
     return _default
 
 
-def configure(options: Options | None = None, **settings: Unpack[Settings]) -> Agent:
-    """Change settings of the default agent, for every later module-level `query`. Returns the new default agent."""
+def set_default_agent(agent: Agent) -> Agent:
+    """Put another agent behind the module-level `query`, in tests for example. (L4).
+
+    Returns:
+        The one before. `pilothouse.testing.as_default` is a context manager that puts it back.
+
+    Raises:
+        UsageError: it is no agent.
+    """
     global _default
-    _default = _default.with_options(options, **settings)
-    return _default
+    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expected an Agent, got {type(agent).__name__}")
+    before, _default = _default, agent
+    return before
+
+
+@contextmanager
+def defaults_kept() -> Generator[None]:
+    """A block after which the default agent, and what `configure` set, are as before it."""
+    global _configured, _default
+    before = _configured, _default
+    forget()
+    try:
+        yield
+    finally:
+        _configured, _default = before
+        forget()
 
 
 def query(
     prompt: Prompt,
-    options: Options | None = None,
+    options: Options | OptionsBuilder | None = None,
     *,
     on_message: OnMessage | None = None,
     output_type: Any = None,
@@ -98,3 +202,14 @@ def query(
 ) -> Query:
     """Ask one question with the default agent; see `Agent.query`."""
     return _default.query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
+
+
+def session(
+    options: Options | OptionsBuilder | None = None,
+    *,
+    continue_latest: bool = False,
+    fork: bool = False,
+    **overrides: Unpack[Settings],
+) -> Session:
+    """A conversation of the default agent; see `Agent.session`."""
+    return _default.session(options, continue_latest=continue_latest, fork=fork, **overrides)

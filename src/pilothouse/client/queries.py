@@ -10,25 +10,33 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import anyio
 
 from pilothouse.client.events import AnswerEvent, EventReader, TextReader
-from pilothouse.client.output import convert, schema_of
+from pilothouse.client.house import house_of
 from pilothouse.client.prompt import Prompt, checked_text, prepare
 from pilothouse.client.result import QueryResult
 from pilothouse.driver import Exchange, Limits, Outgoing, caller_into_loop, spawn
-from pilothouse.errors import OptionsError, SessionClosedError, StructuredOutputError, UsageError
+from pilothouse.errors import OptionsError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options, render
 from pilothouse.transports import CliTransport, Transport
 
+if TYPE_CHECKING:
+    from pilothouse.client.output import TypedOutput
+    from pilothouse.driver.turn import Turn
+
 log = logging.getLogger("pilothouse")
 
 OnMessage = Callable[[Message], object]
+Prompts = Sequence[Outgoing] | AsyncGenerator[Outgoing, None]
+FollowUp = Callable[[ResultMessage], Outgoing | None]
+MakeRun = Callable[[Options, Prompts, FollowUp | None], "Exchange | Turn"]
+"""Makes what runs a query: with a child of its own, or as a turn of a session."""
 T = TypeVar("T")
 
 # What is kept beside a stream, in bytes of lines, so that `result()` after a loop has the messages of any ordinary
@@ -60,20 +68,21 @@ class Query:
         *,
         on_message: OnMessage | None = None,
         output_type: Any = None,
+        make_run: MakeRun | None = None,
     ) -> None:
+        self._exchange: Exchange | Turn | None = None  # first: `__del__` looks at it
+        self._make_run = make_run
+        self._is_one_of_many = bool(make_run or options.resume or options.continue_conversation)
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
-        self._exchange: Exchange | None = None
         self._options = options
         self._prompt = prompt
         self._on_message = on_message
-        self._output_type = output_type
-        if output_type is not None:
-            if options.json_schema is not None:
-                raise OptionsError("pass output_type or json_schema, not both", option="json_schema")
-            self._options = options.with_(json_schema=schema_of(output_type))
+        self._output = self._expect(output_type)
+        self._house = house_of(options) if make_run is None else None
         self._prompts = self._prepare()
         self._call: Callable[[Callable[[], object]], None] | None = None
+        self._unread: deque[Message] = deque()  # taken from the exchange, not yet given out
         self._kept: list[Message] = []
         self._kept_bytes = 0
         self._overflowed = False
@@ -83,6 +92,21 @@ class Query:
         self._closed = False
         self._result: QueryResult | None = None
         self._callback_errors: list[Exception] = []
+
+    def _expect(self, output_type: Any) -> TypedOutput | None:
+        schema = self._options.json_schema
+        if output_type is None and schema is None:
+            return None
+        from pilothouse.client.output import ExpectedOutput, TypedOutput  # most queries do without
+
+        repairs = self._options.output_repairs
+        if output_type is None:
+            return TypedOutput(ExpectedOutput.of_schema(schema or {}), repairs)
+        expected = ExpectedOutput.of_type(output_type)
+        if schema is not None and schema != expected.schema:
+            raise OptionsError("pass output_type or json_schema, not both", option="json_schema")
+        self._options = self._options.with_(json_schema=expected.schema)
+        return TypedOutput(expected, repairs)
 
     def _prepare(self) -> tuple[Outgoing, ...] | AsyncGenerator[Outgoing, None]:
         if self._options.prompt_via == "argv":
@@ -105,24 +129,25 @@ class Query:
     def __await__(self) -> Generator[Any, Any, QueryResult]:
         return self.result().__await__()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
-        return self._reading()
+    def __aiter__(self) -> Reading[Message]:
+        return self._reading(None)
 
-    def text_stream(self) -> AsyncIterator[str]:
+    def text_stream(self) -> Reading[str]:
         """The text of the answer while it is written; nothing else, nothing twice. (E53).
 
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
         """
         self._want_partial_messages()
-        return _Reading(self._next_batch, self._leave, self._drop, TextReader().read)
+        return self._reading(TextReader().read)
 
-    def events(self) -> AsyncIterator[AnswerEvent]:
-        """What happens, by meaning: text and thinking deltas, tools started and finished, retries, the end.
+    def events(self) -> Reading[AnswerEvent]:
+        """What happens, by meaning: text and thinking deltas, tools, retries, rejected outputs, the end.
 
         Turns `partial_messages` on, as `text_stream` does.
         """
         self._want_partial_messages()
-        return _Reading(self._next_batch, self._leave, self._drop, EventReader().read)
+        read = EventReader().read
+        return self._reading(read if self._output is None else self._output.reporting(read))
 
     def _want_partial_messages(self) -> None:
         if self._exchange is None:
@@ -141,19 +166,27 @@ class Query:
             raise
         return self
 
-    def _running(self) -> Exchange:
+    def _running(self) -> Exchange | Turn:
         if self._exchange is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
             options = self._options
-            in_argv = options.prompt_via == "argv"
-            prompt = self._prompt if in_argv and isinstance(self._prompt, str) else None
-            self._exchange = Exchange(
-                _transport(options), render(options, os.environ, prompt=prompt), self._prompts, _limits(options)
-            )
+            repairs = self._output is not None and options.prompt_via == "stdin"
+            make = self._make_run or self._alone  # not kept: a query in a cycle would not end when it is dropped
+            self._exchange = make(options, self._prompts, self._follow_up if repairs else None)
             self._call = caller_into_loop()
             spawn(self._exchange.run, "pilothouse query")
         return self._exchange
+
+    def _alone(self, options: Options, prompts: Prompts, follow_up: FollowUp | None) -> Exchange:
+        in_argv = options.prompt_via == "argv" and isinstance(self._prompt, str)
+        prompt = str(self._prompt) if in_argv else None
+        house = self._house
+        if house is None:
+            invocation, host = render(options, os.environ, prompt=prompt), None
+        else:
+            invocation, host = house.invocation(render(house.options(options), os.environ)), house.host()
+        return Exchange(transport_of(options), invocation, prompts, limits_of(options), follow_up, host)
 
     async def __aenter__(self) -> Self:
         self._managed = True
@@ -185,14 +218,15 @@ class Query:
         self._collecting = self._collecting or not self._kept  # nothing was streamed before
         try:
             if not self._early_interrupt:
-                async for message in self._reading():
+                async for message in self:
                     if self._on_message is not None:
                         await self._report(self._on_message, message)
                 await self._running().finished()
         except BaseException:
             await self._leave()
             raise
-        self._result = self._make_result()
+        if self._result is None:  # tasks may wait for it together
+            self._result = self._make_result()
         return self._result
 
     async def _report(self, callback: OnMessage, message: Message) -> None:
@@ -207,30 +241,28 @@ class Query:
 
     def _make_result(self) -> QueryResult:
         interrupted = self._early_interrupt or (self._exchange is not None and self._exchange.interrupted)
-        schema_used = self._options.json_schema is not None
         result = QueryResult(
             self._kept,
-            structured_expected=schema_used,
+            structured_expected=self._output is not None,
             interrupted=interrupted,
             callback_errors=self._callback_errors,
             incomplete=self._overflowed,
+            one_of_many=self._is_one_of_many,
         )
-        if schema_used and result.is_success:
-            self._type_output(result)
+        if self._output is not None:
+            self._output.settle(result, self._kept)
         return result
 
-    def _type_output(self, result: QueryResult) -> None:
-        # Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
-        try:
-            if result.structured is None:
-                raise StructuredOutputError(
-                    "the model gave no structured output; ask for it in the prompt, or simplify the schema"
-                )
-            wanted = self._output_type
-            result.output = result.structured if wanted is None else convert(wanted, result.structured)
-        except StructuredOutputError as error:
-            error.result = result.result
-            result.error = error
+    def _follow_up(self, result: ResultMessage) -> Outgoing | None:
+        """The prompt that asks for the output again, if it does not fit.
+
+        Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
+        """
+        words = None if self._output is None else self._output.repair(result)
+        if words is None:
+            return None
+        # Verbatim: it quotes the model, and an `@path` in that must not be read.
+        return cast("tuple[Outgoing]", prepare(words, verbatim=True))[0]
 
     async def interrupt(self) -> None:
         """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`. (E34, E78, R17).
@@ -262,14 +294,19 @@ class Query:
 
     # What a reading calls.
 
-    def _reading(self) -> _Reading[Message]:
-        return _Reading(self._next_batch, self._leave, self._drop, None)
+    def _reading(self, read: Callable[[Message], Iterator[T]] | None) -> Reading[T]:
+        return Reading(self._unread, self._next_batch, self._leave, self._drop, read)
 
     async def _next_batch(self) -> list[Message]:
         """The next messages, kept for the result as far as they should be; empty at the end."""
         if self._early_interrupt:
             return []
-        batch, size = await self._running().next_batch()
+        try:
+            batch, size = await self._running().next_batch()
+        except PilothouseError as error:
+            if self._output is not None:
+                self._output.explained(error)
+            raise
         self._keep(batch, size)
         return batch
 
@@ -302,27 +339,33 @@ class Query:
             self._call(self._exchange.stop)
 
 
-class _Reading(Generic[T]):
+class Reading(Generic[T]):
     """One loop over a query: its messages, or what `read` makes of each.
 
     Not a generator: a generator would run its cleanup wherever it happens to be collected. Dropping this object tells
     the query that the loop was left.
+
+    Attributes:
+        unread: messages that were taken over and not given out; the readings of a query share them, so that the next
+            loop goes on where one was left. Other threads may take from it too.
     """
 
-    __slots__ = ("_begun", "_buffer", "_drop", "_ended", "_leave", "_next_batch", "_read")
+    __slots__ = ("_begun", "_drop", "_ended", "_items", "_leave", "_next_batch", "_read", "unread")
 
     def __init__(
         self,
+        unread: deque[Message],
         next_batch: Callable[[], Awaitable[list[Message]]],
         leave: Callable[[], Awaitable[None]],
         drop: Callable[[], None],
         read: Callable[[Message], Iterator[T]] | None,
     ) -> None:
+        self.unread = unread
         self._next_batch = next_batch
         self._leave = leave
         self._drop = drop
         self._read = read
-        self._buffer: deque[Any] = deque()  # shared by all tasks that read through this object
+        self._items: deque[T] = deque()  # what `read` made of the last message
         self._begun = False
         self._ended = False
 
@@ -330,15 +373,30 @@ class _Reading(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        buffer, read = self._buffer, self._read
+        items, unread, read = self._items, self.unread, self._read
         self._begun = True
-        while not buffer:
+        while not items:
+            try:
+                message: Any = unread.popleft()
+            except IndexError:
+                if not await self.fill():
+                    raise StopAsyncIteration from None
+                continue
+            if read is None:
+                return message
+            items.extend(read(message))
+        return items.popleft()
+
+    async def fill(self) -> bool:
+        """Wait until there are unread messages; False when there is nothing more."""
+        self._begun = True
+        while not self.unread:
             if self._ended:
-                raise StopAsyncIteration
+                return False
             batch = await self._next_batch()
             self._ended = not batch
-            buffer.extend(batch if read is None else (item for message in batch for item in read(message)))
-        return buffer.popleft()
+            self.unread.extend(batch)
+        return True
 
     async def aclose(self) -> None:
         """Leave the loop, which ends the query unless an `async with` block owns it."""
@@ -350,7 +408,12 @@ class _Reading(Generic[T]):
             self._drop()
 
 
-def _transport(options: Options) -> Transport:
+def transport_of(options: Options) -> Transport:
+    """The transport that `options` ask for, not started.
+
+    Raises:
+        OptionsError: what was given is none.
+    """
     wanted = options.transport
     if wanted is None:
         return CliTransport()
@@ -363,7 +426,8 @@ def _transport(options: Options) -> Transport:
     return made
 
 
-def _limits(options: Options) -> Limits:
+def limits_of(options: Options) -> Limits:
+    """The bounds that `options` set."""
     return Limits(
         timeout=options.timeout,
         idle_timeout=options.idle_timeout,

@@ -8,7 +8,7 @@ never tear a cancel scope or leak the child.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.failures import missing_result_error, silence_error, timeout_error
+from pilothouse.driver.host import Host
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.link import Link, Pending
 from pilothouse.errors import PilothouseError, SessionClosedError, UsageError
@@ -26,6 +27,7 @@ from pilothouse.protocol import StreamValidator
 from pilothouse.transports import Transport, warn_if_old
 
 LINGER_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
+WAKE_SECONDS = 1.0  # from the end of a background task until the model has been woken by it
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
 
 
@@ -53,6 +55,9 @@ class Exchange:
         invocation: how to start the peer.
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times and sizes.
+        follow_up: asked once for each result that leaves no prompt unanswered, before the input ends: one more
+            prompt, or None when that was all. Never after an interrupt.
+        host: what this process offers to the peer, if anything.
     """
 
     def __init__(
@@ -61,16 +66,21 @@ class Exchange:
         invocation: Invocation,
         prompts: Sequence[Outgoing] | AsyncGenerator[Outgoing, None],
         limits: Limits,
+        follow_up: Callable[[ResultMessage], Outgoing | None] | None = None,
+        host: Host | None = None,
     ) -> None:
         self._transport = transport
         self._invocation = invocation
         self._prompts = prompts
         self._limits = limits
+        self._follow_up = follow_up
+        self._followed_up: ResultMessage | None = None
         self._inbox = Inbox()
         self._link = Link(
             transport,
             self,
             beside=self._beside,
+            desks=None if host is None else host.desks,
             max_line_bytes=limits.max_line_bytes,
             control_timeout=limits.control_timeout,
         )
@@ -80,8 +90,11 @@ class Exchange:
             ResultMessage: self._on_result,
             DoneMessage: self._on_done,
             InitMessage: self._on_init,
-            **dict.fromkeys(BackgroundTasks.NOTED, self._background.note),
+            **dict.fromkeys(BackgroundTasks.NOTED, self._on_task),
         }
+        self._host = host
+        self._in_turn = False
+        self._may_be_woken = False
         self._scope: anyio.CancelScope | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         given = isinstance(prompts, Sequence)
@@ -200,13 +213,19 @@ class Exchange:
 
     def _on_result(self, message: ResultMessage) -> None:
         self.ended_plainly = True
+        self._in_turn = False
         if not message.is_woken or self.result is None:
             self.result = message
         if not message.is_woken:  # a background task that speaks answers none of our prompts
             self._settle(message)
             self._end_turn()
 
+    def _on_task(self, message: Message) -> None:
+        self._background.note(message)
+        self._may_be_woken = True
+
     def _on_init(self, message: InitMessage) -> None:
+        self._in_turn = True
         warn_if_old(message.claude_code_version or "")
 
     def _on_done(self, _: DoneMessage) -> None:
@@ -227,8 +246,20 @@ class Exchange:
 
     def _leave_if_done(self) -> None:
         if self._said_all and self.ended_plainly and not self._unanswered and not self._answered.is_set():
+            if more := self._more():
+                self._unanswered.append(more.uuid)
+                self._heard = anyio.Event()  # an interrupt waits until the new turn is there to be stopped
+                self._beside(partial(self._speak_more, more))
+                return
             self._answered.set()
             self._beside(self._leave)
+
+    def _more(self) -> Outgoing | None:
+        result = self.result
+        if self._follow_up is None or self.interrupted or result is None or result is self._followed_up:
+            return None
+        self._followed_up = result
+        return self._follow_up(result)
 
     def _settle(self, result: ResultMessage) -> None:
         named = {*result.user_message_uuids, result.user_message_uuid}
@@ -277,6 +308,8 @@ class Exchange:
             async with anyio.create_task_group() as self._tasks:
                 self._beside(partial(self._speak, *opening))  # first: the child waits for it
                 self._beside(self._transport.serve)
+                if self._host is not None:
+                    self._open_house(self._host)
                 if self._limits.idle_timeout is not None:
                     self._beside(self._watch_silence)
                 self._started.set()
@@ -287,6 +320,11 @@ class Exchange:
                 await self._transport.close()
         if self._failure is not None:
             raise self._failure
+
+    def _open_house(self, host: Host) -> None:
+        host.connect(self._link.tell)
+        if host.serve is not None:
+            self._beside(host.serve)
 
     def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -306,7 +344,8 @@ class Exchange:
         if not self._is_complete() and not self.interrupted:
             ending = await self._transport.ending()
             if self.ended_plainly and self._said_all and ending.exit_code == 0:
-                return  # it folded prompts into one turn, and is too old to name them
+                self._unanswered.clear()  # it folded prompts into one turn, and is too old to name them
+                return
             raise missing_result_error(ending, self._link.connection, self._link.last_problem)
 
     async def _speak(self, pending: Pending | None, opening: bytes) -> None:
@@ -334,15 +373,23 @@ class Exchange:
                 await self._transport.send(prompt.data)
         self._said_all = True
 
+    async def _speak_more(self, more: Outgoing) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the reader finds out how it ended
+            await self._transport.send(more.data)
+
     async def _shake_hands(self, pending: Pending) -> None:
         try:
-            await self._link.answer_to(pending)
+            info = await self._link.answer_to(pending)
+            if self._host is not None:
+                self._host.greet(info)
         except PilothouseError:
             if not self.ended_plainly:  # `--resume` of an unknown id answers with a result instead
                 raise
 
     async def _leave(self) -> None:
         """After the last result: end the input; the CLI finishes its background tasks and goes."""
+        if self._host is not None:
+            await self._questions_over()
         await self._transport.end_input()
         while True:
             quiet_until = self._quiet_since(busy=bool(self._background)) + LINGER_SECONDS
@@ -352,11 +399,22 @@ class Exchange:
                 return
             await anyio.sleep_until(quiet_until)
 
+    async def _questions_over(self) -> None:
+        # Once its input has ended, the CLI takes every question as denied: what runs in the background may still ask,
+        # and so may the turn that the model is woken to when it ends.
+        while self._background or self._in_turn or self._link.questions or self._may_be_woken:
+            busy = bool(self._background) or self._in_turn or bool(self._link.questions)
+            quiet_until = self._quiet_since(busy=busy) + WAKE_SECONDS
+            if anyio.current_time() >= quiet_until:
+                return
+            await anyio.sleep_until(quiet_until)
+
     async def _watch_silence(self) -> None:
         limit = self._limits.idle_timeout
         assert limit is not None
         while not self._answered.is_set():
-            silent_until = self._quiet_since(busy=self._validator.waiting_for_tools) + limit
+            busy = self._validator.waiting_for_tools or bool(self._link.questions)
+            silent_until = self._quiet_since(busy=busy) + limit
             if anyio.current_time() >= silent_until:
                 raise silence_error(limit, heard=self._heard.is_set())
             await anyio.sleep_until(silent_until)

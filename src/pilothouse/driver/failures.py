@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from pilothouse.errors import CLIExitedError, OversizeLineError, PeerError, PilothouseError, QueryTimeout
+import re
+
+from pilothouse.errors import (
+    CLIExitedError,
+    CLIVersionError,
+    OversizeLineError,
+    PeerError,
+    PilothouseError,
+    ProcessError,
+    QueryTimeout,
+)
+from pilothouse.options import TABLE
+from pilothouse.options.targets import flags_of
 from pilothouse.protocol import Connection
 from pilothouse.transports import Ending
 
 STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
 NOISE_CHARS = 200
+# The CLI repeats the value after the name, whatever it holds (2.0.0 to 2.1.330): only the name is taken.
+_UNKNOWN_FLAG = re.compile(r"error: unknown option '--([\w-]+)")
 
 
 def missing_result_error(ending: Ending, connection: Connection, problem: PeerError | None) -> PilothouseError:
@@ -20,7 +34,16 @@ def missing_result_error(ending: Ending, connection: Connection, problem: PeerEr
     """
     if isinstance(problem, OversizeLineError) and ending.exit_code == 0:
         return OversizeLineError(f"the CLI ended without a result, but {problem}", size=problem.size)
-    error = _exited_error(ending, connection)
+    error = _exited_error(ending, connection, "before the answer was complete")
+    error.__cause__ = problem
+    return error
+
+
+def session_ended_error(
+    ending: Ending, connection: Connection, problem: PeerError | None, *, busy: bool
+) -> ProcessError:
+    """The output of a session ended although nobody closed it; arguments as in `missing_result_error`. (E68)."""
+    error = _exited_error(ending, connection, "before the answer was complete" if busy else "while it was idle")
     error.__cause__ = problem
     return error
 
@@ -32,8 +55,10 @@ def oversize_error(size: int) -> OversizeLineError:
     )
 
 
-def _exited_error(ending: Ending, connection: Connection) -> CLIExitedError:
-    parts = [f"{_how(ending)} before the answer was complete"]
+def _exited_error(ending: Ending, connection: Connection, when: str) -> ProcessError:
+    if unknown := _UNKNOWN_FLAG.search(ending.stderr):
+        return _too_old(unknown[1], ending)
+    parts = [f"{_how(ending)} {when}"]
     if ending.detail:
         parts.append(ending.detail)
     stderr = [line for line in ending.stderr.splitlines() if line.strip()][-STDERR_LINES:]
@@ -45,6 +70,16 @@ def _exited_error(ending: Ending, connection: Connection) -> CLIExitedError:
     return CLIExitedError("; ".join(parts), exit_code=ending.exit_code, signal=ending.signal, stderr=ending.stderr)
 
 
+def _too_old(flag: str, ending: Ending) -> CLIVersionError:
+    option = next((row for row in TABLE.values() if flag in flags_of(row.target)), None)
+    what = f"--{flag}" if option is None else f"--{flag}, which option {option.name!r} needs"
+    since = f"; Claude Code {option.since} is the oldest that does" if option is not None and option.since else ""
+    advice = "update it (pilothouse install-cli), or leave that away"
+    return CLIVersionError(
+        f"this Claude Code does not know the flag {what}{since}: {advice}", exit_code=ending.exit_code
+    )
+
+
 def _how(ending: Ending) -> str:
     if ending.signal is not None:
         return f"the CLI was ended by {ending.signal}"
@@ -53,16 +88,16 @@ def _how(ending: Ending) -> str:
     return "the CLI closed its output"
 
 
-def timeout_error(seconds: float) -> QueryTimeout:
-    """The whole query took too long. (L30, E10, G46)."""
-    return QueryTimeout(f"no result within {seconds:g} s (option timeout); the child was ended", seconds=seconds)
+def timeout_error(seconds: float, what: str = "the child was ended") -> QueryTimeout:
+    """The whole query took too long; `what` was done about it. (L30, E10, G46)."""
+    return QueryTimeout(f"no result within {seconds:g} s (option timeout); {what}", seconds=seconds)
 
 
-def silence_error(seconds: float, *, heard: bool) -> QueryTimeout:
-    """The peer was silent for too long."""
+def silence_error(seconds: float, what: str = "the child was ended", *, heard: bool) -> QueryTimeout:
+    """The peer was silent for too long; `what` was done about it."""
     phase = "since its last message" if heard else "since it was started"
     return QueryTimeout(
-        f"the CLI said nothing for {seconds:g} s {phase} (option idle_timeout); the child was ended",
+        f"the CLI said nothing for {seconds:g} s {phase} (option idle_timeout); {what}",
         seconds=seconds,
         kind="idle_timeout",
     )

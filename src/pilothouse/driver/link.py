@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import anyio
 
 from pilothouse.driver.failures import oversize_error
-from pilothouse.errors import ControlError, ControlTimeout, PeerError, SessionClosedError
+from pilothouse.driver.questions import Desk, Questions
+from pilothouse.errors import ControlError, ControlTimeout, PeerError, PilothouseError, SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
 from pilothouse.transports import Transport
@@ -77,12 +78,14 @@ class Link:
         transport: started.
         sink: takes the messages.
         beside: runs work beside `pump`, until the connection ends.
+        desks: who answers what the peer asks, by subtype; what no desk knows is refused.
         max_line_bytes: longest line of output.
         control_timeout: seconds to wait for the answer to a control request.
 
     Attributes:
         connection: the state machine.
         last_problem: the last line of output that could not be read, as an error.
+        questions: those of the peer that are open.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Link:
         sink: Sink,
         *,
         beside: Callable[[Callable[[], Awaitable[None]]], object],
+        desks: Mapping[str, Desk] | None = None,
         max_line_bytes: int,
         control_timeout: float,
     ) -> None:
@@ -104,6 +108,7 @@ class Link:
         self._answering = False
         self.last_problem: PeerError | None = None
         self.connection = Connection(max_line_bytes=max_line_bytes)
+        self.questions = Questions(self.connection, desks or {}, beside, self._answer)
 
     async def pump(self) -> None:
         """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
@@ -182,6 +187,16 @@ class Link:
             pending.settle(error=self._closed)
         self._waiting.clear()
 
+    def tell(self, subtype: str, body: Mapping[str, Any]) -> None:
+        """Ask the peer beside everything else; nobody waits for the answer, and none is missed."""
+
+        async def ask() -> None:
+            with suppress(PilothouseError):
+                await self.request(subtype, body)
+
+        if self._closed is None:
+            self._beside(ask)
+
     async def _forget(self, pending: Pending) -> None:
         if self._waiting.pop(pending.request_id, None) is None:
             return
@@ -197,6 +212,8 @@ class Link:
 
     def _answer(self, data: bytes) -> None:
         # Beside `pump`: a reader that waited for the peer to read would never let it write to its end.
+        if not data:  # it was withdrawn, or nobody reads any more
+            return
         self._answers.append(data)
         if not self._answering:
             self._answering = True
@@ -214,12 +231,10 @@ class Link:
                     if pending := self._waiting.pop(key, None):
                         message = f"the CLI refused the control request {subtype!r}: {text}"
                         pending.settle(error=ControlError(message, subtype=subtype, code=code))
-                case Inbound(request_id=key, subtype=subtype):
-                    # Nothing here answers questions of the peer; an error keeps it from waiting for ever.
-                    text = f"Unsupported control request subtype: {subtype}"
-                    self._answer(self.connection.refuse(key, text, "unsupported_request"))
-                case Withdrawn():
-                    pass
+                case Inbound():
+                    self.questions.ask(event)
+                case Withdrawn(request_id=key):
+                    self.questions.withdraw(key)
                 case Noise(line=line):
                     log.debug("skipped a line of output that is not JSON: %r", line[:200])
                 case Oversize(size=size):

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pilothouse.testing.defaults import as_default as as_default
     from pilothouse.testing.environment import hermetic_environment as hermetic_environment
     from pilothouse.testing.fake_cli import FakeCall as FakeCall
     from pilothouse.testing.fake_cli import FakeCLI as FakeCLI
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pilothouse.testing.script import Rule as Rule
 
 _HOMES = {
+    "defaults": ("as_default",),
     "environment": ("hermetic_environment",),
     "fake_cli": ("FakeCLI", "FakeCall"),
     "frames": ("sample_messages",),

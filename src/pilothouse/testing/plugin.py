@@ -96,7 +96,7 @@ def _find_cli(given: str | None) -> tuple[Path | None, str]:
     path = managed_cli_path()
     if path.is_file():
         return path, ""
-    return None, f"there is no real claude: set {CLI_VARIABLE} to its path, or run `python -m pilothouse.provision cli`"
+    return None, f"there is no real claude: set {CLI_VARIABLE} to its path, or run `pilothouse install-cli`"
 
 
 def _absent(reason: str, *, required: bool) -> NoReturn:

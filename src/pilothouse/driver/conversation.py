@@ -1,0 +1,460 @@
+"""One child that is kept alive for many turns: handshake, control requests, and which message belongs to which turn.
+
+Owns the life of the child: `run` is one task from start to close, as in `exchange`. One turn talks at a time; who may,
+and what happens after a crash, is decided above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import anyio
+
+from pilothouse.driver.background import BackgroundTasks
+from pilothouse.driver.exchange import INTERRUPT_SECONDS, WAKE_SECONDS, Limits
+from pilothouse.driver.failures import session_ended_error
+from pilothouse.driver.host import Host
+from pilothouse.driver.leftovers import Leftovers
+from pilothouse.driver.link import Link, Pending
+from pilothouse.driver.listeners import Listeners
+from pilothouse.driver.turn import Turn, at_work
+from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
+from pilothouse.messages import (
+    CommandLifecycleMessage,
+    ConversationResetMessage,
+    InitMessage,
+    Message,
+    ResultMessage,
+)
+from pilothouse.options import Invocation
+from pilothouse.protocol import StreamValidator
+from pilothouse.transports import Health, Transport, warn_if_old
+
+SEND_SECONDS = 10.0  # until a peer that does not read its input is given up
+CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not leave is ended; it saves the session first
+
+
+class Conversation:
+    """A child under way. Create it anywhere, `run` it once in a task of its own.
+
+    Args:
+        transport: not started yet.
+        invocation: how to start the peer; with a handshake.
+        limits: times and sizes; `timeout` and `idle_timeout` are those of turns.
+        listeners: hear everything.
+        refused: the error for a result that comes instead of a handshake (`resume` of an unknown id).
+        host: what this process offers to the peer, if anything.
+
+    Attributes:
+        server_info: what the peer said in the handshake.
+        session_id: id of the conversation, as the peer last named it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        invocation: Invocation,
+        limits: Limits,
+        *,
+        listeners: Listeners,
+        refused: Callable[[ResultMessage], Exception],
+        host: Host | None = None,
+    ) -> None:
+        self._transport = transport
+        self._invocation = invocation
+        self._listeners = listeners
+        self._refused = refused
+        self._link = Link(
+            transport,
+            self,
+            beside=self._beside,
+            desks=None if host is None else host.desks,
+            max_line_bytes=limits.max_line_bytes,
+            control_timeout=limits.control_timeout,
+        )
+        self._host = host
+        self._validator = StreamValidator()
+        self._background = BackgroundTasks()
+        self._leftovers = Leftovers()
+        self._routes: dict[type[Message], Callable[[Any], None]] = {
+            CommandLifecycleMessage: self._on_lifecycle,
+            ConversationResetMessage: self._on_reset,
+            InitMessage: self._on_init,
+            ResultMessage: self._on_result,
+            **dict.fromkeys(BackgroundTasks.NOTED, self._on_task),
+        }
+        self._turn: Turn | None = None
+        self._says_lifecycle = False
+        self._in_turn = False  # the peer works, for a turn or by itself
+        self._scope: anyio.CancelScope | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._may_be_woken = False  # a background task that ends wakes the peer, once it has nothing else to do
+        self._woken_until = 0.0
+        self._last_heard = 0.0
+        self._mark = object()
+        self._is_up = False
+        self._started = anyio.Event()  # or failed to
+        self._news = anyio.Event()  # a turn or a background task has ended; a new one each time
+        self._ended = anyio.Event()  # its output
+        self._finished = anyio.Event()
+        self.server_info: Mapping[str, Any] = {}
+        self.session_id: str | None = None
+
+    # What the session calls.
+
+    async def start(self) -> None:
+        """Wait until the child runs and has answered the handshake.
+
+        Raises:
+            PilothouseError: it could not be started, or refused.
+        """
+        await self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the handshake was answered."""
+        return self._is_up
+
+    @property
+    def over(self) -> bool:
+        """Whether the child has ended, or is being ended."""
+        return self._ended.is_set() or self._finished.is_set() or self._closing
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it ended, if it was not asked to."""
+        return self._failure
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the peer is at work: on a prompt, or by itself."""
+        return self._in_turn
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing runs: no turn, no background task, no turn that the end of one wakes the peer to."""
+        while not self.over:
+            if self._in_turn or self._background:
+                await self._news.wait()
+            elif self._may_be_woken and self._woken_until > anyio.current_time():
+                await anyio.sleep_until(self._woken_until)
+            else:
+                self._may_be_woken = False
+                return
+
+    @property
+    def transport(self) -> Transport:
+        """The transport."""
+        return self._transport
+
+    def health(self) -> Health:
+        """Whether it can be talked to."""
+        if self._failure is not None:
+            return Health("unhealthy", str(self._failure))
+        return self._transport.health()
+
+    async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Ask the peer; see `Link.request`."""
+        return await self._link.request(subtype, body)
+
+    async def send(self, data: bytes) -> None:
+        """Send a prompt, all or nothing. When the peer is gone, the reader finds out and tells the turn."""
+        if self._ended.is_set():
+            return
+        sent = anyio.Event()
+        self._beside(partial(self._deliver, data, sent))
+        try:
+            await sent.wait()
+        finally:
+            with anyio.move_on_after(SEND_SECONDS, shield=True):
+                await sent.wait()
+            if not sent.is_set():  # half a line would garble the next one
+                self.stop(CLIExitedError(f"the CLI read no input for {SEND_SECONDS:g} s, so it was ended"))
+
+    async def _deliver(self, data: bytes, sent: anyio.Event) -> None:
+        try:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._transport.send(data)
+        finally:
+            sent.set()
+
+    @asynccontextmanager
+    async def held_by(self, turn: Turn) -> AsyncGenerator[None]:
+        """The turn talks for the length of the block. If it leaves early, what it began is stopped first.
+
+        Raises:
+            SessionClosedError: the conversation is over.
+        """
+        if self.over:
+            raise self._failure or SessionClosedError("the session is closed")
+        self._leftovers.next_query()
+        self._last_heard = anyio.current_time()
+        self._turn = turn
+        try:
+            yield
+        finally:
+            try:
+                if turn.was_sent and turn.unanswered and not self.over:
+                    with anyio.CancelScope(shield=True):
+                        await self._stop_turn(turn)
+            finally:
+                self._turn = None
+
+    async def _stop_turn(self, turn: Turn) -> None:
+        """The query was given up: stop its turn, so that nothing of it is left for the next one."""
+        turn.give_up()
+        self.let_pass()
+        with anyio.move_on_after(INTERRUPT_SECONDS), suppress(PilothouseError):
+            await self.take_back(turn)
+            if turn.unanswered:
+                receipt = await self._link.request("interrupt", {"cancel_queued": True})
+                turn.unanswered.discard(receipt.get("cancelled") or ())
+            while turn.unanswered and not self.over:
+                await self._news.wait()
+            return
+        words = f"the CLI did not stop its turn within {INTERRUPT_SECONDS:g} s, so it was ended"
+        self.stop(CLIExitedError(words))  # the next query gets a new child
+
+    async def take_back(self, turn: Turn) -> None:
+        """Take the prompts of `turn` out of the peer's queue, if it has taken up none of them.
+
+        They wait there while the peer is in a turn of its own, which is not ours to interrupt.
+        """
+        if turn.has_begun or not self._says_lifecycle:
+            return
+        for uuid in list(turn.unanswered):
+            with suppress(ControlError):  # it does not know the request
+                if (await self._link.request("cancel_async_message", {"message_uuid": uuid})).get("cancelled") is True:
+                    turn.unanswered.discard((uuid,))
+
+    def quiet_since(self) -> float:
+        """When the peer fell silent: now, while something runs that may take its time, or nobody reads."""
+        if self._validator.waiting_for_tools or self._link.questions or self.full:
+            self._last_heard = anyio.current_time()
+        return self._last_heard
+
+    async def close(self) -> None:
+        """End the input, let the child save and leave, end it if it does not. Bounded; from any task."""
+        self._closing = True
+        with anyio.CancelScope(shield=True):
+            if self._is_up and not self._ended.is_set():
+                self.let_pass()
+                with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
+                    if self._in_turn:
+                        await self._link.request("interrupt", {"cancel_queued": True})
+                    await self._transport.end_input()
+                    await self._ended.wait()
+            self.stop()
+            await self.finished()
+
+    def stop(self, error: Exception | None = None) -> None:
+        """End the child now, from any task of the loop; `error` says why, if it was not asked to."""
+        if not self._closing:
+            self._failure = self._failure or error
+        self._closing = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def finished(self) -> None:
+        """Wait until the child is gone and everything is freed. A callback that runs inside of it does not wait."""
+        if self._mark not in at_work.get():
+            await self._finished.wait()
+
+    # What the reader calls.
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader should wait for a consumer. Never while the end of a turn, or of the child, is awaited."""
+        turn = self._turn
+        if self._closing or (turn is not None and turn.is_stopping):
+            return False
+        return (turn is not None and turn.full) or self._listeners.full
+
+    async def room(self) -> None:
+        """Wait for a consumer."""
+        if self._turn is not None and self._turn.full:
+            await self._turn.room()
+        else:
+            await self._listeners.room()
+
+    def let_pass(self) -> None:
+        """Let the reader go on in spite of the consumers."""
+        if self._turn is not None:
+            self._turn.let_pass()
+        self._listeners.let_pass()
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Give each message to the turn that it belongs to, and all of them to the listeners."""
+        self._last_heard = anyio.current_time()
+        self._validator.track_batch(batch)
+        self._listeners.put(batch, size)
+        turn = self._turn
+        plain = self._says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(map(type, batch))
+        if plain:  # a batch of nothing but text costs no loop
+            if turn is not None and turn.has_begun and turn.unanswered:
+                turn.put(batch, size)
+            return
+        mine: list[Message] = []
+        for message in batch:
+            if not self._leftovers.claims(message) and self._is_of_turn(message):
+                mine.append(message)
+                if isinstance(message, ResultMessage):
+                    mine = self._hand_over(mine, size)
+                    self._settle(message)
+            route = self._routes.get(message.__class__)
+            if route is not None:
+                route(message)
+        self._hand_over(mine, size)
+
+    def _hand_over(self, batch: list[Message], size: int) -> list[Message]:
+        if batch and self._turn is not None:
+            self._turn.put(batch, size)
+        return []
+
+    def _settle(self, result: ResultMessage) -> None:
+        if self._turn is not None:
+            self._turn.settle(result)
+
+    def _is_of_turn(self, message: Message) -> bool:
+        turn = self._turn
+        if turn is None or not turn.was_sent or not turn.unanswered:
+            return False
+        if isinstance(message, ResultMessage):
+            return self._is_result_of_turn(message, turn)
+        if isinstance(message, CommandLifecycleMessage):
+            self._says_lifecycle = True
+            if message.state == "started" and message.command_uuid in turn.unanswered:
+                self._begin(turn, message.command_uuid)
+        elif not self._says_lifecycle:
+            self._begin(turn, None)  # an older peer, or a stand-in: it works on nothing else
+        return turn.has_begun
+
+    def _begin(self, turn: Turn, uuid: str | None) -> None:
+        if not turn.has_begun:
+            self._leftovers.next_query()
+        turn.begin(uuid)
+
+    def _is_result_of_turn(self, result: ResultMessage, turn: Turn) -> bool:
+        if turn.unanswered.is_named_by(result):
+            return True
+        unnamed = not result.user_message_uuids and result.user_message_uuid is None
+        return unnamed and not result.is_woken and (turn.has_begun or not self._says_lifecycle)
+
+    def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
+        self._in_turn = self._in_turn or message.state == "started"
+
+    def _on_task(self, message: Message) -> None:
+        self._background.note(message)
+        self._may_be_woken = True
+        self._tell()
+
+    def _on_init(self, message: InitMessage) -> None:
+        self._in_turn = True
+        self.session_id = message.session_id or self.session_id
+        warn_if_old(message.claude_code_version or "")
+
+    def _on_reset(self, message: ConversationResetMessage) -> None:
+        self.session_id = message.new_conversation_id or self.session_id
+
+    def _on_result(self, message: ResultMessage) -> None:
+        self._in_turn = False
+        self.session_id = message.session_id or self.session_id
+        if not self._is_up:
+            self._failure = self._failure or self._refused(message)
+            return
+        self._tell()
+
+    def _tell(self) -> None:
+        self._woken_until = anyio.current_time() + WAKE_SECONDS
+        self._news.set()
+        self._news = anyio.Event()
+
+    # The owner.
+
+    async def run(self) -> None:
+        """The whole life of the child, in one task."""
+        at_work.set((*at_work.get(), self._mark))
+        try:
+            with anyio.CancelScope() as self._scope:
+                if not self._closing:
+                    await self._live()
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever uses the session, not to the loop
+            self._failure = self._failure or error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._is_up:
+            self._failure = self._failure or SessionClosedError("the session is closed")
+        self._give_up()
+        for event in (self._finished, self._started):
+            event.set()
+
+    def _give_up(self) -> None:
+        """The peer will say nothing more: tell all who wait for it, before it is gone for good."""
+        error = self._failure or SessionClosedError("the session is closed")
+        self._ended.set()
+        self._link.close(error)
+        if self._turn is not None:
+            self._turn.fail(error)
+        self._tell()
+
+    async def _live(self) -> None:
+        await self._transport.start(self._invocation)
+        try:
+            self._last_heard = anyio.current_time()
+            assert self._invocation.initialize is not None
+            opening = self._link.begin("initialize", self._invocation.initialize)
+            async with anyio.create_task_group() as self._tasks:
+                self._beside(partial(self._shake_hands, *opening))
+                self._beside(self._transport.serve)
+                if self._host is not None:
+                    self._open_house(self._host)
+                try:
+                    await self._guarded(self._listen)
+                finally:
+                    self._give_up()  # now: what runs beside may itself wait for the end
+                self._tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._transport.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open_house(self, host: Host) -> None:
+        host.connect(self._link.tell)
+        if host.serve is not None:
+            self._beside(host.serve)
+
+    def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(self._guarded, work)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - handed on by `_live`
+            self._failure = self._failure or error
+            assert self._tasks is not None
+            self._tasks.cancel_scope.cancel()
+
+    async def _shake_hands(self, pending: Pending, opening: bytes) -> None:
+        self.server_info = await self._link.answer_to(pending, opening)
+        if self._host is not None:
+            self._host.greet(self.server_info)
+        self._is_up = True
+        self._started.set()
+
+    async def _listen(self) -> None:
+        await self._link.pump()
+        if self._closing or self._failure is not None:
+            return
+        ending = await self._transport.ending()
+        busy = self._turn is not None and not self._turn.has_ended
+        raise session_ended_error(ending, self._link.connection, self._link.last_problem, busy=busy)

@@ -1,0 +1,99 @@
+"""Those who listen to everything a child says, beside the query that is being answered.
+
+Owns the list. A listener that was dropped is forgotten; one that does not keep up makes the reader wait, as a query
+does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator
+from typing import Self
+
+from pilothouse.driver.inbox import Inbox
+from pilothouse.messages import Message
+
+
+class Listener:
+    """Messages as they come, from the moment it was made; iterate over it."""
+
+    def __init__(self) -> None:
+        self._inbox = Inbox()
+        self._batch: list[Message] = []
+        self._left = False
+
+    @property
+    def inbox(self) -> Inbox:
+        """What has come and was not read."""
+        return self._inbox
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._batch:
+            if self._left:
+                raise StopAsyncIteration
+            batch, _ = await self._inbox.get()
+            if not batch:
+                raise StopAsyncIteration
+            self._batch = batch[::-1]
+        return self._batch.pop()
+
+    async def aclose(self) -> None:
+        """Listen no more."""
+        self._left = True
+        self._batch.clear()
+        self._inbox.end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Listeners:
+    """All of them; a sink for the reader."""
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self._over = False
+
+    def add(self) -> Listener:
+        """One more, that hears what comes from now on."""
+        listener = Listener()
+        if self._over:
+            listener.inbox.end()
+        self._all.add(listener)
+        return listener
+
+    @property
+    def full(self) -> bool:
+        """Whether one of them has not kept up."""
+        return any(inbox.full for inbox in self._inboxes())
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Give a batch to each."""
+        for inbox in self._inboxes():
+            inbox.put(list(batch), size)
+
+    async def room(self) -> None:
+        """Wait for one that has not kept up."""
+        for inbox in self._inboxes():
+            if inbox.full:
+                await inbox.room()
+
+    def let_pass(self) -> None:
+        """Let the reader go on in spite of them."""
+        for inbox in self._inboxes():
+            inbox.let_pass()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._over = True
+        for inbox in self._inboxes():
+            inbox.end()
+
+    def _inboxes(self) -> list[Inbox]:
+        return [listener.inbox for listener in list(self._all)]

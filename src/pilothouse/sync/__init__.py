@@ -1,0 +1,47 @@
+"""The names of `pilothouse`, blocking: for scripts, notebooks and threads.
+
+    from pilothouse import sync as ph
+
+    print(ph.query("What is 2 + 2?").result().text)
+
+What waits has a twin here; all else is the very object of `pilothouse`. Loads nothing until a name is used.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+TWINS = {
+    "Agent": "agent",
+    "Query": "queries",
+    "configure": "agent",
+    "default_agent": "agent",
+    "query": "agent",
+    "set_default_agent": "agent",
+}
+"""Names that differ from those of `pilothouse`, with the module that has them."""
+
+ABSENT = frozenset({"Session", "session"})
+"""Names of `pilothouse` that have no blocking form yet."""
+
+# Not imported: Python has loaded it, because this is a part of it. Its table of names is the only one, so none can be
+# missing here. Type checkers read `__init__.pyi`.
+_ROOT = sys.modules[__name__.rpartition(".")[0]]
+
+__all__ = [name for name in _ROOT.__all__ if name not in ABSENT]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in TWINS:
+        value = getattr(import_module(f"{__name__}.{TWINS[name]}"), name)
+    elif name in __all__:
+        value = getattr(_ROOT, name)
+    else:
+        hint = f"; use pilothouse.{name}, it has no blocking form yet" if name in ABSENT else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

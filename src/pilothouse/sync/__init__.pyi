@@ -1,0 +1,11 @@
+# What type checkers see: everything of `pilothouse`, with the blocking twins in the place of what waits.
+from pilothouse import *  # noqa: F403 - one list of names, and that is the root's
+from pilothouse.sync.agent import Agent as Agent
+from pilothouse.sync.agent import configure as configure
+from pilothouse.sync.agent import default_agent as default_agent
+from pilothouse.sync.agent import query as query
+from pilothouse.sync.agent import set_default_agent as set_default_agent
+from pilothouse.sync.queries import Query as Query
+
+TWINS: dict[str, str]
+ABSENT: frozenset[str]

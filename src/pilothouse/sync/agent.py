@@ -1,0 +1,158 @@
+"""The blocking `Agent`, and the module-level functions over the default agent.
+
+Owns nothing of its own: configuration and the default agent are those of `pilothouse.client`, so that both worlds of
+one program share them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from pilothouse import client
+from pilothouse.client.prompt import Prompt
+from pilothouse.client.queries import OnMessage
+from pilothouse.errors import UsageError
+from pilothouse.options import Options, Settings
+from pilothouse.sync.portal import hand_to_caller
+from pilothouse.sync.prompts import beside_the_loop
+from pilothouse.sync.queries import Query
+
+if TYPE_CHECKING:
+    from pilothouse.options import OptionsBuilder
+
+
+class Agent:
+    """A reusable configuration, for plain code. Immutable; any threads may share it.
+
+    What an agent does not set comes from `configure()`, the configuration file, and `PILOTHOUSE_*` variables, in this
+    order, as they are when a query is made. (R34)
+
+    Args:
+        options: settings to start from.
+        **settings: settings that win over `options`; `pilothouse.Options` explains them.
+
+    Raises:
+        OptionsError: an unknown option or a wrong value.
+    """
+
+    __slots__ = ("_agent",)
+
+    def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
+        self._agent = client.Agent(options, **settings)
+
+    @classmethod
+    def of(cls, agent: client.Agent) -> Self:
+        """The blocking twin of an agent of `pilothouse`, with what it can do and is set to."""
+        made = cls.__new__(cls)
+        made._agent = agent  # noqa: SLF001 - of this very class
+        return made
+
+    @property
+    def asynchronous(self) -> client.Agent:
+        """The agent of `pilothouse` that this one is the twin of."""
+        return self._agent
+
+    def __repr__(self) -> str:
+        return f"pilothouse.sync.{self._agent!r}"
+
+    @property
+    def options(self) -> Options:
+        """The settings that a query of this agent gets, all layers together; `.explain()` says where each comes from.
+
+        Raises:
+            OptionsError: the configuration file or a variable says something impossible.
+        """
+        return self._agent.options
+
+    def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
+        """A new agent with changed settings; this one stays as it is. (L18, L21)."""
+        return self.of(self._agent.with_options(options, **changes))
+
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query:
+        """Ask one question.
+
+        Args:
+            prompt: text, a list of content blocks (text, images, documents), or an iterable of user messages, sent as
+                they come. A plain iterable is read in a thread of its own, an async one on the event loop of
+                `pilothouse.sync`.
+            options: settings that win over those of the agent, field by field. (L17, L20)
+            on_message: called once for every message, in order, in the thread that waits in `result()`; sync or
+                async. (L57)
+            output_type: a msgspec struct, dataclass, TypedDict or pydantic model, or a JSON Schema: the answer must
+                fit, and `QueryResult.output` is the value.
+            **overrides: single settings that win over `options`. The callback `stderr` runs on the event loop of
+                `pilothouse.sync` and should not take long.
+
+        Raises:
+            UsageError: the prompt or an option cannot work; raised here, before anything is started.
+        """
+        handed = hand_to_caller if callable(on_message) else on_message
+        inner = self._agent.query(
+            beside_the_loop(prompt), options, on_message=handed, output_type=output_type, **overrides
+        )
+        return Query(inner, on_message)
+
+
+_default = Agent.of(client.default_agent())
+
+
+def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
+    """Change settings for every agent of this process, blocking and asynchronous, and read the file again.
+
+    Calls add up, field by field; `None` sets a field back to its default. Queries that run are not touched.
+
+    Returns:
+        The default agent.
+
+    Raises:
+        OptionsError: an unknown option or a wrong value; then nothing is changed.
+    """
+    client.configure(options, **settings)
+    return default_agent()
+
+
+def default_agent() -> Agent:
+    """The agent behind the module-level `query`, over the default agent of `pilothouse`."""
+    global _default
+    agent = client.default_agent()
+    if _default.asynchronous is not agent:
+        _default = Agent.of(agent)
+    return _default
+
+
+def set_default_agent(agent: Agent) -> Agent:
+    """Put another agent behind the module-level `query`, here and in `pilothouse`.
+
+    Returns:
+        The one before.
+
+    Raises:
+        UsageError: it is no agent of `pilothouse.sync`.
+    """
+    global _default
+    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"expected an Agent of pilothouse.sync, got {type(agent).__name__}")
+    before = default_agent()
+    client.set_default_agent(agent.asynchronous)
+    _default = agent
+    return before
+
+
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: Any = None,
+    **overrides: Unpack[Settings],
+) -> Query:
+    """Ask one question with the default agent; see `Agent.query`."""
+    return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)

@@ -1,0 +1,217 @@
+"""The blocking `Query`: one prompt being answered on the portal's loop, read from plain code.
+
+Owns which thread does what: waiting and callbacks happen in the caller's thread, everything else on the loop. What a
+query means is decided in `pilothouse.client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from pilothouse.client import AnswerEvent, QueryResult
+from pilothouse.client import Query as AsyncQuery
+from pilothouse.client.events import EventReader, TextReader
+from pilothouse.client.queries import OnMessage
+from pilothouse.client.queries import Reading as AsyncReading
+from pilothouse.messages import Message
+from pilothouse.options import Options
+from pilothouse.sync.portal import Portal, portal
+
+log = logging.getLogger("pilothouse")
+T = TypeVar("T")
+
+
+class _CallOnLoop(Protocol):
+    """`Query._call`: does work on the loop and waits for it."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T: ...
+
+
+class Query:
+    """One prompt being answered, for plain code. Made by `query()` and `Agent.query()`.
+
+    Nothing runs until it is used in one of these ways (E51)::
+
+        result = query.result()                   # the whole answer
+        for message in query: ...                 # messages as they come; leaving the loop ends the child
+        with query: ...                           # started on entry, ended on exit; loops may be left and entered again
+
+    Any thread may use it. `on_message` runs in the thread that waits in `result()`, with its context variables; what
+    an async one awaits runs on the event loop of `pilothouse.sync`. When the wait is ended by Ctrl-C or by another
+    exception, the child is ended too, unless a `with` block owns it. (E18, G45, G47)
+
+    Args:
+        query: the asynchronous query that does the work, with `hand_to_caller` in the place of `on_message`.
+        on_message: called for every message by `result()`.
+    """
+
+    def __init__(self, query: AsyncQuery, on_message: OnMessage | None = None) -> None:
+        self._query = query
+        self._on_message = on_message
+        self._portal: Portal | None = None
+        self._callback_errors: list[Exception] = []
+
+    @property
+    def session_id(self) -> str | None:
+        """Id of the session, None before the first message. (E28, L47)."""
+        return self._query.session_id
+
+    @property
+    def options(self) -> Options:
+        """The options it runs with."""
+        return self._query.options
+
+    def __iter__(self) -> Reading[Message]:
+        return Reading(aiter(self._query), None, self._call)
+
+    def text_stream(self) -> Reading[str]:
+        """The text of the answer while it is written; nothing else, nothing twice. (E53).
+
+        Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
+        """
+        return Reading(self._query.text_stream(), TextReader().read, self._call)
+
+    def events(self) -> Reading[AnswerEvent]:
+        """What happens, by meaning: text and thinking deltas, tools started and finished, retries, the end.
+
+        Turns `partial_messages` on, as `text_stream` does.
+        """
+        return Reading(self._query.events(), EventReader().read, self._call)
+
+    def start(self) -> Self:
+        """Start the child now and wait until it runs. Reading starts it by itself.
+
+        Raises:
+            ProcessError: it could not be started. (G2)
+        """
+        self._call(self._query.start)
+        return self
+
+    def __enter__(self) -> Self:
+        try:
+            self._call(self._query.__aenter__)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def result(self) -> QueryResult:
+        """Read to the end and return the whole answer; the same object every time. (L55, L57).
+
+        After a loop over the query it reads the rest. `on_message` is called once for every message, in order; what
+        it raises is logged and kept in `QueryResult.callback_errors`, and the stream goes on. (L61)
+
+        Raises:
+            ProcessError: the child could not be started, or ended before the answer was complete.
+            QueryTimeout: `timeout` or `idle_timeout` ran out. (G46)
+            ControlError, ControlTimeout: the handshake failed.
+            SessionClosedError: the query was closed before.
+            UsageError: called on the event loop of `pilothouse.sync`, or after a fork.
+        """
+        result = self._call(self._query.result, serve=None if self._on_message is None else self._report)
+        errors, self._callback_errors = self._callback_errors, []
+        result.callback_errors.extend(errors)
+        return result
+
+    def interrupt(self) -> None:
+        """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`. (E34, E78, R17).
+
+        From any thread but the loop's own. Before the query was started, it never starts. When nothing runs any more,
+        returns at once. Of several prompts, it stops the one that is being answered.
+
+        Raises:
+            UsageError: in the argv form, which has no control protocol. (R16)
+            ControlError, ControlTimeout: the CLI refused, or did not answer.
+        """
+        self._call(self._query.interrupt)
+
+    def close(self) -> None:
+        """End the query and wait until the child is gone. Idempotent, bounded, from any thread. (G6, G11, L52)."""
+        if self._portal is not None and self._portal.is_foreign:
+            return  # a fork leaves the block of its parent: the child is the parent's
+        self._call(self._query.aclose, finish=True)
+
+    def _call(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        serve: Callable[[Message], object] | None = None,
+        finish: bool = False,
+    ) -> T:
+        if self._portal is None:
+            self._portal = portal()
+        return self._portal.call(work, serve=serve, finish=finish)
+
+    def _report(self, message: Message) -> None:
+        assert self._on_message is not None
+        try:
+            answer = self._on_message(message)
+            if inspect.isawaitable(answer):
+                self._call(partial(_wait_for, answer))
+        except Exception as error:
+            if not self._callback_errors:
+                log.exception("on_message raised; the query goes on (further errors are in callback_errors)")
+            self._callback_errors.append(error)
+
+
+class Reading(Generic[T]):
+    """One loop over a query: its messages, or what `read` makes of each. Dropping it leaves the loop.
+
+    Whole batches are taken over at a time, because every call into another thread costs as much as 100 messages.
+    Threads may share one reading of messages.
+    """
+
+    __slots__ = ("_call", "_items", "_read", "_source", "_unread")
+
+    def __init__(
+        self, source: AsyncReading[T], read: Callable[[Message], Iterator[T]] | None, call: _CallOnLoop
+    ) -> None:
+        self._source = source  # dropped with this object, which ends the query if the loop was left early
+        self._unread = source.unread
+        self._read = read
+        self._items: deque[T] = deque()
+        self._call = call  # holds the query too
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        items, unread, read = self._items, self._unread, self._read
+        while not items:
+            try:
+                message: Any = unread.popleft()
+            except IndexError:
+                if not self._call(self._fill):
+                    raise StopIteration from None
+                continue
+            if read is None:
+                return message
+            items.extend(read(message))
+        return items.popleft()
+
+    async def _fill(self) -> bool:
+        try:
+            return await self._source.fill()
+        except asyncio.CancelledError:  # the thread was interrupted: it will not come back for more
+            await self._source.aclose()
+            raise
+
+    def close(self) -> None:
+        """Leave the loop and wait until the child is gone, unless a `with` block owns the query."""
+        self._call(self._source.aclose, finish=True)
+
+
+async def _wait_for(answer: Awaitable[object]) -> None:
+    await answer

@@ -1,0 +1,148 @@
+"""The real CLI, asked by blocking queries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pilothouse import sync as ph
+from pilothouse.testing import Gate, Pause, ScriptedModel, Text, ToolUse
+
+pytestmark = pytest.mark.real_cli
+
+PROGRAM = """
+import os, signal
+from pilothouse import sync as ph
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of some shells
+try:
+    ph.query("go", permission_mode="bypassPermissions").result()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.fixture
+def ask(claude: Any) -> Callable[..., ph.Query]:
+    """Makes blocking queries; the messages of each are looked through for unknown parts."""
+
+    def make(prompt: Any = "go", **settings: Any) -> ph.Query:
+        settings = {"cwd": claude.cwd, "cli": claude.path, **settings}
+        query = ph.query(prompt, env=claude.model.env(max_retries=0), inherit_env=False, **settings)
+        claude.queries.append(query._query)
+        return query
+
+    return make
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.requirement("L55", "L57", "E18")
+def test_collect(ask: Callable[..., ph.Query], scripted_model: ScriptedModel, claude: Any) -> None:
+    scripted_model.reply("Paris.")
+    seen: list[tuple[str, threading.Thread]] = []
+    query = ask("Capital of France?", on_message=lambda m: seen.append((m.type, threading.current_thread())))
+    result = query.result()
+    assert result.raise_for_error().text == "Paris."
+    assert len(seen) == len(result.messages)
+    assert {thread for _, thread in seen} == {threading.current_thread()}
+    assert not claude.processes()
+
+
+@pytest.mark.requirement("L56")
+def test_text_comes_while_it_is_written(ask: Callable[..., ph.Query], scripted_model: ScriptedModel) -> None:
+    gate = Gate()
+    scripted_model.reply([Text("one "), Pause(gate), Text("two")])
+    texts: list[str] = []
+    for text in ask().text_stream():
+        texts.append(text)
+        gate.open()  # the model goes on only when the first text has arrived here
+    assert "".join(texts) == "one two"
+
+
+def test_typed_output(ask: Callable[..., ph.Query], scripted_model: ScriptedModel) -> None:
+    class Invoice(msgspec.Struct):
+        number: str
+
+    scripted_model.reply(ToolUse("StructuredOutput", {"number": "7"}))
+    assert ask(output_type=Invoice).result().raise_for_error().output == Invoice("7")
+
+
+@pytest.mark.requirement("E34", "E78")
+def test_another_thread_interrupts_a_tool(
+    ask: Callable[..., ph.Query], scripted_model: ScriptedModel, claude: Any, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    scripted_model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
+    query = ask(permission_mode="bypassPermissions")
+
+    def interrupt() -> None:
+        until(started.exists)
+        query.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert query.result().outcome == "interrupted"
+    thread.join()
+    until(lambda: not claude.processes())
+
+
+def test_several_prompts_one_child(ask: Callable[..., ph.Query], scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Hello Alice.")
+    scripted_model.reply("Alice.")
+    answers: list[str] = []
+    answered = threading.Semaphore(0)
+
+    def prompts() -> Any:
+        yield "My name is Alice"
+        answered.acquire()
+        yield "What is my name?"
+
+    for message in ask(prompts()):
+        if isinstance(message, ph.ResultMessage):
+            answers.append(message.result or "")
+            answered.release()
+    assert answers == ["Hello Alice.", "Alice."]
+
+
+def test_a_loop_that_is_left_ends_the_cli(
+    ask: Callable[..., ph.Query], scripted_model: ScriptedModel, claude: Any
+) -> None:
+    scripted_model.reply([Text("half"), Pause(Gate()), "never"])
+    for _ in ask().text_stream():
+        assert claude.processes()
+        break
+    until(lambda: not claude.processes())
+
+
+@pytest.mark.requirement("G45", "G47")
+def test_ctrl_c_ends_the_cli_and_its_tools(scripted_model: ScriptedModel, claude: Any, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    scripted_model.reply(ToolUse("Bash", {"command": f"touch {started}; sleep 60"}))
+    program = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        cwd=claude.cwd,
+        env={**claude.model.env(PILOTHOUSE_CLI=claude.path), "PATH": os.environ["PATH"]},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(started.exists)
+    program.send_signal(signal.SIGINT)
+    assert program.communicate(timeout=20) == ("interrupted\n", "")
+    assert program.returncode == 0
+    until(lambda: not claude.processes())

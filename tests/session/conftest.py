@@ -1,0 +1,3 @@
+"""Fixtures of the session tests."""
+
+from session_world import cli as cli

@@ -1,0 +1,188 @@
+"""Turns that never mix: order, fences, queries that are left, cancelled, interrupted or late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from session_world import Cli, Say, hang, talking
+
+import pilothouse as ph
+from pilothouse.testing import frames
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("E13", "E25", "G48", "R6", "E14")
+async def test_one_child_answers_many_queries(cli: Cli) -> None:
+    async with talking(cli) as session:
+        first = await session.query("one")
+        second = await session.query("two")
+    assert (first.text, second.text) == ("re: one", "re: two")
+    assert cli.prompts == [["one", "two"]]
+    assert [m.type for m in second.messages if m.type != "command_lifecycle"] == ["system", "assistant", "result"]
+
+
+@pytest.mark.requirement("E19", "E20", "G30")
+async def test_queries_are_answered_one_after_the_other_in_the_order_they_came(cli: Cli) -> None:
+    answers: list[tuple[int, str]] = []
+
+    async def ask(session: Any, number: int) -> None:
+        answers.append((number, (await session.query(f"question {number}")).text))
+
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        for number in range(8):
+            group.start_soon(ask, session, number)
+            await anyio.wait_all_tasks_blocked()
+    assert answers == [(n, f"re: question {n}") for n in range(8)]
+    assert len(cli.children) == 1
+
+
+@pytest.mark.requirement("E20", "E52", "E78")
+@pytest.mark.parametrize("says_lifecycle", [True, False])
+async def test_nothing_of_a_query_that_was_left_reaches_the_next(says_lifecycle: bool) -> None:
+    cli = Cli(says_lifecycle=says_lifecycle)
+    cli.acts["slow"] = hang
+    async with talking(cli) as session:
+        async for message in session.query("slow"):
+            if isinstance(message, ph.AssistantMessage):
+                break
+        assert (await session.query("next")).full_text == "re: next"
+        async with session.query("slow") as query:
+            async for message in query:
+                if isinstance(message, ph.AssistantMessage):
+                    break
+        assert (await session.query("next")).full_text == "re: next"
+    assert len(cli.children) == 1
+    assert [c["subtype"] for c in cli.controls] == ["interrupt", "interrupt"]
+
+
+@pytest.mark.requirement("G45", "G46", "E52")
+async def test_cancelled_and_late_queries_leave_the_session_usable(cli: Cli) -> None:
+    cli.acts["slow"] = hang
+    async with talking(cli) as session:
+        with anyio.move_on_after(0.05) as scope:
+            await session.query("slow")
+        assert scope.cancelled_caught
+        with pytest.raises(ph.QueryTimeout, match=r"option timeout\); the turn was stopped"):
+            await session.query("slow", timeout=0.05)
+        with pytest.raises(ph.QueryTimeout, match=r"idle_timeout\); the turn was stopped"):
+            await session.query("slow", idle_timeout=0.05)
+        assert (await session.query("next")).text == "re: next"
+        assert session.state == "idle"
+    assert len(cli.children) == 1
+
+
+async def test_a_query_that_waits_can_be_given_up_without_a_trace(cli: Cli) -> None:
+    cli.acts["slow"] = hang
+    async with talking(cli) as session, anyio.create_task_group() as group:
+        running = session.query("slow")
+        group.start_soon(running.result)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0.02):
+            await session.query("never sent")
+        waiting = session.query("never sent either")
+        group.start_soon(waiting.result)
+        await anyio.wait_all_tasks_blocked()
+        await waiting.interrupt()
+        assert (await waiting.result()).outcome == "interrupted"
+        await running.interrupt()
+        assert (await running.result()).outcome == "interrupted"
+        assert (await session.query("next")).text == "re: next"
+    assert cli.prompts == [["slow", "next"]]
+
+
+@pytest.mark.requirement("R17", "E34", "E78")
+async def test_an_interrupt_is_an_outcome_of_its_own(cli: Cli) -> None:
+    cli.acts["slow"] = hang
+    async with talking(cli) as session:
+        assert (await session.interrupt()).still_queued == []
+        assert cli.controls == []  # nothing ran, so nothing was asked
+        query = session.query("slow")
+        async with anyio.create_task_group() as group:
+            group.start_soon(query.result)
+            await anyio.wait_all_tasks_blocked()
+            await session.interrupt()
+        result = await query.result()
+        assert (result.outcome, result.is_success, result.full_text) == ("interrupted", False, "part of slow")
+        assert (await session.query("next")).text == "re: next"
+
+
+@pytest.mark.requirement("R9", "G49")
+async def test_control_never_waits_behind_unread_messages(cli: Cli) -> None:
+    async def flood(cli: Cli, say: Say, text: str) -> str:
+        for number in range(10_000):
+            await say(frames.assistant("x" * 2000, message_id=f"m{number}"))
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    cli.acts["flood"] = flood
+    async with talking(cli) as session:
+        async with session.query("flood") as query:
+            async for _ in query:
+                break
+            with anyio.fail_after(5):
+                await session.set_model("haiku")
+                await query.interrupt()
+        assert (await session.query("next")).text == "re: next"
+
+
+@pytest.mark.requirement("G16", "R7", "E21")
+async def test_messages_hears_everything_in_order(cli: Cli) -> None:
+    async def woken(cli: Cli, say: Say, text: str) -> str:
+        await say({"type": "system", "subtype": "task_started", "task_id": "t", "description": "d"})
+        return "started"
+
+    cli.acts["background"] = woken
+    async with talking(cli) as session:
+        listener = session.messages()
+        await session.query("background")
+        peer = cli.children[0]
+        await peer.write({"type": "system", "subtype": "task_notification", "task_id": "t", "status": "completed"})
+        await peer.write(frames.init())
+        await peer.write(frames.assistant("I was woken"))
+        await peer.write(frames.result("I was woken", origin={"kind": "task-notification"}))
+        with anyio.fail_after(5):
+            await session.tasks.wait_idle()
+        assert (await session.query("next")).full_text == "re: next"
+    heard = [m async for m in listener]
+    texts = [m.text for m in heard if isinstance(m, ph.AssistantMessage)]
+    assert texts == ["started", "I was woken", "re: next"]
+
+
+@pytest.mark.requirement("E17", "E18")
+async def test_several_prompts_of_one_query_are_one_turn(cli: Cli) -> None:
+    async def prompts() -> Any:
+        yield "one"
+        yield "two"
+
+    async with talking(cli) as session:
+        result = await session.query(prompts())
+        assert result.full_text == "re: onere: two"
+        assert (await session.query("next")).full_text == "re: next"
+
+
+async def test_partial_messages_are_for_those_who_want_them(cli: Cli) -> None:
+    async def stream(cli: Cli, say: Say, text: str) -> str:
+        for frame in frames.stream_text("Hello there"):
+            if frame["type"] == "stream_event":
+                await say(frame)
+        return "Hello there"
+
+    cli.acts["stream"] = stream
+    async with talking(cli) as session:
+        assert "".join([piece async for piece in session.query("stream").text_stream()]) == "Hello there"
+        result = await session.query("stream")
+        assert "stream_event" not in {m.type for m in result.messages}
+        result = await session.query("stream", partial_messages=True)
+        assert "stream_event" in {m.type for m in result.messages}
+
+
+@pytest.mark.requirement("G19", "G20")
+async def test_typed_output_is_repaired_inside_the_session(cli: Cli) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    async with talking(cli, json_schema=schema) as session:
+        result = await session.query("give me a", output_repairs=1)
+    assert len(cli.prompts[0]) == 2  # asked again, in the same conversation
+    assert isinstance(result.error, ph.StructuredOutputError)

@@ -1,0 +1,22 @@
+"""Fixtures of the tests of the blocking twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pilothouse.testing import FakeCLI, frames
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCLI]:
+    with FakeCLI() as fake:
+        yield fake
+
+
+@pytest.fixture
+def hanging(fake: FakeCLI) -> FakeCLI:
+    """Says a little and then waits for ever, with a grandchild."""
+    fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
+    return fake

@@ -1,0 +1,135 @@
+"""What the tests of the blocking twin share: programs in a process of their own, and who still runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pilothouse.testing import FakeCLI
+from pilothouse.transports.watchdog import watchdog
+
+DEADLINE = 15.0  # seconds that anything may take to end
+
+HEAD = """
+import asyncio, gc, os, signal, sys, threading, time
+from pilothouse import sync as ph
+from pilothouse.transports import CliTransport
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of some shells
+fake = os.environ["FAKE"]
+def told(message=None):
+    if message is None or message.type == "assistant":
+        print("ready", flush=True)
+def soon(message=None):
+    if message is None or message.type == "assistant":
+        threading.Timer(0.2, told).start()  # by then the main thread waits again
+def quick():
+    return CliTransport(close_grace=0.02)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def running(fake: FakeCLI) -> list[int]:
+    return [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid and alive(pid)]
+
+
+def ended(fake: FakeCLI) -> bool:
+    """Whether the children are gone now; what they started was killed with them, and goes in the next moment."""
+    gone = not any(alive(call.pid) for call in fake.calls if call.pid)
+    eventually(lambda: not running(fake))
+    return gone
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def in_threads(*works: Callable[[], object]) -> None:
+    """Run each in a thread of its own, all at once; raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def children() -> list[int]:
+    """Processes that this one has, but for the watchdog."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(int(pid) for pid in (task / "children").read_text().split())
+    return sorted(found - {watchdog.shell})
+
+
+class Program:
+    """A program in a process of its own, strict about warnings: text, which knows the names of `HEAD`, or a file."""
+
+    def __init__(self, program: str | Path, fake: FakeCLI, *, keep_stdin: bool = False) -> None:
+        what = [str(program)] if isinstance(program, Path) else ["-c", HEAD + textwrap.dedent(program)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "dev", "-W", "error", *what],
+            start_new_session=True,
+            env={**os.environ, "FAKE": fake.path},
+            stdin=subprocess.PIPE if keep_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        watch = threading.Timer(DEADLINE, self.kill)
+        watch.start()
+        line = self.process.stdout.readline()
+        watch.cancel()
+        assert line.strip() == word, self.process.communicate()
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)  # what it has forked too
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit code, output, and what was said on standard error."""
+        try:
+            self.process.wait(DEADLINE)
+            assert self.process.stdout is not None
+            assert self.process.stderr is not None
+            # Not `communicate`: what `wait_for` has read ahead is in the buffer.
+            out, err = self.process.stdout.read(), self.process.stderr.read()
+            self.process.communicate()
+        except BaseException:
+            self.kill()
+            print(self.process.communicate())
+            raise
+        # asyncio's debug mode tells of every first import that takes long.
+        kept = [line for line in err.splitlines(keepends=True) if not line.startswith("Executing <")]
+        return self.process.returncode, out, "".join(kept)

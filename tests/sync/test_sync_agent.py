@@ -1,0 +1,66 @@
+"""The blocking `Agent` and the default agent: one configuration for both worlds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import pilothouse
+from pilothouse import sync as ph
+from pilothouse.testing import FakeCLI, as_default
+
+
+@pytest.fixture
+def clean(fake: FakeCLI) -> FakeCLI:
+    fake.text("Hello").forever()
+    return fake
+
+
+def asked(fake: FakeCLI) -> str:
+    """The model that the last run was to use."""
+    return next(arg for arg in fake.calls[-1].argv if arg.startswith("--model="))
+
+
+@pytest.mark.requirement("R34")
+def test_an_agent_keeps_settings(clean: FakeCLI) -> None:
+    agent = ph.Agent(ph.Options(model="opus"), cli=clean.path)
+    assert agent.options.model == "opus"
+    changed = agent.with_options(model="haiku")
+    assert isinstance(changed, ph.Agent)
+    for made, model in ((agent, "opus"), (changed, "haiku")):
+        assert made.query("go").result().text == "Hello"
+        assert asked(clean) == f"--model={model}"
+        made.query("go", ph.Options(model="sonnet")).result()
+        assert asked(clean) == "--model=sonnet"
+    with pytest.raises(ph.OptionsError):
+        ph.Agent(modell="opus")  # pyright: ignore[reportCallIssue]
+    assert "opus" in repr(agent)
+
+
+def test_both_worlds_share_the_default_agent(clean: FakeCLI) -> None:
+    with as_default(pilothouse.Agent(model="haiku", cli=clean.path)):
+        assert ph.query("go").result().text == "Hello"
+        assert asked(clean) == "--model=haiku"
+        assert ph.default_agent() is ph.default_agent()
+        assert ph.default_agent().asynchronous is pilothouse.default_agent()
+        assert ph.configure(effort="low") is ph.default_agent()
+        assert pilothouse.default_agent().options.effort == "low"
+
+        mine = ph.Agent(model="opus", cli=clean.path)
+        before = ph.set_default_agent(mine)
+        assert before.options.model == "haiku"
+        assert ph.default_agent() is mine
+        assert asyncio.run(pilothouse.query("go").result()).text == "Hello"
+        assert asked(clean) == "--model=opus"
+        ph.set_default_agent(before)
+        assert pilothouse.default_agent().options.model == "haiku"
+    with pytest.raises(ph.UsageError, match=r"pilothouse\.sync"):
+        ph.set_default_agent(pilothouse.Agent())  # pyright: ignore[reportArgumentType]
+
+
+def test_an_agent_has_a_twin(clean: FakeCLI) -> None:
+    other = pilothouse.Agent(model="haiku", cli=clean.path)
+    twin = ph.Agent.of(other)
+    assert twin.asynchronous is other
+    assert twin.query("go").result().text == "Hello"

@@ -1,0 +1,156 @@
+"""The blocking twin has every name, method and parameter of `pilothouse`; what differs stands here, with the reason."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, assert_type
+
+import pytest
+
+import pilothouse
+from pilothouse import sync as ph
+from pilothouse.client import Agent as AsyncAgent
+from pilothouse.client import Query as AsyncQuery
+from pilothouse.client.queries import Reading as AsyncReading
+from pilothouse.sync import ABSENT, TWINS
+from pilothouse.sync.queries import Reading
+from pilothouse.testing import FakeCLI
+
+# Classes that are the same object in both, although they have asynchronous methods.
+SHARED = {
+    "CliTransport": "driven by the event loop of a query, never by its user",
+    "LocalModel": "a plain context manager too",
+    "Prompt": "served to the CLI on the event loop of a query",
+    "Resource": "served to the CLI on the event loop of a query",
+    "Tool": "served to the CLI on the event loop of a query; calling it calls the plain function",
+    "Transport": "driven by the event loop of a query, never by its user",
+}
+
+# Members of the asynchronous classes: what they are called here, None if they are not here, and why.
+RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
+    ("Agent", "session"): (None, "conversations have no blocking form yet"),
+    ("Query", "__aenter__"): ("__enter__", "the plain protocol"),
+    ("Query", "__aexit__"): ("__exit__", "the plain protocol"),
+    ("Query", "__aiter__"): ("__iter__", "the plain protocol"),
+    ("Query", "__await__"): (None, "plain code cannot await; result() is the same"),
+    ("Query", "__del__"): (None, "dropping this drops the asynchronous query, which has it"),
+    ("Query", "aclose"): ("close", "what a plain object that can be closed calls it; contextlib.closing needs it"),
+    ("Reading", "__aiter__"): ("__iter__", "the plain protocol"),
+    ("Reading", "__anext__"): ("__next__", "the plain protocol"),
+    ("Reading", "__del__"): (None, "dropping this drops the asynchronous reading, which has it"),
+    ("Reading", "aclose"): ("close", "as with Query"),
+    ("Reading", "fill"): (None, "between the two readings"),
+    ("Reading", "unread"): (None, "between the two readings"),
+}
+
+# Members that only the blocking classes have.
+ONLY_HERE = {
+    ("Agent", "of"): "from an agent of pilothouse to its twin",
+    ("Agent", "asynchronous"): "and back",
+}
+
+NAMES: list[str] = vars(ph)["__all__"]
+CLASSES = {"Agent": (AsyncAgent, ph.Agent), "Query": (AsyncQuery, ph.Query), "Reading": (AsyncReading, Reading)}
+FUNCTIONS = sorted(set(TWINS) - set(CLASSES))
+
+
+def members(cls: type) -> dict[str, Any]:
+    """What a class defines itself and a user may touch."""
+    protocol = ("__aenter__", "__aexit__", "__aiter__", "__anext__", "__await__", "__del__", "__repr__")
+    return {
+        name: value
+        for name, value in vars(cls).items()
+        if not name.startswith("_") or name in (*protocol, "__enter__", "__exit__", "__iter__", "__next__")
+    }
+
+
+def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any, Any]]:
+    """Parameters with kind, default and annotation."""
+    parameters = inspect.signature(inspect.unwrap(function)).parameters.values()
+    return [(p.name, p.kind, p.default, p.annotation) for p in parameters]
+
+
+def is_asynchronous(cls: type) -> bool:
+    return any(
+        inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value)
+        for name, value in inspect.getmembers(cls)
+        if not name.startswith("_") or name in {"__aenter__", "__aiter__", "__await__"}
+    )
+
+
+@pytest.mark.requirement("R34", "E18")
+def test_every_public_name_is_here() -> None:
+    assert [name for name in pilothouse.__all__ if name not in ABSENT] == NAMES
+    assert set(TWINS) <= set(NAMES)
+    assert set(dir(ph)) >= set(NAMES)
+    for name in NAMES:
+        here, there = getattr(ph, name), getattr(pilothouse, name)
+        assert (here is not there) == (name in TWINS), name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = ph.nonsense  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    with pytest.raises(AttributeError, match=r"use pilothouse\.session"):
+        _ = getattr(ph, "session")  # noqa: B009 - type checkers see all names of the root
+
+
+def test_what_waits_has_a_twin() -> None:
+    shared = {name: getattr(pilothouse, name) for name in pilothouse.__all__ if name not in {*TWINS, *ABSENT}}
+    waiting = {name for name, value in shared.items() if isinstance(value, type) and is_asynchronous(value)}
+    waiting |= {name for name, value in shared.items() if inspect.iscoroutinefunction(value)}
+    assert waiting == set(SHARED)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_have_the_same_members(name: str) -> None:
+    there, here = (members(cls) for cls in CLASSES[name])
+    expected: set[str] = {member for owner, member in ONLY_HERE if owner == name}
+    for member, value in there.items():
+        twin, _ = RENAMED.get((name, member), (member, ""))
+        if twin is None:
+            continue
+        expected.add(twin)
+        assert twin in here, f"{name}.{member} has no twin"
+        assert isinstance(value, property) == isinstance(here[twin], property), member
+        if inspect.isroutine(value):
+            assert shape(value) == shape(here[twin]), member
+            assert not inspect.iscoroutinefunction(here[twin])
+    assert set(here) == expected
+    assert {member for owner, member in RENAMED if owner == name} <= set(there), "the ledger has members that are gone"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_have_the_same_parameters(name: str) -> None:
+    assert shape(getattr(ph, name)) == shape(getattr(pilothouse, name))
+
+
+def test_importing_it_loads_nothing() -> None:
+    code = "import sys, json; from pilothouse import sync; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(json.loads(done.stdout))
+    assert {name for name in loaded if name.startswith("pilothouse")} == {
+        "pilothouse",
+        "pilothouse._version",
+        "pilothouse.sync",
+    }
+    assert not loaded & {"anyio", "asyncio", "msgspec"}
+
+
+def test_types(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    agent = ph.Agent(model="opus", cli=fake.path)
+    assert_type(agent, ph.Agent)
+    query = assert_type(agent.query("go", max_turns=3), ph.Query)
+    assert_type(query.result(), pilothouse.QueryResult)
+    for message in agent.query("go"):
+        assert_type(message, pilothouse.Message)
+    for text in agent.query("go").text_stream():
+        assert_type(text, str)
+    for event in agent.query("go").events():
+        assert_type(event, ph.AnswerEvent)
+    with agent.query("go") as entered:
+        assert_type(entered, ph.Query)
+    assert_type(ph.configure(), ph.Agent)
+    assert issubclass(ph.CLINotFoundError, ph.PilothouseError)
