@@ -1,6 +1,6 @@
 """Writes the generated parts of the pages beside it: between `<!-- generated: name -->` and `<!-- end -->`.
 
-python docs/reference.py            # after a change of a message class, an option or an error
+python docs/reference.py            # after a change of a message class, an option, an error or a hook event
 python docs/reference.py --check    # ends with 1 and says what is stale
 
 Owns how the tables look. What stands in them comes from the code.
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pilothouse import errors
+from pilothouse.hooks import HOOK_EVENTS, EventRule, HookEvent, RefusalForm
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_TYPES, blocks, events
 from pilothouse.messages.base import Message
-from pilothouse.options import TABLE, Option
+from pilothouse.options import TABLE, Option, nested
 from pilothouse.options.targets import describe
 
 HERE = Path(__file__).parent
@@ -26,6 +27,7 @@ MAIN_FIELDS = 8
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
 BASE_VIEWS = frozenset({"type", "raw"})
+EVENT_FIELDS = frozenset(HookEvent.__struct_fields__)
 
 _OPENING = re.compile(r"^(Wire type|Subtype) `[a-z_]+`[:;.,]? ?")
 _IDS = re.compile(r" ?\([A-Z]\d+(, [A-Z]\d+)*\)")
@@ -112,6 +114,35 @@ def option_row(option: Option) -> tuple[str, ...]:
     return code(option.name), value, default(option), describe(option.target), option.since, option.doc
 
 
+def hook_events() -> str:
+    head = ("class", "when", "matched by", "own fields", "may answer", "refused?")
+    return table(head, map(event_row, HOOK_EVENTS.values()))
+
+
+def event_row(rule: EventRule) -> tuple[str, ...]:
+    cls: Any = rule.cls
+    own = [name for name in cls.__struct_fields__ if name not in EVENT_FIELDS]
+    what = " ".join((cls.__doc__ or "").split())
+    refusal = "" if rule.refusal is RefusalForm.NONE else "yes; a gate" if rule.is_gate else "yes"
+    matched = code(rule.matched) if rule.matched else ""
+    return code(cls.__name__), what, matched, listed(own), listed(sorted(rule.answers)), refusal
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(map(code, names))
+
+
+def nested_values() -> str:
+    base = nested.Nested
+    classes: list[Any] = [
+        value
+        for value in vars(nested).values()
+        if isinstance(value, type) and issubclass(value, base) and value != base
+    ]
+    rows = [(code(cls.__name__), first_sentence(cls), listed(cls.__struct_fields__)) for cls in classes]
+    return table(("class", "what it is", "fields"), rows)
+
+
 def error_tree() -> str:
     lines = (errors.__doc__ or "").splitlines()
     tree = [line.removeprefix("    ") for line in lines if line.startswith("    ")]
@@ -122,6 +153,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
     "conversation": conversation,
     "error_tree": error_tree,
+    "hook_events": hook_events,
+    "nested_values": nested_values,
     "notices": notices,
     "options": options,
     "stream_events": stream_events,

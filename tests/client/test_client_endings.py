@@ -224,6 +224,6 @@ async def test_a_cli_that_is_too_old_for_an_option_says_which() -> None:
         ) as caught:
             await ph.query("go", cli=old.path, effort="low")
         assert secret not in f"{caught.value} {caught.value.stderr}"
-    with FakeCLI.shell("echo \"error: unknown option '--bogus'\" >&2; exit 1") as old:
-        with pytest.raises(ph.CLIVersionError, match=r"does not know the flag --bogus: update it"):
-            await ph.query("go", cli=old.path, extra_args={"bogus": None})
+    script = """echo "error: unknown option '--bogus'" >&2; exit 1"""
+    with FakeCLI.shell(script) as old, pytest.raises(ph.CLIVersionError, match=r"know the flag --bogus: update it"):
+        await ph.query("go", cli=old.path, extra_args={"bogus": None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -16,6 +17,7 @@ from docs_pages import DOCS, blocks
 
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.client.house import house_of
 from pilothouse.messages import from_dict
 from pilothouse.options import OptionsBuilder, render
 from pilothouse.testing import FakeCall, FakeCLI, as_default, frames
@@ -89,6 +91,13 @@ HANDSHAKE: dict[str, dict[str, object]] = {
     "agents={'reviewer': {'description': 'Reviews', 'prompt': 'Review.'}}": {
         "agents": {"reviewer": {"description": "Reviews", "prompt": "Review."}}
     },
+    "custom_tools=[add]": {"sdkMcpServers": ["tools"]},
+    "hooks={'PostToolUse': check}": {"hooks": {"PostToolUse": [{"matcher": None, "hookCallbackIds": ["hook_0"]}]}},
+    "hooks={'PreToolUse': [ph.HookMatcher('Bash', check)]}": {
+        "hooks": {"PreToolUse": [{"matcher": "Bash", "hookCallbackIds": ["hook_0"], "onFailure": "block"}]}
+    },
+    "mcp_servers={'calc': ph.sdk_server('calc', [add])}": {"sdkMcpServers": ["calc"]},
+    "supported_dialog_kinds=['refusal_fallback_prompt']": {"supportedDialogKinds": ["refusal_fallback_prompt"]},
     "system_prompt={'type': 'custom', 'prompt': ['one', 'two']}": {"systemPrompt": ["one", "two"]},
 }
 """The same for what the handshake carries."""
@@ -109,7 +118,12 @@ KEPT: dict[str, tuple[str, object]] = {
 }
 """What pilothouse itself acts on: the option, and its value."""
 
-GIVEN = {"stderr=show", "transport=mock_transport", "transport=mock_transport('Hello')"}
+GIVEN = {"stderr=show", "transport=mock_transport", "transport=mock_transport('Hello')"} | {
+    "can_use_tool=may",
+    "confirm=check",
+    "on_elicitation=check",
+    "on_user_dialog=check",
+}
 """Objects of the caller: they come back as they are."""
 
 CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -127,13 +141,26 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "error.api_error_status": lambda v: v == 429,
     "from_dict(frame)": lambda v: v.text == "Running it.",
     'message.raw["tools"]': lambda v: "Bash" in v,
+    'ph.AddRules([ph.PermissionRule.parse("Bash(git:*)")])': lambda v: str(v.rules[0]) == "Bash(git:*)",
+    "ph.Allow()": lambda v: v.updated_input is None,
+    'ph.Allow(updated_input={"command": "ls"})': lambda v: v.updated_input == {"command": "ls"},
+    "ph.Allow(updated_permissions=request.suggestions)": lambda v: v.updated_permissions == (ph.SetMode("plan"),),
+    'ph.Confirm("Sure?")': lambda v: v.prompt == "Sure?",
+    'ph.Deny("No.")': lambda v: (v.message, v.interrupt) == ("No.", False),
+    'ph.Deny("No.", interrupt=True)': lambda v: (v.message, v.interrupt) == ("No.", True),
+    'ph.HookOutput(permission_decision="defer")': lambda v: v.permission_decision == "defer",
+    'ph.HookOutput.deny("No.")': lambda v: v.permission_decision == "deny",
     "ph.Options()": lambda v: v.to_cli_args() == [],
     "ph.QueryResult(from_dict(frame) for frame in frames.sample_messages())": lambda v: v.text == "It printed hi.",
+    'ph.create_tool("add", "Adds", {"a": float, "b": float}, add)': lambda v: v(1, 2) == 3 and takes(v, "number"),
+    'ph.create_tool("add", "Adds", {"a": int, "b": int}, add)': lambda v: v(1, 2) == 3 and takes(v, "integer"),
     "ph.default_agent()": lambda v: v is ph.default_agent(),
     "ph.find_cause(error, TimeoutError)": lambda v: isinstance(v, ph.QueryTimeout),
     "ph.find_cause(error, ph.CLINotFoundError)": lambda v: isinstance(v, ph.CLINotFoundError),
     "ph.find_cause(error, ph.ProcessError)": lambda v: isinstance(v, ph.ProcessError),
+    "ph.tool(add)": lambda v: v(1, 2) == 3 and takes(v, "integer"),
     "query.session_id": lambda v: v == frames.SESSION_ID,
+    "request.suggestions": lambda v: v == (ph.SetMode("plan"),),
     "result.assistant_messages": lambda v: len(v) == 4,
     "result.cache_creation_tokens": lambda v: v == 5,
     "result.cache_read_tokens": lambda v: v == 4,
@@ -172,6 +199,24 @@ def turn() -> list[dict[str, Any]]:
     return [*said, closing]
 
 
+def asked() -> ph.PermissionRequest:
+    raw = {"permission_suggestions": [{"type": "setMode", "mode": "plan", "destination": "session"}]}
+    return ph.PermissionRequest(tool_name="Bash", tool_input={"command": "ls"}, raw=raw)
+
+
+def check_nothing(*_: object) -> None:
+    """Takes whatever a callback is called with."""
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def takes(tool: ph.Tool[..., Any], kind: str) -> bool:
+    properties: dict[str, Any] = tool.input_schema["properties"]
+    return [properties[name]["type"] for name in ("a", "b")] == [kind, kind]
+
+
 def failure() -> ph.RateLimitError:
     error = ph.RateLimitError("too many", api_error_status=429)
     error.__cause__ = ExceptionGroup("", [ph.CLINotFoundError("none"), ph.QueryTimeout("late")])
@@ -201,6 +246,10 @@ class World:
             schema=SCHEMA,
             Invoice=Invoice,
             show=self.shown.append,
+            request=asked(),
+            may=check_nothing,
+            check=check_nothing,
+            add=add,
         )
 
     async def running(self, *, stops: bool) -> ph.Query:
@@ -246,7 +295,7 @@ def test_the_page_says_which_names_it_uses(world: World) -> None:
     given = {name for row in re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE) for name in names_in(row)}
     assert {*world.names, "query"} <= given
     for code in all_code():
-        unknown = used(code) - set(imported) - set(world.names) - {"query", "TimeoutError"}
+        unknown = used(code) - set(imported) - set(world.names) - {"query"} - set(vars(builtins))
         assert not unknown, code
 
 
@@ -337,10 +386,15 @@ def checked_settings(code: str, value: Any, runs: list[FakeCall]) -> bool:
         for name, kept in (KEPT[item] for item in items & set(KEPT)):
             assert getattr(options, name) == kept, name
         for expected in (HANDSHAKE[item] for item in items & set(HANDSHAKE)):
-            assert expected.items() <= dict(render(options, {}).initialize or {}).items()
+            assert expected.items() <= handshake(options).items()
         for name in (item.partition("=")[0] for item in items & GIVEN):
             assert callable(getattr(options, name)), name
     return evident
+
+
+def handshake(options: ph.Options) -> dict[str, Any]:
+    house, invocation = house_of(options), render(options, {})
+    return dict((invocation if house is None else house.invocation(invocation)).initialize or {})
 
 
 def options_of(value: Any) -> ph.Options | None:

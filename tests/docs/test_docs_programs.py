@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -154,6 +157,55 @@ def test_follow_up(model: ScriptedModel, run: Run) -> None:
     assert "My name is Alice" in json.dumps(second.messages)
 
 
+def test_two_questions(model: ScriptedModel, run: Run) -> None:
+    model.on("My name is Alice", reply=Text("Hello Alice.", chunks=3))
+    model.on("What is my name?", reply="Alice.")
+    done = run("two_questions.py", "My name is Alice", "What is my name?")
+    assert done.stdout == "> My name is Alice\nHello Alice.\n> What is my name?\nAlice.\n"
+    first, second = model.requests
+    assert first.session_id == second.session_id in done.stderr
+    assert "My name is Alice" in json.dumps(second.messages)
+
+
+def test_fork_and_compare(model: ScriptedModel, run: Run) -> None:
+    model.on("Read app.py", reply="I have read it.")
+    model.on("faster", reply=lambda request: f"says {request.model}")
+    said = run("fork_and_compare.py", "Read app.py", "How to make it faster?", "haiku", "sonnet").stdout.splitlines()
+    assert [line for line in said if line.startswith("---")] == ["--- haiku", "--- sonnet"]
+    assert "haiku" in said[1]
+    assert "sonnet" in said[4]
+    assert all("Read app.py" in json.dumps(request.messages) for request in model.requests)
+    assert len({request.session_id for request in model.requests}) == 3
+
+
+def test_chat_server(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    model.on("Alice", reply=Text("Hello Alice.", chunks=3))
+    model.on("my name", reply="You are Alice.")
+    model.on("stranger", reply="Who are you?")
+    command = [sys.executable, str(PROGRAMS / "chat_server.py"), "0"]
+    with subprocess.Popen(command, cwd=tmp_path, env=program_env, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline().split()[-1])
+            with ExitStack() as stack:
+                peers = [stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT_S)) for _ in range(2)]
+                alice, stranger = (stack.enter_context(peer.makefile("rw", encoding="utf-8")) for peer in peers)
+                for who, line, answer in (
+                    (alice, "I am Alice", "Hello Alice.\n"),
+                    (stranger, "I am a stranger", "Who are you?\n"),
+                    (alice, "What is my name?", "You are Alice.\n"),
+                ):
+                    who.write(f"{line}\n")
+                    who.flush()
+                    assert who.readline() == answer
+        finally:
+            server.send_signal(signal.SIGINT)
+            said, _ = server.communicate(timeout=LIMIT_S)
+    assert said == "bye\n"
+    assert server.returncode == 0
+    assert "I am Alice" in json.dumps(model.requests[-1].messages)
+
+
 def test_many_prompts(model: ScriptedModel, run: Run) -> None:
     model.on("One?", reply="1")
     model.on("Two?", reply="2")
@@ -209,6 +261,50 @@ def test_blocking_threads(model: ScriptedModel, run: Run) -> None:
     said = run("blocking_threads.py", "a.txt", "b.txt").stdout.splitlines()
     assert said[0] == "a.txt: Fruit."
     assert said[1].startswith("b.txt: failed: ")
+
+
+def test_audit_hook(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "old.txt").write_text("old")
+    calls = [ToolUse("Bash", {"command": command}) for command in ("ls", "cd . && rm old.txt", "cat none")]
+    model.on("Tidy up", reply=Steps(calls, "All in order."))
+    assert run("audit_hook.py", "audit.ndjson", "Tidy up").stdout == "All in order.\n"
+    assert (tmp_path / "old.txt").exists()
+    entries = [json.loads(line) for line in (tmp_path / "audit.ndjson").read_text().splitlines()]
+    asked = [entry for entry in entries if entry["event"] == "PreToolUse"]
+    assert [(entry["input"]["command"], entry["refused"]) for entry in asked] == [
+        ("ls", False),
+        ("cd . && rm old.txt", True),
+        ("cat none", False),
+    ]
+    assert [entry["event"] for entry in entries if "ms" in entry] == ["PostToolUse"]
+    assert "No such file" in next(entry["error"] for entry in entries if "error" in entry)
+    assert "move it to ./trash" in model.requests[1].tool_text
+
+
+def test_ask_permission(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
+    options = [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]
+    question = {"question": "Which colour?", "header": "Colour", "options": options, "multiSelect": False}
+    steps = [[ToolUse("Bash", {"command": f"touch {names}"})] for names in ("a", "b", "b c")]
+    denied = [ToolUse("Bash", {"command": "mkdir d"})]
+    model.on("Create", reply=Steps(*steps, denied, [ToolUse("AskUserQuestion", {"questions": [question]})], "Done."))
+    done = run("ask_permission.py", "Create", stdin="y\na\nno room for it\n2\n")
+    assert done.stdout.count("Bash {'command': 'touch") == 2
+    assert done.stdout.endswith("\nDone.\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "c"}
+    assert "denied: Bash {'command': 'mkdir d'" in done.stderr
+    assert model.requests[4].tool_text == "no room for it"
+    assert '"Which colour?"="Blue"' in model.requests[5].tool_text
+
+
+def test_own_tool(model: ScriptedModel, run: Run) -> None:
+    look = [ToolUse("mcp__tools__boats", {"longer_than": 30})]
+    put = [ToolUse("mcp__tools__put_on_list", {"boat": name, "work": "paint"}) for name in ("Vega", "Fram")]
+    model.on("needs paint", reply=Steps(look, put, "Fram does."))
+    assert run("own_tool.py").stdout == "Fram does.\nFram: paint\n"
+    assert json.loads(model.requests[1].tool_text) == [{"name": "Fram", "metres": 39.0, "painted": 2019}]
+    refused, fine = model.requests[2].tool_results
+    assert refused.text == "There is no Vega in harbour; there are Fram, Gjoa."
+    assert fine.text == "1 on the list"
 
 
 @pytest.mark.parametrize("program", ["test_reviewer.py", "test_wire_log.py"])

@@ -6,7 +6,7 @@ It also keeps conversations: what a turn said is there for the next child that r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -101,7 +101,7 @@ class Cli:
 
     async def _begin(self, number: int, peer: MemoryPeer) -> bool:
         """Find the conversation; the real one says that there is none with a result, and leaves the handshake open."""
-        flags = dict(a.partition("=")[::2] for a in peer.invocation.argv)
+        flags = {a.partition("=")[0]: a.partition("=")[2] for a in peer.invocation.argv}
         resumed = flags.get("--resume")
         if "--continue" in flags:
             resumed = list(self.saved)[-1]
@@ -130,7 +130,9 @@ class Cli:
                 await self._turn_of(number, peer, frame)
             self._turn[number] = None
             if scope.cancelled_caught:
-                await peer.write(frames.result("", user_message_uuid=frame["uuid"], **STOPPED))
+                own: dict[str, Any] = {"session_id": self._ids[number], "user_message_uuid": frame["uuid"]}
+                self.saved.setdefault(self._ids[number], []).append("(stopped)")
+                await peer.write(frames.result("", **own, **STOPPED))
                 await self._lifecycle(peer, frame["uuid"], "cancelled")
 
     async def _turn_of(self, number: int, peer: MemoryPeer, frame: dict[str, Any]) -> None:
@@ -153,7 +155,8 @@ class Cli:
 
     async def _clear(self, number: int, peer: MemoryPeer, uuid: str) -> None:
         before, self._ids[number] = self._ids[number], str(uuid4())
-        named = {"session_id": self._ids[number]}
+        named: dict[str, Any] = {"session_id": self._ids[number]}
+        self.saved[self._ids[number]] = []
         reset = {"type": "conversation_reset", "new_conversation_id": self._ids[number], "user_message_uuid": uuid}
         await peer.write({**reset, "session_id": before})
         await peer.write(frames.init(user_message_uuids=[uuid], **named))
@@ -162,11 +165,12 @@ class Cli:
 
     async def wake(self, peer: MemoryPeer, *said: dict[str, Any], answer: str = "I was woken") -> None:
         """A turn that the child starts by itself, because a background task has ended."""
-        await peer.write(frames.init())
+        own: dict[str, Any] = {"session_id": self._ids[self.children.index(peer)]}
+        await peer.write(frames.init(**own))
         for frame in said:
             await peer.write(frame)
-        await peer.write(frames.assistant(answer))
-        await peer.write(frames.result(answer, origin={"kind": "task-notification"}))
+        await peer.write(frames.assistant(answer, **own))
+        await peer.write(frames.result(answer, origin={"kind": "task-notification"}, **own))
 
     async def _lifecycle(self, peer: MemoryPeer, uuid: str, state: str) -> None:
         if self.says_lifecycle:
@@ -192,7 +196,7 @@ class Cli:
             await peer.write(frames.control_response(key, error=payload))
         else:
             await peer.write(frames.control_response(key, payload))
-        if request["subtype"] == "cancel_async_message" and payload.get("cancelled"):
+        if request["subtype"] == "cancel_async_message" and payload == {"cancelled": True}:
             await self._lifecycle(peer, request["message_uuid"], "cancelled")
 
     def _interrupt(self, number: int, *, cancel_queued: bool) -> dict[str, Any]:
@@ -232,7 +236,7 @@ async def hang(cli: Cli, say: Say, text: str) -> str:
 
 
 @asynccontextmanager
-async def talking(cli: Cli, **settings: Any) -> AsyncIterator[Session]:
+async def talking(cli: Cli, **settings: Any) -> AsyncGenerator[Session]:
     async with ph.Agent(transport=cli.transport).session(**settings) as session:
         yield session
 

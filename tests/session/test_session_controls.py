@@ -204,6 +204,23 @@ async def mute(cli: Cli, say: Any, text: str) -> str:
     return "no more answers"
 
 
+async def test_a_mode_that_the_child_leaves_by_itself(cli: Cli) -> None:
+    async def approves(cli: Cli, say: Any, text: str) -> str:
+        await say({"type": "system", "subtype": "status", "status": None, "permissionMode": "acceptEdits"})
+        return "the plan is approved"
+
+    cli.acts["plan"] = approves
+    cli.info = {"current_permission_mode": "plan"}
+    async with talking(cli, permission_mode="plan") as session:
+        await session.query("plan")
+        await session.query("do it")  # not in the way of what was approved
+        assert cli.controls == []
+        await session.query("plan", permission_mode="plan")  # asked for, so it is set
+        await session.query("manual", permission_mode="manual")
+    modes = [body["mode"] for body in cli.controls]
+    assert modes == ["plan", "default", "plan"]
+
+
 async def test_a_new_child_has_the_settings_of_the_session(cli: Cli) -> None:
     cli.acts["crash"] = die
     async with talking(cli, model="opus") as session:
@@ -216,14 +233,16 @@ async def test_a_new_child_has_the_settings_of_the_session(cli: Cli) -> None:
     assert [body["model"] for body in cli.controls] == ["sonnet", "haiku"]
 
 
-@pytest.mark.requirement("E43")
+@pytest.mark.requirement("E24", "E43")
 async def test_what_cannot_change_is_refused_at_once(cli: Cli) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     async with talking(cli, max_turns=3, json_schema=schema, output_repairs=0) as session:
-        for settings in ({"max_turns": 4}, {"cwd": "/"}, {"system_prompt": "x"}, {"restart": "never"}):
+        fixed: list[dict[str, Any]] = [{"max_turns": 4}, {"cwd": "/"}, {"system_prompt": "x"}, {"restart": "never"}]
+        for settings in fixed:
             with pytest.raises(ph.OptionsError, match="fixed while a session runs") as caught:
                 session.query("hello", **settings)
             assert caught.value.option == next(iter(settings))
+        assert cli.controls == []
         with pytest.raises(ph.OptionsError, match="bogus"):
             session.query("hello", permission_mode="bogus")  # pyright: ignore[reportArgumentType]
         with pytest.raises(ph.OptionsError, match="takes a schema only when it starts"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -231,7 +232,7 @@ async def test_a_prompt_that_waits_behind_such_a_turn_is_taken_back_and_the_turn
 async def test_an_interrupt_between_two_prompts_of_a_query_returns_at_once(cli: Cli) -> None:
     answered, go_on = anyio.Event(), anyio.Event()
 
-    async def prompts() -> Any:
+    async def prompts() -> AsyncIterator[str]:
         yield "one"
         await go_on.wait()
         yield "two"
@@ -250,3 +251,24 @@ async def test_an_interrupt_between_two_prompts_of_a_query_returns_at_once(cli: 
         go_on.set()
         result = await query.result()
         assert (result.outcome, result.full_text) == ("success", "re: onere: two")
+
+
+async def test_an_older_peer_that_is_woken_has_not_answered_the_prompt() -> None:
+    cli = Cli(says_lifecycle=False)
+    results: list[ph.QueryResult] = []
+    async with talking(cli) as session:
+        await session.query("one")
+        frame: dict[str, Any] = {}
+        cli.hold = frame.update
+
+        async def ask() -> None:
+            results.append(await session.query("two"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            await cli.wake(cli.children[0])
+            await anyio.wait_all_tasks_blocked()
+            assert results == []
+            await cli.children[0].write(frames.result("re: two", session_id=session.id or ""))
+    assert results[0].text == "re: two"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -153,7 +154,7 @@ async def test_messages_hears_everything_in_order(cli: Cli) -> None:
 
 @pytest.mark.requirement("E17", "E18")
 async def test_several_prompts_of_one_query_are_one_turn(cli: Cli) -> None:
-    async def prompts() -> Any:
+    async def prompts() -> AsyncIterator[str]:
         yield "one"
         yield "two"
 
@@ -186,3 +187,41 @@ async def test_typed_output_is_repaired_inside_the_session(cli: Cli) -> None:
         result = await session.query("give me a", output_repairs=1)
     assert len(cli.prompts[0]) == 2  # asked again, in the same conversation
     assert isinstance(result.error, ph.StructuredOutputError)
+
+
+@pytest.mark.requirement("R8", "G15", "G17", "E37", "E51")
+async def test_messages_and_control_never_meet(cli: Cli) -> None:
+    async def asks(cli: Cli, say: Say, text: str) -> str:
+        await say(frames.control_request("can_use_tool", tool_name="Bash", input={}, tool_use_id="t"))
+        await say({"type": "keep_alive"})
+        return "done"
+
+    cli.acts["ask"] = asks
+    async with talking(cli) as session:
+        listener = session.messages()
+        query = session.query("ask")
+        assert cli.prompts == [[]]  # lazy: nothing is sent before it is read
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.mcp.status)
+            group.start_soon(query.result)
+        result = await query.result()
+        transport: Any = session._conversation and session._conversation.transport
+        (user,) = [f for f in transport.sent_frames if f["type"] == "user"]
+        assert user["message"]["content"] == "ask"
+        assert result.result is not None
+        assert result.result.user_message_uuid == user["uuid"]
+    for messages in (result.messages, [m async for m in listener]):
+        assert {m.type for m in messages} == {"command_lifecycle", "system", "assistant", "result"}
+
+
+@pytest.mark.requirement("E53")
+async def test_the_text_stream_joins_to_the_answer(cli: Cli) -> None:
+    async with talking(cli) as session:
+        pieces = [piece async for piece in session.query("What is my name?").text_stream()]
+    assert "".join(pieces) == "re: What is my name?"
+
+
+@pytest.mark.requirement("R16")
+async def test_the_argv_form_has_no_sessions() -> None:
+    with pytest.raises(ph.OptionsError, match="prompt_via='stdin'"):
+        ph.session(prompt_via="argv")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pilothouse.testing import FakeCLI
 from pilothouse.transports.watchdog import watchdog
@@ -133,3 +134,44 @@ class Program:
         # asyncio's debug mode tells of every first import that takes long.
         kept = [line for line in err.splitlines(keepends=True) if not line.startswith("Executing <")]
         return self.process.returncode, out, "".join(kept)
+
+
+def talk(child: Any) -> None:
+    """A CLI that talks on and on; runs in the child, so it sees nothing of this file.
+
+    A prompt "slow" is answered when it is interrupted, "ask" with what the answer to a question was and how many
+    seconds it took, "die" not at all, "big <n>" with n times 10 kB; any other with "re: <prompt>".
+    """
+    import os
+    import signal
+    import time
+
+    def say(text: str) -> None:
+        child.emit({"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}})
+
+    def end(text: str, **more: Any) -> None:
+        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": text, **more})
+
+    while True:
+        text = child.expect("user")["message"]["content"]
+        verb, _, rest = text.partition(" ")
+        child.emit({"type": "system", "subtype": "init"})
+        if verb == "slow":
+            child._manual["interrupt"] = 1
+            say("part")
+            child.expect("control_request", "interrupt")
+            child.reply({})
+            end("", subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
+            continue
+        if verb == "ask":
+            began = time.monotonic()
+            got = child.ask("can_use_tool", tool_name="Bash", input={"command": "ls"}, tool_use_id="t")
+            text = f"{got['response']['behavior']} {time.monotonic() - began}"
+        if verb == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if verb == "big":
+            child.repeat(
+                int(rest), {"type": "assistant", "message": {"content": [{"type": "text", "text": "x" * 10_000}]}}
+            )
+        say(f"re: {text}")
+        end(f"re: {text}")

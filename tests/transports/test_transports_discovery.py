@@ -198,7 +198,8 @@ def test_a_managed_copy_without_receipt_is_hashed_once(
         ("auto", {"PILOTHOUSE_INSTALL": "1"}, True),
     ],
 )
-def test_who_may_install(cli: str, env: dict[str, str], allowed: bool) -> None:
+def test_who_may_install(cli: str, env: dict[str, str], allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PILOTHOUSE_INSTALL")
     assert may_install(cli, env) is allowed
 
 

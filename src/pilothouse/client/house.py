@@ -6,8 +6,9 @@ business of each room; loaded only where one of these settings is set.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -15,10 +16,19 @@ from pilothouse.driver import Desk, Host, Tell
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.options import Invocation, Options
 
+if TYPE_CHECKING:
+    from pilothouse.tools import ToolFailure
+
+log = logging.getLogger("pilothouse.tools")
+
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
-HOUSE_OPTIONS = (*PERMISSION_OPTIONS, "hooks", "custom_tools", "on_elicitation", "on_user_dialog", "mcp_servers")
+DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds")
+HOUSE_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
 TOOL_SERVER = "tools"
 """Name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
+SIMPLE = "CLAUDE_CODE_SIMPLE"
+"""What `bare` is for in the environment. The CLI (2.1.330) then takes hooks, says so, and never calls them."""
+_TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 class House:
@@ -54,7 +64,17 @@ class House:
         return Options.stack(options, Options.layer(**self._changes)) if self._changes else options
 
     def invocation(self, invocation: Invocation) -> Invocation:
-        """`invocation` with what the CLI must know of this from the handshake."""
+        """`invocation` with what the CLI must know of this from the handshake.
+
+        Raises:
+            OptionsError: the environment is one in which the CLI calls no hooks.
+        """
+        if self._hooks is not None and invocation.env.get(SIMPLE, "").strip().lower() in _TRUE:
+            raise OptionsError(
+                f"option 'hooks': {SIMPLE} is set in the environment, and then the CLI calls none; "
+                f"unset it, or pass env={{{SIMPLE!r}: None}}",
+                option="hooks",
+            )
         return replace(invocation, initialize={**(invocation.initialize or {}), **self._initialize})
 
     def host(self) -> Host | None:
@@ -82,12 +102,14 @@ class House:
             return
         from pilothouse.permissions import permission_desk
 
-        if options.permission_prompt_tool_name is not None:
-            name = next(name for name, value in asked.items() if value is not None)
-            raise OptionsError(
-                f"options 'permission_prompt_tool_name' and {name!r} exclude each other: one of them answers",
-                option="permission_prompt_tool_name",
-            )
+        mine = next(name for name, value in asked.items() if value is not None)
+        rivals = {
+            "permission_prompt_tool_name": (options.permission_prompt_tool_name is not None, "one of them answers"),
+            "permission_prompts": (options.permission_prompts == "none", "'none' denies without asking"),
+        }
+        for rival, (is_set, why) in rivals.items():
+            if is_set:
+                raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         desk = permission_desk(**asked)
         desk.session = self._session
         self._desks["can_use_tool"] = desk.answer
@@ -96,6 +118,8 @@ class House:
     def _open_hooks(self, options: Options) -> None:
         if not options.hooks:
             return
+        if options.bare:
+            raise OptionsError("options 'bare' and 'hooks' exclude each other: a bare CLI calls none", option="bare")
         from pilothouse.hooks import hook_desk
 
         self._hooks = desk = hook_desk(options.hooks)
@@ -103,7 +127,7 @@ class House:
         self._initialize["hooks"] = desk.config
 
     def _open_dialogs(self, options: Options) -> None:
-        if options.on_elicitation is None and options.on_user_dialog is None:
+        if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
             return
         from pilothouse.permissions import dialog_desk, elicitation_desk
 
@@ -124,12 +148,25 @@ class House:
             if TOOL_SERVER in servers:
                 raise ToolDefinitionError(f"the name {TOOL_SERVER!r} is that of the server of `custom_tools`")
             servers[TOOL_SERVER] = sdk_server(TOOL_SERVER, options.custom_tools)
-            if "can_use_tool" not in self._desks:  # nobody is there to ask, and who gave them wants them used
+            if options.can_use_tool is None and options.confirm is None:
+                # Nobody is there to ask, and who gave them wants them used.
                 self._changes["allowed_tools"] = [*(options.allowed_tools or ()), f"mcp__{TOOL_SERVER}"]
         self._tools = desk = tool_desk(servers)
         desk.session = self._session
+        desk.on_failure = _log_failure
         self._desks["mcp_message"] = desk.answer
         self._initialize |= desk.initialize | {"sdkMcpServerManifests": desk.manifests}
+
+
+def _log_failure(failure: ToolFailure) -> None:
+    """The model is told in a line what went wrong; who wrote the tool wants to know where."""
+    from pilothouse.tools import ToolExecutionError, ToolResultError, ToolTimeout
+
+    name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
+    if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
+        log.error("the tool %s failed: %s", name, error, exc_info=error)
+    else:  # told on purpose, or an input of the model that does not fit
+        log.info("the tool %s refused: %s", name, error)
 
 
 def in_process(servers: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Lineage:
         id: of the conversation; None for `continue_conversation`, until the CLI has named it.
     """
 
-    __slots__ = ("_asked", "_fresh_id", "_way", "id", "is_saved")
+    __slots__ = ("_asked", "_way", "id", "is_saved")
 
     def __init__(self, options: Options) -> None:
         makes_new = not options.continue_conversation and (options.resume is None or options.fork_session)
@@ -41,7 +41,6 @@ class Lineage:
         self.id = options.session_id or (None if options.fork_session else options.resume)
         self.is_saved = False
         self._asked = {name: value for name, value in options.as_dict().items() if name in _NOTHING}
-        self._fresh_id: str | None = None
         self._way: Literal["as asked", "resume"] = "as asked"
 
     def begin(self) -> None:
@@ -54,16 +53,19 @@ class Lineage:
         self.id = session_id or self.id
 
     def clear(self, session_id: str | None) -> None:
-        """What was said is forgotten; the next child begins afresh, with the new id."""
-        self.id = self._fresh_id = session_id or str(uuid.uuid4())
+        """What was said is forgotten; the next child goes on with the new id, or begins afresh."""
+        self.id = session_id or self.id
         self.is_saved = False
-        self._way = "as asked"
+        self._asked = {}
 
     def fall_back(self) -> bool:
         """The CLI knows nothing to resume. True if nothing was lost by that, and beginning again will do."""
         if self.is_saved or self._way == "as asked":
             return False
         self._way = "as asked"
+        if not self._asked:  # the id of a cleared conversation may be taken, although there is nothing in it
+            self.id = str(uuid.uuid4())
+            self._asked = {"session_id": self.id}
         return True
 
     def child(self, options: Options) -> Options:
@@ -71,8 +73,6 @@ class Lineage:
         options = options.merge(_NOTHING)
         if self._way == "resume":
             return options.with_(resume=self.id)
-        if self._fresh_id is not None:
-            return options.with_(session_id=self._fresh_id)
         return options.merge(_layer(self._asked))
 
     def fork(self, options: Options) -> Options:
@@ -82,12 +82,12 @@ class Lineage:
             UsageError: nothing was said, or none of it is kept.
         """
         options = options.merge(_NOTHING)
-        if self._way == "resume":
+        if self._way == "resume" and (self.is_saved or self._asked):
             if not options.persist_session:
                 raise UsageError("a session with persist_session=False cannot be forked: nothing of it is on disk")
             return options.with_(resume=self.id, fork_session=True)
         asked = {name: value for name, value in self._asked.items() if name != "session_id"}
-        if self._fresh_id is None and asked.get("resume") is not None:
+        if asked.get("resume") is not None:
             return options.merge(_layer({**asked, "fork_session": True}))
         raise UsageError("there is nothing to fork yet: ask something first")
 

@@ -1,13 +1,14 @@
 """What a query may change while the child of a session runs: set before it, set back after it.
 
-Owns the table of these settings, and what the child has in effect. How a request travels, the caller knows.
+Owns the table of these settings, and what the child has in effect. When a query begins and ends, the session knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from pilothouse.driver.conversation import Conversation
 from pilothouse.errors import ControlError, OptionsError
 from pilothouse.options import TABLE, Options
 from pilothouse.options.targets import Sdk
@@ -24,6 +25,7 @@ FIXED_OURS = frozenset(
     | {"stderr", "transport", "user", "control_timeout", "can_use_tool", "confirm", "on_question", "on_plan", "hooks"}
     | {"on_elicitation", "on_user_dialog", "custom_tools"}
 )
+_MODES: dict[Any, str] = {"manual": "default"}  # two names of one
 UNKNOWN = object()
 """A request was sent and not answered: the child may have the old value, or the new one."""
 
@@ -55,29 +57,25 @@ class LiveSettings:
 
     Args:
         options: what it was started with.
-        permission_mode: what it said that it started in.
-        ask: sends a control request.
+        child: sends control requests; knows the permission mode, which the CLI also changes by itself.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        permission_mode: object,
-        ask: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
-    ) -> None:
-        self._ask = ask
-        self._default_mode = permission_mode if isinstance(permission_mode, str) else "default"
-        self._in_effect = {name: self._wire(name, options.as_dict().get(name)) for name in LIVE}
+    def __init__(self, options: Options, child: Conversation) -> None:
+        self._child = child
+        self._default_mode = child.permission_mode or "default"
+        self._in_effect = self._wanted(options)
 
-    async def have(self, options: Options) -> None:
-        """Make the child have the values of `options`; asks only for what differs.
+    async def have(self, options: Options, changes: Mapping[str, Any]) -> None:
+        """Make the child have the values of `options`, in place of what was set here, and `changes` for certain.
 
         Raises:
             ControlError, ControlTimeout: the CLI refused, or did not answer.
         """
-        wanted = {name: self._wire(name, options.as_dict().get(name)) for name in LIVE}
-        for name, value in wanted.items():
-            if self._in_effect[name] != value:
+        for name, value in self._wanted(options, changes).items():
+            is_so = self._in_effect[name] == value
+            if name in changes and name == "permission_mode":
+                is_so = self._child.permission_mode in (value, None) and is_so
+            if not is_so:
                 await self.set(name, value)
 
     async def set(self, name: str, value: Any) -> Mapping[str, Any]:
@@ -85,12 +83,16 @@ class LiveSettings:
         subtype, key = LIVE[name]
         before, self._in_effect[name] = self._in_effect[name], UNKNOWN
         try:
-            answer = await self._ask(subtype, {key: value})
+            answer = await self._child.request(subtype, {key: value})
         except ControlError:
             self._in_effect[name] = before
             raise
         self._in_effect[name] = value
+        if name == "permission_mode":
+            self._child.permission_mode = value
         return answer
 
-    def _wire(self, name: str, value: Any) -> Any:
-        return self._default_mode if value is None and name == "permission_mode" else value
+    def _wanted(self, options: Options, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        values = {name: options.as_dict().get(name) for name in LIVE} | dict(changes or {})
+        mode = values["permission_mode"]
+        return values | {"permission_mode": _MODES.get(mode, mode) or self._default_mode}

@@ -250,7 +250,7 @@ class Session(Controls):
                 conversation = await self._alive()
                 self._turn = turn
                 try:
-                    await self._live_settings.have(self._options.merge(Options.layer(**cast("Settings", changes))))
+                    await self._live_settings.have(self._options, changes)
                     self._lineage.begin()
                     yield conversation
                 finally:
@@ -265,7 +265,7 @@ class Session(Controls):
     async def _set_back(self) -> None:
         # What cannot be set back now is so before the next query, which fails when it cannot be then either.
         with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
-            await self._live_settings.have(self._options)
+            await self._live_settings.have(self._options, {})
 
     @property
     def _live_settings(self) -> LiveSettings:
@@ -344,8 +344,7 @@ class Session(Controls):
             with anyio.CancelScope(shield=True):
                 await conversation.finished()
             raise
-        mode = conversation.server_info.get("current_permission_mode")
-        self._live = LiveSettings(options, mode, conversation.request)
+        self._live = LiveSettings(options, conversation)
         return conversation
 
     def _child_options(self) -> Options:

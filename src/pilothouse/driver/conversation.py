@@ -28,6 +28,7 @@ from pilothouse.messages import (
     InitMessage,
     Message,
     ResultMessage,
+    StatusMessage,
 )
 from pilothouse.options import Invocation
 from pilothouse.protocol import StreamValidator
@@ -51,6 +52,7 @@ class Conversation:
     Attributes:
         server_info: what the peer said in the handshake.
         session_id: id of the conversation, as the peer last named it.
+        permission_mode: as the peer last named it; it may change it by itself.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Conversation:
             ConversationResetMessage: self._on_reset,
             InitMessage: self._on_init,
             ResultMessage: self._on_result,
+            StatusMessage: self._on_status,
             **dict.fromkeys(BackgroundTasks.NOTED, self._on_task),
         }
         self._turn: Turn | None = None
@@ -104,6 +107,7 @@ class Conversation:
         self._finished = anyio.Event()
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
+        self.permission_mode: str | None = None
 
     # What the session calls.
 
@@ -357,7 +361,11 @@ class Conversation:
     def _on_init(self, message: InitMessage) -> None:
         self._in_turn = True
         self.session_id = message.session_id or self.session_id
+        self.permission_mode = message.permission_mode or self.permission_mode
         warn_if_old(message.claude_code_version or "")
+
+    def _on_status(self, message: StatusMessage) -> None:
+        self.permission_mode = message.permission_mode or self.permission_mode
 
     def _on_reset(self, message: ConversationResetMessage) -> None:
         self.session_id = message.new_conversation_id or self.session_id
@@ -448,6 +456,8 @@ class Conversation:
         self.server_info = await self._link.answer_to(pending, opening)
         if self._host is not None:
             self._host.greet(self.server_info)
+        mode = self.server_info.get("current_permission_mode")
+        self.permission_mode = mode if isinstance(mode, str) else None
         self._is_up = True
         self._started.set()
 

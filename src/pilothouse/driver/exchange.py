@@ -388,7 +388,7 @@ class Exchange:
 
     async def _leave(self) -> None:
         """After the last result: end the input; the CLI finishes its background tasks and goes."""
-        if self._host is not None:
+        if self._host is not None and not self.interrupted:  # what was stopped waits for no answer
             await self._questions_over()
         await self._transport.end_input()
         while True:

@@ -68,6 +68,7 @@ class Turn:
         self._stopped = False
         self._given_up = False
         self._started = anyio.Event()
+        self._said = anyio.Event()  # the first prompt was sent, all of it
         self._begun = anyio.Event()
         self._taken: set[str] = set()  # prompts that the peer has taken up and not answered
         self._turn_ended = anyio.Event()  # the turn that ran when the last interrupt was asked for
@@ -146,7 +147,8 @@ class Turn:
         self.stop()
 
     async def _interrupt(self, conversation: Conversation, ended: anyio.Event) -> None:
-        if self.was_sent and not self.has_begun:
+        await self._said.wait()
+        if not self.has_begun:
             await conversation.take_back(self)
             if not self.unanswered:
                 self._end_turn()
@@ -227,7 +229,7 @@ class Turn:
         if self._ended.is_set():
             return
         self._failure = error
-        for event in (self._ended, self._turn_ended, self._begun):
+        for event in (self._ended, self._turn_ended, self._begun, self._said):
             event.set()
 
     def _end_if_done(self) -> None:
@@ -270,7 +272,7 @@ class Turn:
             self._failure = SessionClosedError(f"{who} before the result had arrived")
         self._inbox.end(None if self.interrupted else self._failure)
         self._follow_up = None  # it keeps the query, which keeps this
-        for event in (self._finished, self._started, self._begun, self._turn_ended, self._ended):
+        for event in (self._finished, self._started, self._said, self._begun, self._turn_ended, self._ended):
             event.set()
 
     async def _converse(self, conversation: Conversation) -> None:
@@ -315,6 +317,7 @@ class Turn:
         assert self._conversation is not None
         self.was_sent = True
         await self._conversation.send(prompt.data)
+        self._said.set()
 
     async def _watch_silence(self) -> None:
         limit, conversation = self._limits.idle_timeout, self._conversation

@@ -47,8 +47,8 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """As `check_combination`, but passes over what is missing: a layer beneath may have it."""
     for conflict in CONFLICTS:
-        names = (conflict.first, conflict.second)
-        if all(values.get(name) for name in names) and conflict.holds(values):
+        if values.get(conflict.first) and values.get(conflict.second) and conflict.holds(values):
+            names = (conflict.first, conflict.second)
             who = "".join(f"; {name!r} comes from {origins[name]}" for name in names if name in origins)
             raise OptionsError(
                 f"options {conflict.first!r} and {conflict.second!r} exclude each other: {conflict.advice}{who}",

@@ -14,21 +14,20 @@ from typing import Any
 TWINS = {
     "Agent": "agent",
     "Query": "queries",
+    "Session": "sessions",
     "configure": "agent",
     "default_agent": "agent",
     "query": "agent",
+    "session": "agent",
     "set_default_agent": "agent",
 }
 """Names that differ from those of `pilothouse`, with the module that has them."""
-
-ABSENT = frozenset({"Session", "session"})
-"""Names of `pilothouse` that have no blocking form yet."""
 
 # Not imported: Python has loaded it, because this is a part of it. Its table of names is the only one, so none can be
 # missing here. Type checkers read `__init__.pyi`.
 _ROOT = sys.modules[__name__.rpartition(".")[0]]
 
-__all__ = [name for name in _ROOT.__all__ if name not in ABSENT]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_ROOT.__all__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,8 +36,7 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         value = getattr(_ROOT, name)
     else:
-        hint = f"; use pilothouse.{name}, it has no blocking form yet" if name in ABSENT else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 

@@ -4,8 +4,9 @@ from pilothouse.sync.agent import Agent as Agent
 from pilothouse.sync.agent import configure as configure
 from pilothouse.sync.agent import default_agent as default_agent
 from pilothouse.sync.agent import query as query
+from pilothouse.sync.agent import session as session
 from pilothouse.sync.agent import set_default_agent as set_default_agent
 from pilothouse.sync.queries import Query as Query
+from pilothouse.sync.sessions import Session as Session
 
 TWINS: dict[str, str]
-ABSENT: frozenset[str]

@@ -6,6 +6,7 @@ one program share them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pilothouse import client
@@ -19,6 +20,7 @@ from pilothouse.sync.queries import Query
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder
+    from pilothouse.sync.sessions import Session
 
 
 class Agent:
@@ -100,6 +102,32 @@ class Agent:
         )
         return Query(inner, on_message)
 
+    def session(
+        self,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        continue_latest: bool = False,
+        fork: bool = False,
+        **overrides: Unpack[Settings],
+    ) -> Session:
+        """A conversation with one child, over many queries; use it with `with`. (G12)
+
+        No child is started here.
+
+        Args:
+            options: settings that win over those of the agent, field by field.
+            continue_latest: go on with the latest conversation of the directory.
+            fork: go on in a copy, and leave the original as it was. (E30)
+            **overrides: single settings that win over `options`; `resume=id` goes on with a conversation. (L60)
+
+        Raises:
+            OptionsError: settings that cannot work.
+            UsageError: called on the event loop of `pilothouse.sync`.
+        """
+        from pilothouse.sync.sessions import Session  # one query needs none
+
+        return Session(partial(self._agent.session, options, continue_latest=continue_latest, fork=fork, **overrides))
+
 
 _default = Agent.of(client.default_agent())
 
@@ -156,3 +184,14 @@ def query(
 ) -> Query:
     """Ask one question with the default agent; see `Agent.query`."""
     return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
+
+
+def session(
+    options: Options | OptionsBuilder | None = None,
+    *,
+    continue_latest: bool = False,
+    fork: bool = False,
+    **overrides: Unpack[Settings],
+) -> Session:
+    """A conversation of the default agent; see `Agent.session`."""
+    return default_agent().session(options, continue_latest=continue_latest, fork=fork, **overrides)

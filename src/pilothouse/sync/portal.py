@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pilothouse.errors import SessionClosedError, UsageError
 
@@ -35,6 +35,14 @@ BACKLOG = 1000
 log = logging.getLogger("pilothouse.sync")
 T = TypeVar("T")
 _DONE = object()
+
+
+class CallOnLoop(Protocol):
+    """Does work on the loop and waits for it; see `Portal.call`."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
+        """Return and raise what the work does."""
+        ...
 
 
 class _Room:
@@ -60,6 +68,7 @@ class Call(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._is_done = False
+        self._is_given_up = False
 
     # In the thread.
 
@@ -95,6 +104,9 @@ class Call(Generic[T]):
             del error  # its traceback holds this frame
 
     def _give_up(self, *, finish: bool) -> None:
+        # What has come of it is not kept: whoever inherits this context would keep it alive.
+        self._is_given_up = True
+        self._value = self._error = None
         try:
             # Also if the interrupt came before the work was posted: both look at what has happened.
             self._post(self._begin if finish else self._cancel)
@@ -127,9 +139,12 @@ class Call(Generic[T]):
 
     async def _do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         try:
-            self._value = await work()
+            value = await work()
+            if not self._is_given_up:
+                self._value = value
         except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the caller, not to the loop
-            self._error = error
+            if not self._is_given_up:
+                self._error = error
 
     def _end(self, task: asyncio.Task[None] | None = None) -> None:
         if task is not None and task.cancelled():
@@ -217,6 +232,22 @@ class Portal:
         """Whether this process is a fork of the one that it belongs to."""
         return self._pid != os.getpid()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it runs in this process: all that it had has ended, or is somebody else's."""
+        return self.is_foreign or self._loop.is_closed()
+
+    def check_process(self) -> None:
+        """Refuse what belongs to another process.
+
+        Raises:
+            UsageError: in the child of a fork.
+        """
+        if self.is_foreign:
+            raise UsageError(
+                f"this was started before a fork, in process {self._pid}, and stays there; make a new one here"
+            )
+
     def call(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
@@ -233,10 +264,7 @@ class Portal:
             UsageError: on the thread of the loop, which would wait for itself; in the child of a fork.
             SessionClosedError: Python is shutting down.
         """
-        if self.is_foreign:
-            raise UsageError(
-                f"this was started before a fork, in process {self._pid}, and stays there; make a new query here"
-            )
+        self.check_process()
         if threading.current_thread() is self._thread:
             raise UsageError(
                 "a blocking call on the event loop of pilothouse.sync would wait for itself: in an async callback use "
@@ -246,10 +274,14 @@ class Portal:
             raise _shut_down()
         return Call(self._loop, work).run(serve, finish=finish)
 
+    def post(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called on the loop soon, from any thread or finalizer; not at all if the loop is gone."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
     def end(self, seconds: float) -> None:
         """End all work and the thread; wait for that for at most `seconds`."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._ending.set)
+        self.post(self._ending.set)
         if self._thread.ident is not None:
             self._thread.join(seconds)
 

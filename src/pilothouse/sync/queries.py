@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pilothouse.client import AnswerEvent, QueryResult
 from pilothouse.client import Query as AsyncQuery
@@ -22,16 +22,10 @@ from pilothouse.client.queries import OnMessage
 from pilothouse.client.queries import Reading as AsyncReading
 from pilothouse.messages import Message
 from pilothouse.options import Options
-from pilothouse.sync.portal import Portal, portal
+from pilothouse.sync.portal import CallOnLoop, Portal, portal
 
 log = logging.getLogger("pilothouse")
 T = TypeVar("T")
-
-
-class _CallOnLoop(Protocol):
-    """`Query._call`: does work on the loop and waits for it."""
-
-    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T: ...
 
 
 class Query:
@@ -50,12 +44,13 @@ class Query:
     Args:
         query: the asynchronous query that does the work, with `hand_to_caller` in the place of `on_message`.
         on_message: called for every message by `result()`.
+        portal: where it has to run, if it is a query of a session.
     """
 
-    def __init__(self, query: AsyncQuery, on_message: OnMessage | None = None) -> None:
+    def __init__(self, query: AsyncQuery, on_message: OnMessage | None = None, portal: Portal | None = None) -> None:
         self._query = query
         self._on_message = on_message
-        self._portal: Portal | None = None
+        self._portal = portal
         self._callback_errors: list[Exception] = []
 
     @property
@@ -139,7 +134,7 @@ class Query:
 
     def close(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, from any thread. (G6, G11, L52)."""
-        if self._portal is not None and self._portal.is_foreign:
+        if self._portal is not None and self._portal.is_gone:
             return  # a fork leaves the block of its parent: the child is the parent's
         self._call(self._query.aclose, finish=True)
 
@@ -176,7 +171,7 @@ class Reading(Generic[T]):
     __slots__ = ("_call", "_items", "_read", "_source", "_unread")
 
     def __init__(
-        self, source: AsyncReading[T], read: Callable[[Message], Iterator[T]] | None, call: _CallOnLoop
+        self, source: AsyncReading[T], read: Callable[[Message], Iterator[T]] | None, call: CallOnLoop
     ) -> None:
         self._source = source  # dropped with this object, which ends the query if the loop was left early
         self._unread = source.unread

@@ -1,0 +1,293 @@
+"""The blocking `Session`: a conversation with one child on the portal's loop, used from plain code.
+
+Owns which thread does what, as in `queries`. What a session means is decided in `pilothouse.client`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from pilothouse.client.prompt import Prompt
+from pilothouse.client.queries import OnMessage
+from pilothouse.client.sessions import Session as AsyncSession
+from pilothouse.client.sessions import State
+from pilothouse.driver.listeners import Listener as AsyncListener
+from pilothouse.errors import SessionClosedError
+from pilothouse.messages import Message
+from pilothouse.options import Options, Settings
+from pilothouse.sync.controls import Info, Mcp, SessionSettings, Tasks, blocking
+from pilothouse.sync.portal import Portal, hand_to_caller, portal
+from pilothouse.sync.prompts import beside_the_loop
+from pilothouse.sync.queries import Query
+from pilothouse.transports import Health
+
+if TYPE_CHECKING:
+    from pilothouse.options import OptionsBuilder
+
+T = TypeVar("T")
+
+
+class Session:
+    """A conversation with one child, for plain code. Made by `session()` and `Agent.session()`.
+
+    ::
+
+        with agent.session() as session:            # the child runs, or the error is raised here
+            session.query("My name is Alice").result()
+            answer = session.query("What is my name?").result()
+
+    Any thread may use it, and close it. Queries are answered one after the other, in the order in which they were
+    started. A query that is left early, or whose wait is ended by Ctrl-C, is stopped, and the session goes on. (E18)
+
+    Hooks, permission callbacks and tools are answered from the event loop of `pilothouse.sync`, plain ones in worker
+    threads, whatever the threads of the program are at; plain ones may use this object. The `session` that they are
+    given is that of `pilothouse`, for the async ones among them.
+
+    It belongs to the process that it was made in: after a fork the child cannot use it. Dropping it ends its child.
+
+    Args:
+        make: makes the asynchronous session; called on the loop, where its locks belong.
+    """
+
+    def __init__(self, make: Callable[[], AsyncSession]) -> None:
+        self._portal = portal()
+        self._inner = self._call(partial(_at_once, make))
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    # What it is.
+
+    @property
+    def id(self) -> str | None:
+        """Id of the conversation; known from the start, but for `continue_latest`. `clear` gives it a new one. (E28)"""
+        return self._inner.id
+
+    @property
+    def options(self) -> Options:
+        """The settings that it runs with."""
+        return self._inner.options
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life. (E16)"""
+        return self._inner.state
+
+    def health(self) -> Health:
+        """Whether it can be asked, and if not, why. (E33)"""
+        return self._call(partial(_at_once, self._inner.health))
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child; None while there is none, or when it is not a local process. (E13)"""
+        return self._inner.pid
+
+    @property
+    def server_info(self) -> Mapping[str, Any]:
+        """What the CLI said of itself in the handshake: commands, agents, models, account, version. (G14)"""
+        return self._inner.server_info
+
+    @property
+    def restarts(self) -> int:
+        """How often a new child had to take over. (E69)"""
+        return self._inner.restarts
+
+    @property
+    def waiting(self) -> int:
+        """How many queries wait for their turn. (E16)"""
+        return self._inner.waiting
+
+    # Start and end.
+
+    def start(self) -> Self:
+        """Start the child now, and wait until it has answered the handshake. Queries start it by themselves. (E22, E23)
+
+        Raises:
+            ProcessError: it could not be started.
+            SessionNotFoundError: there is no conversation with the id to resume.
+            SessionClosedError: the session was closed.
+            UsageError: called on the event loop of `pilothouse.sync`, or after a fork.
+        """
+        self._call(self._inner.start)
+        return self
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: the child may run by now, and there will be no end of the block
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session and wait until the child is gone. Idempotent, bounded, from any thread. (E35, G22)
+
+        A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
+        """
+        if not self._portal.is_gone:  # a fork leaves the block of its parent: the child is the parent's
+            self._call(self._inner.close, finish=True)
+
+    # Asking.
+
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query:
+        """Ask in this conversation. Waits for its turn when it is read. (E19)
+
+        Args:
+            prompt: as for `Agent.query`.
+            options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set
+                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it; others are
+                fixed while the child runs.
+            on_message: as for `Agent.query`.
+            output_type: as for `Agent.query`; the session must have been made with its schema as `json_schema`.
+            **overrides: single settings that win over `options`.
+
+        Raises:
+            OptionsError: a setting that cannot change in a session.
+            SessionClosedError: the session was closed.
+            UsageError: the prompt cannot work; or called after a fork.
+        """
+        self._portal.check_process()
+        handed = hand_to_caller if callable(on_message) else on_message
+        inner = self._inner.query(
+            beside_the_loop(prompt), options, on_message=handed, output_type=output_type, **overrides
+        )
+        return Query(inner, on_message, self._portal)
+
+    # Everything else that can be asked.
+
+    def messages(self) -> Listener:
+        """Everything the child says from now on, across queries, turns that it starts by itself included. (G16)
+
+        Iterate over it, in a thread of its own for example; `close` stops listening, and it ends when the session
+        does. One that is not read makes the child wait, once 8 MiB are unread. When a new child has taken over after a
+        crash, a `SystemMessage` of the subtype "session_restarted" says so, with the `reason` in its `raw`.
+        """
+        return Listener(self._call(partial(_at_once, self._inner.messages)), self._portal)
+
+    control = blocking(AsyncSession.control)
+    interrupt = blocking(AsyncSession.interrupt)
+    set_model = blocking(AsyncSession.set_model)
+    set_permission_mode = blocking(AsyncSession.set_permission_mode)
+    set_max_thinking_tokens = blocking(AsyncSession.set_max_thinking_tokens)
+    clear = blocking(AsyncSession.clear)
+    rewind_files = blocking(AsyncSession.rewind_files)
+    rename = blocking(AsyncSession.rename)
+
+    def fork(self, **overrides: Unpack[Settings]) -> Session:
+        """A new session that begins with what was said in this one, which stays as it is. (E30, L60)
+
+        What was said is what the CLI has written to disk when the fork starts; an answer under way is not in it.
+
+        Args:
+            **overrides: settings of the new one that differ.
+
+        Raises:
+            UsageError: nothing was said yet, or `persist_session` is off.
+        """
+        self._portal.check_process()
+        return Session(partial(self._inner.fork, **overrides))
+
+    @property
+    def mcp(self) -> Mcp:
+        """The MCP servers."""
+        return Mcp(self._inner.mcp, self._call)
+
+    @property
+    def tasks(self) -> Tasks:
+        """What runs in the background, and what waits."""
+        return Tasks(self._inner.tasks, self._call)
+
+    @property
+    def settings(self) -> SessionSettings:
+        """The settings of the CLI."""
+        return SessionSettings(self._inner.settings, self._call)
+
+    @property
+    def info(self) -> Info:
+        """What the session can say of itself."""
+        return Info(self._inner.info, self._call)
+
+    def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
+        return self._portal.call(work, finish=finish)
+
+
+class Listener:
+    """Messages as they come, from the moment it was made; iterate over it. Made by `Session.messages()`.
+
+    It ends when the session does, or Python. Threads may share it. Whole batches are taken over at a time, and none is
+    lost when Ctrl-C ends a wait: the next loop goes on there. Dropping it is the same as closing it.
+    """
+
+    def __init__(self, listener: AsyncListener, portal: Portal) -> None:
+        self._portal = portal
+        self._held = [listener]  # given up on the loop only: what is fed there must not vanish meanwhile
+        self._unread: deque[Message] = deque()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            try:
+                return self._unread.popleft()
+            except IndexError:
+                if not self._wait():
+                    raise StopIteration from None
+
+    def _wait(self) -> bool:
+        try:
+            return self._portal.call(self._fill)
+        except SessionClosedError:  # Python shuts down, which ends the session: no error for a thread that listens
+            return False
+
+    async def _fill(self) -> bool:
+        while self._held and not self._unread:
+            batch, _ = await self._held[0].inbox.get()
+            if not batch:
+                return False
+            if self._held:
+                self._unread.extend(batch)
+        return bool(self._held)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if not self._portal.is_gone:
+            self._portal.call(partial(_at_once, partial(_let_go, self._held)), finish=True)
+        self._unread.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._portal.post(partial(_let_go, self._held))
+
+
+def _let_go(held: list[AsyncListener]) -> None:
+    for listener in held:
+        listener.inbox.end()
+    held.clear()
+
+
+async def _at_once(do: Callable[[], T]) -> T:
+    return do()

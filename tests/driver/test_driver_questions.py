@@ -1,0 +1,188 @@
+"""`Questions`: each in a task of its own, answered once, withdrawn without a trace, never fatal for the connection."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pilothouse.driver.questions import Desk, Questions
+from pilothouse.errors import ControlError
+from pilothouse.protocol import Connection, Inbound, Withdrawn
+from pilothouse.testing import frames
+
+pytestmark = pytest.mark.anyio
+
+
+class Room:
+    """The questions of a connection, whose bytes come from the test."""
+
+    def __init__(self, desks: Mapping[str, Desk], group: Any) -> None:
+        self.connection = Connection()
+        self.sent: list[dict[str, Any]] = []
+
+        async def run(work: Callable[[], Awaitable[None]]) -> None:
+            await work()
+
+        self.questions = Questions(self.connection, desks, lambda work: group.start_soon(run, work), self.send)
+
+    def send(self, data: bytes) -> None:
+        if data:
+            self.sent.append(json.loads(data)["response"])
+
+    def say(self, *said: dict[str, Any]) -> None:
+        self.connection.feed(frames.lines(said))
+        while self.connection.events:
+            event = self.connection.events.popleft()
+            if isinstance(event, Inbound):
+                self.questions.ask(event)
+            elif isinstance(event, Withdrawn):
+                self.questions.withdraw(event.request_id)
+
+    def ask(self, subtype: str, key: str, **body: Any) -> None:
+        self.say(frames.control_request(subtype, request_id=key, **body))
+
+    def withdraw(self, key: str) -> None:
+        self.say({"type": "control_cancel_request", "request_id": key})
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        assert len({r["request_id"] for r in self.sent}) == len(self.sent)  # each once
+        return {r["request_id"]: r.get("response", r.get("error")) for r in self.sent}
+
+
+@asynccontextmanager
+async def room(**desks: Desk) -> AsyncGenerator[Room]:
+    async with anyio.create_task_group() as group:
+        yield Room(desks, group)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("R11", "G27", "G49")
+async def test_they_are_answered_as_they_are_ready_not_as_they_came() -> None:
+    gates = {"slow": anyio.Event(), "fast": anyio.Event()}
+
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        await gates[body["input"]].wait()
+        return {"got": body["input"]}
+
+    async with room(can_use_tool=desk) as world:
+        world.ask("can_use_tool", "1", input="slow")
+        world.ask("can_use_tool", "2", input="fast")
+        await anyio.wait_all_tasks_blocked()
+        assert len(world.questions) == 2
+        for name in ("fast", "slow"):
+            gates[name].set()
+            await anyio.wait_all_tasks_blocked()
+        assert [r["request_id"] for r in world.sent] == ["2", "1"]
+        assert world.answers == {"1": {"got": "slow"}, "2": {"got": "fast"}}
+        assert len(world.questions) == 0
+
+
+async def test_what_nobody_knows_is_refused_at_once() -> None:
+    async with room() as world:
+        world.ask("paint", "1")
+        assert world.sent == [
+            {
+                "subtype": "error",
+                "request_id": "1",
+                "error": "Unsupported control request subtype: paint",
+                "error_code": "unsupported_request",
+            }
+        ]
+
+
+async def test_a_desk_that_fails_tells_nothing_of_our_insides(caplog: pytest.LogCaptureFixture) -> None:
+    async def breaks(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise RuntimeError("the password is 1234")
+
+    async def refuses(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise ControlError("not today", subtype="refuses", code="not_today")
+
+    async def cannot(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"value": object()}
+
+    async with room(breaks=breaks, refuses=refuses, cannot=cannot) as world:
+        with caplog.at_level(logging.ERROR, "pilothouse.driver"):
+            for key in ("breaks", "refuses", "cannot"):
+                world.ask(key, key)
+            await anyio.wait_all_tasks_blocked()
+        assert {r["request_id"]: r.get("error_code") for r in world.sent}["refuses"] == "not_today"
+        assert world.answers == {
+            "breaks": "the host failed to answer breaks",
+            "refuses": "not today",
+            "cannot": "the host has no valid answer to cannot",
+        }
+        assert "1234" not in json.dumps(world.sent)
+    assert "the password is 1234" in caplog.text  # with its traceback, for us
+
+
+async def test_a_question_that_is_withdrawn_is_cancelled_and_not_answered() -> None:
+    seen: list[str] = []
+
+    async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            await anyio.sleep_forever()
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+        return {}
+
+    async def stubborn(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        with anyio.CancelScope(shield=True):
+            await gate.wait()
+        return {"late": True}
+
+    gate = anyio.Event()
+    async with room(hook_callback=desk, stubborn=stubborn) as world:
+        world.ask("hook_callback", "1")
+        world.ask("stubborn", "2")
+        await anyio.wait_all_tasks_blocked()
+        for key in ("1", "2", "1", "unknown"):
+            world.withdraw(key)
+        gate.set()
+        await anyio.wait_all_tasks_blocked()
+        assert len(seen) == 1
+        assert "Cancel" in seen[0]
+        assert world.sent == []
+        assert len(world.questions) == 0
+
+
+async def test_withdrawn_before_anybody_has_looked_at_it() -> None:
+    asked: list[object] = []
+
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked.append(body)
+        return {}
+
+    async with room(hook_callback=desk) as world:
+        world.say(
+            frames.control_request("hook_callback", request_id="1"),
+            {"type": "control_cancel_request", "request_id": "1"},
+            frames.control_request("hook_callback", request_id="2"),
+            frames.control_request("hook_callback", request_id="2"),  # once more is once too often
+        )
+        await anyio.wait_all_tasks_blocked()
+        assert len(asked) == 1
+        assert list(world.answers) == ["2"]
+
+
+async def test_many_at_once() -> None:
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        await anyio.lowlevel.checkpoint()
+        return {"number": body["number"]}
+
+    async with room(hook_callback=desk) as world:
+        for number in range(500):
+            world.ask("hook_callback", f"k{number}", number=number)
+        for number in range(0, 500, 2):
+            world.withdraw(f"k{number}")
+        await anyio.wait_all_tasks_blocked()
+        assert world.answers == {f"k{n}": {"number": n} for n in range(1, 500, 2)}
