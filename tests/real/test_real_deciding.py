@@ -1,4 +1,4 @@
-"""Who decides about a tool call on the real CLI: the order that docs/permissions.md gives, and where hooks are not asked."""
+"""Who decides about a tool call on the real CLI: the order in docs/permissions.md, and where hooks are not asked."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_a_plan_is_sent_back_and_then_approved(claude: Any, scripted_model
 @both_loops
 @pytest.mark.requirement("R12", "R14", "R15", "G28")
 async def test_hooks_before_and_after_a_tool(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(Steps([bash("rm -rf x"), bash("echo one"), bash("echo two")], results))
+    scripted_model.reply(Steps([bash("rm -rf x")], [bash("echo one")], [bash("echo two")], "done"))
     events: list[ph.HookEvent] = []
 
     def guard(event: ph.PreToolUseEvent) -> ph.HookOutput | None:
@@ -195,8 +195,7 @@ async def test_hooks_before_and_after_a_tool(claude: Any, scripted_model: Script
 
     hooks = {"PreToolUse": [ph.HookMatcher("Bash", guard)], "PostToolUse": after}
     result = await claude.ask(tools=["Bash"], hooks=hooks)
-    denied, changed, hidden = result.text.split(" | ")
-    assert denied.startswith("error: ")
+    denied, changed, hidden = (request.tool_text for request in scripted_model.requests[1:])
     assert "nothing is deleted here" in denied
     assert (changed, hidden) == ("changed", "hidden")
     assert [event.event_name for event in events].count("PreToolUse") == 3
@@ -352,14 +351,14 @@ async def test_servers_with_resources(claude: Any, scripted_model: ScriptedModel
     motto = ph.resource("ship://motto", content="Festina lente", name="motto")
     server = ph.sdk_server("fleet", [add], [motto, log], instructions="Ships and their logs.")
     read = [
-        ToolUse("ListMcpResourcesTool", {}),
-        ToolUse("ReadMcpResourceTool", {"server": "fleet", "uri": "ship://motto"}),
-        ToolUse("ReadMcpResourceTool", {"server": "fleet", "uri": "ship://Fram/log"}),
-        ToolUse("mcp__fleet__add", {"a": 1}),
+        [ToolUse("ListMcpResourcesTool", {})],
+        [ToolUse("ReadMcpResourceTool", {"server": "fleet", "uri": "ship://motto"})],
+        [ToolUse("ReadMcpResourceTool", {"server": "fleet", "uri": "ship://Fram/log"})],
+        [ToolUse("mcp__fleet__add", {"a": 1})],
     ]
-    scripted_model.reply(Steps(read, "done"))
+    scripted_model.reply(Steps(*read, "done"))
     await claude.ask(mcp_servers={"fleet": server}, allowed_tools=["mcp__fleet"])
-    listed, fixed, filled, added = (r.text for r in scripted_model.requests[1].tool_results)
+    listed, fixed, filled, added = (request.tool_text for request in scripted_model.requests[1:])
     assert "ship://motto" in listed
     assert "Festina lente" in fixed
     assert "All is well on Fram." in filled

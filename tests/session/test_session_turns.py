@@ -225,3 +225,24 @@ async def test_the_text_stream_joins_to_the_answer(cli: Cli) -> None:
 async def test_the_argv_form_has_no_sessions() -> None:
     with pytest.raises(ph.OptionsError, match="prompt_via='stdin'"):
         ph.session(prompt_via="argv")
+
+
+@pytest.mark.requirement("E52", "G46")
+async def test_a_loop_that_ran_out_of_time_is_stopped_while_the_error_is_handled(cli: Cli) -> None:
+    cli.acts["slow"] = hang
+    async with talking(cli) as session:
+        try:
+            with anyio.fail_after(0.05):
+                async for _ in session.query("slow"):
+                    pass
+        except TimeoutError:  # its traceback holds the loop
+            with anyio.fail_after(5):
+                assert (await session.query("next")).full_text == "re: next"
+        async with session.query("slow") as query:  # in a block the query belongs to the block
+            reading = aiter(query)
+            for _ in range(20):
+                with anyio.move_on_after(0.01):
+                    await anext(reading)
+            assert session.state == "running"
+        assert (await session.query("next")).full_text == "re: next"
+    assert cli.prompts == [["slow", "next", "slow", "next"]]

@@ -1,4 +1,4 @@
-"""The blocking session: its life, many threads, callbacks, listening, everything that can be asked."""
+"""The blocking session: its life, many threads, callbacks, listening, garbage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import anyio
 import pytest
 import trio
 from sync_world import children, ended, eventually, in_threads, running
 
-import pilothouse
 from pilothouse import sync as ph
-from pilothouse.sync import controls
-from pilothouse.testing import FakeCLI, frames
-from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse.testing import FakeCLI
+from pilothouse.transports import MemoryTransport
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -366,101 +363,6 @@ def test_another_thread_ends_the_listening(talker: FakeCLI) -> None:
         assert heard == ["system", "assistant", "result"]
         assert list(listener) == []
         assert session.query("two").result().text == "re: two"
-
-
-# everything else that can be asked
-
-
-def recorder() -> tuple[list[dict[str, Any]], Callable[[], MemoryTransport]]:
-    """A peer that answers every request with nothing, and what it was asked."""
-    asked: list[dict[str, Any]] = []
-
-    async def peer(conn: MemoryPeer) -> None:
-        while (frame := await conn.read_frame()) is not None:
-            if frame["type"] == "user":
-                await conn.write(frames.result("", user_message_uuid=frame["uuid"]))
-                continue
-            if frame["request"]["subtype"] != "initialize":
-                asked.append(frame["request"])
-            servers = [{"name": "weather", "status": "connected"}]
-            await conn.write(frames.control_response(frame["request_id"], {"mcpServers": servers}))
-
-    return asked, lambda: MemoryTransport(peer)
-
-
-ID = "5e551017-0000-4000-8000-0000000000aa"
-REQUESTS: dict[str, tuple[Any, ...]] = {
-    "control": ("get_settings",),
-    "set_model": ("opus",),
-    "set_permission_mode": ("plan",),
-    "set_max_thinking_tokens": (100,),
-    "clear": (),
-    "rewind_files": ("uuid",),
-    "rename": ("title",),
-    "mcp.status": (),
-    "mcp.wait": ("weather",),
-    "mcp.set_permission_mode": ("weather", "auto"),
-    "mcp.reconnect": ("weather",),
-    "mcp.toggle": ("weather", True),
-    "mcp.set_servers": ({},),
-    "mcp.call": ("mcp__weather__now", {"at": 1}),
-    "mcp.read_resource": ("weather", "uri:"),
-    "tasks.stop": ("id",),
-    "tasks.background": ("id",),
-    "tasks.output": ("id",),
-    "tasks.cancel_queued": ("uuid",),
-    "tasks.wait_idle": (),
-    "settings.get": (),
-    "settings.apply": ({"a": 1},),
-    "settings.add_repository": ("lib",),
-    "settings.update": ({"a": 1}, "userSettings"),
-    "settings.reload_plugins": (),
-    "settings.reload_skills": (),
-    "settings.output_styles": (),
-    "settings.permission_rules": (),
-    "settings.hooks": (),
-    "info.models": (),
-    "info.commands": (),
-    "info.agents": (),
-    "info.account": (),
-    "info.usage": (),
-    "info.cost": (),
-    "info.context_usage": (),
-    "info.version": (),
-    "info.file_suggestions": ("a",),
-    "info.mark_read": ("a", 1.0),
-    "info.read_file": ("a",),
-}
-
-
-def test_the_table_of_requests_is_complete() -> None:
-    groups = {"mcp": controls.Mcp, "tasks": controls.Tasks, "settings": controls.SessionSettings, "info": controls.Info}
-    for group, cls in groups.items():
-        names = {f"{group}.{name}" for name in vars(cls) if not name.startswith("_")}
-        assert names == {name for name in REQUESTS if name.startswith(f"{group}.")}
-
-
-@pytest.mark.requirement("E18", "R9")
-def test_every_request_is_the_one_that_the_asynchronous_session_sends() -> None:
-    def reached(session: Any, name: str) -> Any:
-        *group, method = name.split(".")
-        return getattr(getattr(session, group[0]) if group else session, method)
-
-    async def ask_there(transport: Callable[[], MemoryTransport]) -> list[Any]:
-        answers: list[Any] = []
-        async with pilothouse.session(transport=transport, session_id=ID) as session:
-            for name, args in REQUESTS.items():
-                answer = reached(session, name)(*args)
-                answers.append(await answer if hasattr(answer, "__await__") else answer)
-        return answers
-
-    asked_there, there = recorder()
-    asked_here, here = recorder()
-    expected = anyio.run(ask_there, there)
-    with ph.session(transport=here, session_id=ID) as session:
-        assert [reached(session, name)(*args) for name, args in REQUESTS.items()] == expected
-    assert asked_here == asked_there
-    assert len(asked_here) > 30
 
 
 # the end without a close

@@ -393,7 +393,11 @@ class Reading(Generic[T]):
         while not self.unread:
             if self._ended:
                 return False
-            batch = await self._next_batch()
+            try:
+                batch = await self._next_batch()
+            except anyio.get_cancelled_exc_class():
+                self._drop()  # now: whoever handles the error keeps this object, and a session would wait for its end
+                raise
             self._ended = not batch
             self.unread.extend(batch)
         return True

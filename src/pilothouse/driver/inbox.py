@@ -32,8 +32,8 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Whether the producer should wait in `room`."""
-        return self._size >= self._high_water
+        """Whether the producer should wait in `room`. Never after `end`."""
+        return self._size >= self._high_water and not self._ended
 
     def put(self, batch: list[Message], size: int) -> None:
         """Add a batch that took `size` bytes on the wire. Dropped after `end`."""

@@ -46,6 +46,9 @@ class Listener:
         self._batch.clear()
         self._inbox.end()
 
+    def __del__(self) -> None:
+        self._inbox.end()  # a reader may be waiting for it
+
     async def __aenter__(self) -> Self:
         return self
 
