@@ -214,10 +214,10 @@ def test_a_file_that_is_no_program_is_no_cli(pilothouse: Command, tmp_path: Path
 
 
 def test_a_child_that_breaks_is_one_line_with_its_last_words(pilothouse: Command) -> None:
-    with FakeCLI().expect("user").stderr("error: unknown option '--x'\n").exit(1) as fake:
+    with FakeCLI().expect("user").stderr("error: out of luck\n").exit(1) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
     assert ran.code == 1
-    assert "its standard error ends with: error: unknown option '--x'; --verbose shows all" in one_line(ran)
+    assert "its standard error ends with: error: out of luck; --verbose shows all" in one_line(ran)
 
 
 def test_verbose_shows_the_standard_error_of_the_child(pilothouse: Command) -> None:

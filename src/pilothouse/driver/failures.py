@@ -74,9 +74,9 @@ def _too_old(flag: str, ending: Ending) -> CLIVersionError:
     option = next((row for row in TABLE.values() if flag in flags_of(row.target)), None)
     what = f"--{flag}" if option is None else f"--{flag}, which option {option.name!r} needs"
     since = f"; Claude Code {option.since} is the oldest that does" if option is not None and option.since else ""
-    advice = "update it (pilothouse install-cli), or leave that away"
     return CLIVersionError(
-        f"this Claude Code does not know the flag {what}{since}: {advice}", exit_code=ending.exit_code
+        f"this Claude Code does not know the flag {what}{since}: update it, or leave that away",
+        exit_code=ending.exit_code,
     )
 
 
