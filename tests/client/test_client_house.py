@@ -160,6 +160,7 @@ async def test_a_peer_that_would_not_ask_a_gate_is_refused() -> None:
     world.info = {"hooks_applied": False}
     with pytest.raises(ph.ControlError, match="PreToolUse would not be guarded"):
         await world.run(hooks={"PreToolUse": yes_hook})
+    assert "user" not in {frame["type"] for frame in world.transport.sent_frames}  # the prompt never went out
 
 
 @pytest.mark.anyio

@@ -349,20 +349,26 @@ class Exchange:
             raise missing_result_error(ending, self._link.connection, self._link.last_problem)
 
     async def _speak(self, pending: Pending | None, opening: bytes) -> None:
+        # What this process guards must be in force before there is anything to guard; else the two go together: the
+        # CLI reads the handshake and the prompt in order, and that saves a round trip.
+        first, beside = (None, pending) if self._host is None else (pending, None)
         try:
+            if first is not None:
+                await self._transport.send(opening)
+                await self._shake_hands(first)
+                opening = b""
             if isinstance(self._prompts, Sequence):
-                # The CLI reads the handshake and the prompt in order; sending both at once saves a round trip.
                 await self._transport.send(opening + b"".join(prompt.data for prompt in self._prompts))
             else:
                 await self._transport.send(opening)
-                await self._speak_on(self._prompts, pending)
+                await self._speak_on(self._prompts, beside)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the reader finds out how the peer ended
         if pending is None:
             await self._transport.end_input()
         self._leave_if_done()
-        if pending is not None and isinstance(self._prompts, Sequence):
-            await self._shake_hands(pending)
+        if beside is not None and isinstance(self._prompts, Sequence):
+            await self._shake_hands(beside)
 
     async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None], pending: Pending | None) -> None:
         if pending is not None:
