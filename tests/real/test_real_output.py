@@ -51,15 +51,18 @@ def results(result: ph.QueryResult) -> list[ResultMessage]:
 @both_loops
 @pytest.mark.requirement("L14", "L42")
 async def test_a_wrong_output_is_asked_for_again_in_one_process(claude: Any, scripted_model: ScriptedModel) -> None:
-    scripted_model.reply(["Let me see.", call(WRONG_DAY)])
-    scripted_model.reply(call(GOOD))
     pids: list[list[int]] = []
 
-    def watch(message: ph.Message) -> None:
-        if isinstance(message, ResultMessage):
-            pids.append(claude.processes())
+    def gives(*reply: str | ToolUse) -> Any:
+        def answer(_: object) -> list[str | ToolUse]:
+            pids.append(claude.processes())  # while the CLI waits for the model
+            return list(reply)
 
-    result = await claude.ask("extract", output_type=Invoice, on_message=watch)
+        return answer
+
+    scripted_model.reply(gives("Let me see.", call(WRONG_DAY)))
+    scripted_model.reply(gives(call(GOOD)))
+    result = await claude.ask("extract", output_type=Invoice)
     assert result.raise_for_error().output == INVOICE
     assert (result.structured, result.output_attempts) == (GOOD, 2)
     assert pids[0][0] == pids[1][0]
