@@ -13,7 +13,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.messages import Message, ResultMessage, StreamEvent
-from pilothouse.testing import Gate, Pause, ScriptedModel, Text, Thinking, ToolUse
+from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Text, Thinking, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -182,7 +182,12 @@ async def test_pictures_and_documents_reach_the_model(
 async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model: ScriptedModel) -> None:
     answered = anyio.Event()
     pids: list[list[int]] = []
-    scripted_model.default = lambda request: f"You said {request.last_user_text}."
+
+    def answer(request: RecordedRequest) -> str:
+        pids.append(claude.processes())  # while the CLI waits for the model
+        return f"You said {request.last_user_text}."
+
+    scripted_model.default = answer
 
     async def prompts() -> AsyncIterator[str]:
         yield "one"
@@ -191,7 +196,6 @@ async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model
 
     def watch(message: Message) -> None:
         if isinstance(message, ResultMessage):
-            pids.append(claude.processes())
             answered.set()
 
     result = await claude.ask(prompts(), on_message=watch)
