@@ -14,7 +14,7 @@ from client_world import until
 from house_world import Body, Peer, World
 
 import pilothouse as ph
-from pilothouse.testing import frames
+from pilothouse.testing import FakeCLI, frames
 
 ASK: Body = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": "t1", "input": {"command": "ls"}}
 
@@ -434,3 +434,12 @@ async def test_callbacks_see_the_context_of_the_call() -> None:
     name.set("Ann")
     assert (await query).text == "done"
     assert seen == ["Ann", "Ann", "Ann"]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("L25")
+async def test_servers_of_other_processes_need_no_handshake() -> None:
+    with FakeCLI().text("done") as fake:
+        result = await ph.query("go", cli=fake.path, prompt_via="argv", mcp_servers={"a": {"command": "x"}})
+        [call] = fake.calls
+    assert (result.text, call.argv[-2:]) == ("done", ["--print", "go"])

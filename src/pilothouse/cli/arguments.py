@@ -21,9 +21,8 @@ from pilothouse.cli.install import (
     add_install,
     install_request,
 )
-from pilothouse.cli.values import metavar, parse_value
-from pilothouse.options import TABLE, Option
-from pilothouse.options import table as kinds
+from pilothouse.cli.values import parse_value
+from pilothouse.options import TABLE, Option, kinds
 
 PROGRAM = "pilothouse"
 USAGE_ERROR = 2
@@ -225,7 +224,7 @@ def _add_option(group: Any, option: Option, doc: str | None) -> None:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
         action = "extend" if option.kind is kinds.PATHS else "store"
-        group.add_argument(flag, action=action, type=_reader(option), metavar=metavar(option), **common)
+        group.add_argument(flag, action=action, type=_reader(option), metavar=option.kind.metavar, **common)
 
 
 def _reader(option: Option) -> Any:

@@ -40,11 +40,6 @@ def parse_value(option: Option, text: str) -> Any:
     return value if option.name in _OF_THIS_PROCESS else kind.anchor(value, os.getcwd())  # noqa: PTH109
 
 
-def metavar(option: Option) -> str:
-    """What stands for the value in the help."""
-    return option.kind.metavar
-
-
 def _content(text: str) -> str:
     if not text.startswith("@"):
         return text

@@ -7,6 +7,7 @@ business of each room; loaded only where one of these settings is set.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 
 from pilothouse.driver import Desk, Host, Tell
 from pilothouse.errors import OptionsError, ToolDefinitionError
-from pilothouse.options import Invocation, Options
+from pilothouse.options import Invocation, Options, render
+from pilothouse.options.texts import TRUE
 
 if TYPE_CHECKING:
     from pilothouse.tools import ToolFailure
@@ -28,7 +30,6 @@ TOOL_SERVER = "tools"
 """Name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
 SIMPLE = "CLAUDE_CODE_SIMPLE"
 """What `bare` is for in the environment. The CLI (2.1.330) then takes hooks, says so, and never calls them."""
-_TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 class House:
@@ -69,7 +70,7 @@ class House:
         Raises:
             OptionsError: the environment is one in which the CLI calls no hooks.
         """
-        if self._hooks is not None and invocation.env.get(SIMPLE, "").strip().lower() in _TRUE:
+        if self._hooks is not None and invocation.env.get(SIMPLE, "").strip().lower() in TRUE:
             raise OptionsError(
                 f"option 'hooks': {SIMPLE} is set in the environment, and then the CLI calls none; "
                 f"unset it, or pass env={{{SIMPLE!r}: None}}",
@@ -77,10 +78,13 @@ class House:
             )
         return replace(invocation, initialize={**(invocation.initialize or {}), **self._initialize})
 
-    def host(self) -> Host | None:
-        """What the driver needs of it; None if nothing can be asked."""
-        if not self._desks:
-            return None
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to ask."""
+        return bool(self._desks)
+
+    def host(self) -> Host:
+        """What the driver needs of it."""
         serve = self._tools.serve if self._tools is not None and self._tools.needs_serving else None
         return Host(self._desks, self._greet, self._connect, serve)
 
@@ -180,7 +184,17 @@ def in_process(servers: Any) -> dict[str, Any]:
 
 def house_of(options: Options, session: Any = None) -> House | None:
     """The house that `options` ask for, if any."""
-    return House(options, session) if not _HOUSE.isdisjoint(options) else None
+    if _HOUSE.isdisjoint(options):
+        return None
+    house = House(options, session)
+    return house if house.is_open else None
+
+
+def started_with(options: Options, house: House | None, prompt: str | None = None) -> tuple[Invocation, Host | None]:
+    """How to start a child with `options`, and what this process offers to it; `prompt` is for the argv form."""
+    if house is None:
+        return render(options, os.environ, prompt=prompt), None
+    return house.invocation(render(house.options(options), os.environ)), house.host()
 
 
 _HOUSE = frozenset(HOUSE_OPTIONS)

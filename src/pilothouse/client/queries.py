@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from types import TracebackType
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import anyio
 
 from pilothouse.client.events import AnswerEvent, EventReader, TextReader
-from pilothouse.client.house import house_of
+from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
 from pilothouse.client.result import QueryResult
 from pilothouse.driver import Exchange, Limits, Outgoing, caller_into_loop, spawn
@@ -181,11 +180,7 @@ class Query:
     def _alone(self, options: Options, prompts: Prompts, follow_up: FollowUp | None) -> Exchange:
         in_argv = options.prompt_via == "argv" and isinstance(self._prompt, str)
         prompt = str(self._prompt) if in_argv else None
-        house = self._house
-        if house is None:
-            invocation, host = render(options, os.environ, prompt=prompt), None
-        else:
-            invocation, host = house.invocation(render(house.options(options), os.environ)), house.host()
+        invocation, host = started_with(options, self._house, prompt)
         return Exchange(transport_of(options), invocation, prompts, limits_of(options), follow_up, host)
 
     async def __aenter__(self) -> Self:

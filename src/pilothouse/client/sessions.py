@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -20,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from pilothouse.client.controls import Controls
-from pilothouse.client.house import house_of
+from pilothouse.client.house import house_of, started_with
 from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings, changes_of
 from pilothouse.client.outcome import result_error
@@ -321,11 +320,8 @@ class Session(Controls):
 
     async def _launch(self) -> Conversation:
         options = self._child_options()
-        house = house_of(options, weakref.proxy(self))  # not kept alive by what it offers
-        if house is None:
-            invocation, host = render(options, os.environ), None
-        else:
-            invocation, host = house.invocation(render(house.options(options), os.environ)), house.host()
+        # Not kept alive by what it offers.
+        invocation, host = started_with(options, house_of(options, weakref.proxy(self)))
         conversation = self._conversation = Conversation(
             transport_of(options),
             invocation,

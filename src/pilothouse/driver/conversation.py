@@ -73,11 +73,10 @@ class Conversation:
             transport,
             self,
             beside=self._beside,
-            desks=None if host is None else host.desks,
+            host=host,
             max_line_bytes=limits.max_line_bytes,
             control_timeout=limits.control_timeout,
         )
-        self._host = host
         self._validator = StreamValidator()
         self._background = BackgroundTasks()
         self._leftovers = Leftovers()
@@ -422,8 +421,7 @@ class Conversation:
             async with anyio.create_task_group() as self._tasks:
                 self._beside(partial(self._shake_hands, *opening))
                 self._beside(self._transport.serve)
-                if self._host is not None:
-                    self._open_house(self._host)
+                self._link.open_house()
                 try:
                     await self._guarded(self._listen)
                 finally:
@@ -434,11 +432,6 @@ class Conversation:
                 await self._transport.close()
         if self._failure is not None:
             raise self._failure
-
-    def _open_house(self, host: Host) -> None:
-        host.connect(self._link.tell)
-        if host.serve is not None:
-            self._beside(host.serve)
 
     def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -453,9 +446,7 @@ class Conversation:
             self._tasks.cancel_scope.cancel()
 
     async def _shake_hands(self, pending: Pending, opening: bytes) -> None:
-        self.server_info = await self._link.answer_to(pending, opening)
-        if self._host is not None:
-            self._host.greet(self.server_info)
+        self.server_info = await self._link.shake_hands(pending, opening)
         mode = self.server_info.get("current_permission_mode")
         self.permission_mode = mode if isinstance(mode, str) else None
         self._is_up = True

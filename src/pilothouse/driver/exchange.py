@@ -20,6 +20,7 @@ from pilothouse.driver.failures import missing_result_error, silence_error, time
 from pilothouse.driver.host import Host
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.link import Link, Pending
+from pilothouse.driver.unanswered import Unanswered
 from pilothouse.errors import PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, InitMessage, Message, ResultMessage
 from pilothouse.options import Invocation
@@ -80,7 +81,7 @@ class Exchange:
             transport,
             self,
             beside=self._beside,
-            desks=None if host is None else host.desks,
+            host=host,
             max_line_bytes=limits.max_line_bytes,
             control_timeout=limits.control_timeout,
         )
@@ -98,7 +99,7 @@ class Exchange:
         self._scope: anyio.CancelScope | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         given = isinstance(prompts, Sequence)
-        self._unanswered: list[str] = [prompt.uuid for prompt in prompts] if given else []
+        self._unanswered = Unanswered([prompt.uuid for prompt in prompts] if given else ())
         self._said_all = given
         self._last_heard = 0.0
         self._failure: BaseException | None = None
@@ -217,7 +218,7 @@ class Exchange:
         if not message.is_woken or self.result is None:
             self.result = message
         if not message.is_woken:  # a background task that speaks answers none of our prompts
-            self._settle(message)
+            self._unanswered.settle(message)
             self._end_turn()
 
     def _on_task(self, message: Message) -> None:
@@ -247,7 +248,7 @@ class Exchange:
     def _leave_if_done(self) -> None:
         if self._said_all and self.ended_plainly and not self._unanswered and not self._answered.is_set():
             if more := self._more():
-                self._unanswered.append(more.uuid)
+                self._unanswered.add(more.uuid)
                 self._heard = anyio.Event()  # an interrupt waits until the new turn is there to be stopped
                 self._beside(partial(self._speak_more, more))
                 return
@@ -260,12 +261,6 @@ class Exchange:
             return None
         self._followed_up = result
         return self._follow_up(result)
-
-    def _settle(self, result: ResultMessage) -> None:
-        named = {*result.user_message_uuids, result.user_message_uuid}
-        left = [uuid for uuid in self._unanswered if uuid not in named]
-        # A peer that names no prompt answers the oldest one.
-        self._unanswered = left if len(left) < len(self._unanswered) else self._unanswered[1:]
 
     # The owner.
 
@@ -308,8 +303,7 @@ class Exchange:
             async with anyio.create_task_group() as self._tasks:
                 self._beside(partial(self._speak, *opening))  # first: the child waits for it
                 self._beside(self._transport.serve)
-                if self._host is not None:
-                    self._open_house(self._host)
+                self._link.open_house()
                 if self._limits.idle_timeout is not None:
                     self._beside(self._watch_silence)
                 self._started.set()
@@ -320,11 +314,6 @@ class Exchange:
                 await self._transport.close()
         if self._failure is not None:
             raise self._failure
-
-    def _open_house(self, host: Host) -> None:
-        host.connect(self._link.tell)
-        if host.serve is not None:
-            self._beside(host.serve)
 
     def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -375,7 +364,7 @@ class Exchange:
             self._beside(partial(self._shake_hands, pending))
         async with aclosing(prompts):
             async for prompt in prompts:
-                self._unanswered.append(prompt.uuid)
+                self._unanswered.add(prompt.uuid)
                 await self._transport.send(prompt.data)
         self._said_all = True
 
@@ -385,9 +374,7 @@ class Exchange:
 
     async def _shake_hands(self, pending: Pending) -> None:
         try:
-            info = await self._link.answer_to(pending)
-            if self._host is not None:
-                self._host.greet(info)
+            await self._link.shake_hands(pending)
         except PilothouseError:
             if not self.ended_plainly:  # `--resume` of an unknown id answers with a result instead
                 raise

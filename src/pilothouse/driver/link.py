@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import anyio
 
 from pilothouse.driver.failures import oversize_error
-from pilothouse.driver.questions import Desk, Questions
+from pilothouse.driver.host import Host
+from pilothouse.driver.questions import Questions
 from pilothouse.errors import ControlError, ControlTimeout, PeerError, PilothouseError, SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
@@ -78,7 +79,7 @@ class Link:
         transport: started.
         sink: takes the messages.
         beside: runs work beside `pump`, until the connection ends.
-        desks: who answers what the peer asks, by subtype; what no desk knows is refused.
+        host: what this process offers to the peer; a question that no desk of it knows is refused.
         max_line_bytes: longest line of output.
         control_timeout: seconds to wait for the answer to a control request.
 
@@ -94,13 +95,14 @@ class Link:
         sink: Sink,
         *,
         beside: Callable[[Callable[[], Awaitable[None]]], object],
-        desks: Mapping[str, Desk] | None = None,
+        host: Host | None = None,
         max_line_bytes: int,
         control_timeout: float,
     ) -> None:
         self._transport = transport
         self._sink = sink
         self._control_timeout = control_timeout
+        self._host = host
         self._waiting: dict[str, Pending] = {}
         self._closed: BaseException | None = None
         self._beside = beside
@@ -108,7 +110,7 @@ class Link:
         self._answering = False
         self.last_problem: PeerError | None = None
         self.connection = Connection(max_line_bytes=max_line_bytes)
-        self.questions = Questions(self.connection, desks or {}, beside, self._answer)
+        self.questions = Questions(self.connection, {} if host is None else host.desks, beside, self._answer)
 
     async def pump(self) -> None:
         """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
@@ -178,6 +180,20 @@ class Link:
             ) from None
         finally:
             await self._forget(pending)
+
+    def open_house(self) -> None:
+        """Start what the host has to run beside the connection, and give it a way to tell the peer something."""
+        if self._host is not None:
+            self._host.connect(self.tell)
+            if self._host.serve is not None:
+                self._beside(self._host.serve)
+
+    async def shake_hands(self, pending: Pending, unsent: bytes = b"") -> Mapping[str, Any]:
+        """As `answer_to`, for the handshake: the host looks at the answer, and raises if that will not do."""
+        info = await self.answer_to(pending, unsent)
+        if self._host is not None:
+            self._host.greet(info)
+        return info
 
     def close(self, error: BaseException | None = None) -> None:
         """No answer will come any more: every waiting request fails with `error`."""

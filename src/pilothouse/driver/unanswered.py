@@ -28,6 +28,10 @@ class Unanswered:
         """One more was said."""
         self._waiting.append(uuid)
 
+    def clear(self) -> None:
+        """The peer will answer none of them."""
+        self._waiting.clear()
+
     def discard(self, uuids: Iterable[str]) -> None:
         """The peer will not answer these."""
         dropped = set(uuids)

@@ -10,19 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from pilothouse.options import asking_rows, running_rows
-from pilothouse.options.kinds import BOOL as BOOL
-from pilothouse.options.kinds import CALLABLE as CALLABLE
-from pilothouse.options.kinds import PATHS as PATHS
-from pilothouse.options.kinds import TRANSPORT as TRANSPORT
 from pilothouse.options.option import Option as Option
-from pilothouse.options.targets import Config as Config
-from pilothouse.options.targets import EnvVar as EnvVar
-from pilothouse.options.targets import Flag as Flag
-from pilothouse.options.targets import Json as Json
-from pilothouse.options.targets import Repeated as Repeated
-from pilothouse.options.targets import Sdk as Sdk
-from pilothouse.options.targets import Switch as Switch
-from pilothouse.options.targets import Text as Text
 
 GROUPS: dict[str, tuple[Option, ...]] = {
     "model": asking_rows.MODEL,

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-_TRUE = frozenset({"1", "on", "true", "yes"})
-_FALSE = frozenset({"0", "false", "no", "off"})
+TRUE = frozenset({"1", "on", "true", "yes"})
+FALSE = frozenset({"0", "false", "no", "off"})
 _SHOWN_CHARS = 60  # of a text that is echoed in an error
 
 
@@ -28,9 +28,9 @@ def as_text(text: str) -> str:
 def as_bool(text: str) -> bool:
     """True, yes, on, 1; or their opposites; in any case."""
     word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
+    if word not in TRUE | FALSE:
         raise unlike("true or false", text)
-    return word in _TRUE
+    return word in TRUE
 
 
 def as_whole(text: str) -> int:
@@ -65,7 +65,7 @@ def as_user(text: str) -> str | int:
 
 def as_debug(text: str) -> bool | str:
     """True or false, or the categories to log."""
-    return as_bool(text) if text.strip().lower() in _TRUE | _FALSE else text
+    return as_bool(text) if text.strip().lower() in TRUE | FALSE else text
 
 
 def as_list(text: str) -> list[str]:

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError, ProvisionError
+from pilothouse.options.texts import FALSE
 from pilothouse.transports.versions import OLDEST as OLDEST
 from pilothouse.transports.versions import OLDEST_VERSION as OLDEST_VERSION
 from pilothouse.transports.versions import is_old
@@ -34,7 +35,6 @@ from pilothouse.transports.versions import parse_version as parse_version
 CLI_VARIABLE = "PILOTHOUSE_CLI"
 INSTALL_VARIABLE = "PILOTHOUSE_INSTALL"
 """Set to 0, it forbids to install Claude Code on the way to a query."""
-_FORBIDDING = ("0", "false", "no", "off")
 
 FAULT_AGE = 5.0
 """Seconds for which the outcome of a probe counts: hundreds of queries may start at once."""
@@ -102,7 +102,7 @@ def _installs(kind: str, env: Mapping[str, str]) -> bool:
 
 
 def _is_forbidden(env: Mapping[str, str]) -> bool:
-    return _variable(INSTALL_VARIABLE, env).strip().lower() in _FORBIDDING
+    return _variable(INSTALL_VARIABLE, env).strip().lower() in FALSE
 
 
 def _not_installed(kind: str, env: Mapping[str, str]) -> str:
