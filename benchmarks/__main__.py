@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, INCUMBENT, SUBJECTS, Case, Size
+from benchmarks.cases import CASES, INCUMBENT, Case, Size
 from benchmarks.environment import HERE, build_fake_cli, clean_environment, installed, machine_notes, prepare_python
 from benchmarks.report import summarize, table
 from benchmarks.sampling import Bench, collect
@@ -25,14 +26,22 @@ from benchmarks.sampling import Bench, collect
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--short", action="store_const", const="short", dest="size", help="under two minutes")
+    size.add_argument("--short", action="store_const", const="short", dest="size", help="about three minutes")
     size.add_argument("--smoke", action="store_const", const="smoke", dest="size", help="seconds: does it run at all?")
-    parser.add_argument("--case", action="append", choices=[c.name for c in CASES], help="only this; may be repeated")
+    names = ", ".join(case.name for case in CASES)
+    parser.add_argument(
+        "--case",
+        action="append",
+        metavar="NAME",
+        help=f"only this, or those that fit 'xml-*'; may be repeated: {names}",
+    )
     parser.add_argument(
         "--no-incumbent", action="store_true", help="ours and the floors, with the Python that runs this"
     )
     parser.add_argument("--source", type=Path, help="measure the pilothouse in this directory instead")
-    parser.add_argument("--output", type=Path, default=HERE / "results.json", help="where the numbers go")
+    parser.add_argument(
+        "--output", type=Path, help="where the numbers go; those of a whole run: benchmarks/results.json"
+    )
     parser.set_defaults(size="full")
     return parser.parse_args(argv)
 
@@ -41,8 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmarks; 1 if a subject of ours failed."""
     asked = _arguments(argv)
     size: Size = asked.size
-    cases = [case for case in CASES if size in case.sizes and (asked.case is None or case.name in asked.case)]
-    subjects = [subject for subject in SUBJECTS if not (asked.no_incumbent and subject == INCUMBENT)]
+    cases = _chosen(asked.case, size)
+    if not cases:
+        print(f"no case is called {' or '.join(asked.case)} in this size of run; see --help", file=sys.stderr)
+        return 2
+    left_out = {INCUMBENT} if asked.no_incumbent else set[str]()
     python = prepare_python(with_incumbent=not asked.no_incumbent)
     fake, kind = build_fake_cli()
     results: dict[str, dict[str, Any]] = {}
@@ -54,13 +66,26 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"{case.name}: left out, no managed CLI here", file=sys.stderr)
                     continue
                 print(f"{case.name}: ", end="", file=sys.stderr, flush=True)
+                subjects = [subject for subject in case.subjects if subject not in left_out]
                 samples = collect(ready, case, subjects, size, lambda: print(".", end="", file=sys.stderr, flush=True))
                 print(file=sys.stderr)
             results[case.name] = summarize(case, size, samples)
     print(table(cases, results))
     notes = {"size": size, "machine": machine_notes(python, kind), "cases": results}
-    asked.output.write_text(json.dumps(notes, indent=2, ensure_ascii=False) + "\n")
+    if output := asked.output or _place_of(asked):
+        output.write_text(json.dumps(notes, indent=2, ensure_ascii=False) + "\n")
     return int(any("ours" in result["failed"] for result in results.values()))
+
+
+def _place_of(asked: argparse.Namespace) -> Path | None:
+    """Where the numbers of a run belong by default: one that leaves something out replaces none that did not."""
+    whole = asked.size == "full" and asked.case is None and asked.source is None and not asked.no_incumbent
+    return HERE / "results.json" if whole else None
+
+
+def _chosen(patterns: Sequence[str] | None, size: Size) -> list[Case]:
+    wanted = ["*"] if patterns is None else patterns
+    return [case for case in CASES if size in case.sizes and any(fnmatchcase(case.name, each) for each in wanted)]
 
 
 @contextmanager

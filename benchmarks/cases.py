@@ -36,7 +36,8 @@ class Case:
         samples: for each size, how many fresh processes a subject.
         metrics: what is reported of what the measure returns: name -> unit.
         goals: what we want.
-        rate: the parameter that is a number of messages, if the time is to be shown as messages a second too.
+        rate: a parameter and what it counts, if the time is to be shown as so many of them a second too.
+        subjects: who can do it.
         pinned: run on one core, so that who wakes whom on which core does not decide.
         timeout: seconds after which a sample is killed and counts as failed.
     """
@@ -49,7 +50,8 @@ class Case:
     samples: Mapping[Size, int]
     metrics: Mapping[str, str] = field(default_factory=lambda: {"wall": "ms"})
     goals: tuple[Goal, ...] = ()
-    rate: str | None = None
+    rate: tuple[str, str] | None = None
+    subjects: tuple[str, ...] = SUBJECTS
     pinned: bool = False
     timeout: float = 60.0
 
@@ -57,6 +59,14 @@ class Case:
 SAMPLES: dict[Size, int] = {"full": 9, "short": 5, "smoke": 1}
 FIRST_QUERIES: dict[Size, str] = {"full": "21", "short": "11", "smoke": "2"}
 FEW: dict[Size, int] = {"full": 7, "short": 3, "smoke": 1}
+CALLS: dict[Size, Mapping[str, str]] = {
+    "full": {"CALLS": "3000"},
+    "short": {"CALLS": "1000"},
+    "smoke": {"CALLS": "5"},
+}
+LARGE_MB = 64  # left out of a short run
+PARSED_MB = 16  # at least so much is read in a sample: less is over before the clock can tell
+LARGE_PIECE, SMALL_PIECE = 65536, 40  # characters: a file that is read; what a model streams
 
 
 def _stream(partial: bool, full: int, short: int) -> dict[Size, Mapping[str, str]]:
@@ -79,6 +89,43 @@ def _huge(megabytes: int, limit: float) -> Case:
     )
 
 
+def _asked(name: str, title: str, limit: float) -> Case:
+    return Case(
+        name=name,
+        title=f"{title}, round trip (one core)",
+        measure=name,
+        scenario=name,
+        sizes=CALLS,
+        samples=FEW,
+        metrics={"wall": "µs"},
+        goals=(Goal("wall", INCUMBENT, limit),),
+        pinned=True,
+    )
+
+
+def _parsed(kind: str, title: str, megabytes: int, piece: int, goal: float | None = None) -> Case:
+    """Text of some kind through the parser of the text bridge; `piece` is the length of what it is given at a time."""
+    repeats = max(1, PARSED_MB // megabytes)
+    full = {"KIND": kind, "MB": str(megabytes), "PIECE": str(piece), "REPEATS": str(repeats)}
+    sizes: dict[Size, Mapping[str, str]] = {"full": full}
+    if megabytes < LARGE_MB:
+        sizes["short"] = full
+        sizes["smoke"] = {**full, "MB": "0.01", "REPEATS": "1"}
+    return Case(
+        name=f"xml-{kind}-{megabytes}mb" if piece > SMALL_PIECE else f"xml-{kind}-pieces",
+        title=f"XML parser, {title}, {megabytes} MB" + ("" if piece > SMALL_PIECE else f" in pieces of {piece}"),
+        measure="parse",
+        scenario="small",
+        sizes=sizes,
+        samples=FEW if megabytes < LARGE_MB else {"full": 3},
+        metrics={"wall": "ms", "memory": "MB"},
+        goals=() if goal is None else (Goal("wall", FLOOR, goal),),
+        rate=("MB", "MB"),
+        subjects=(OURS, FLOOR),
+        timeout=120.0,
+    )
+
+
 CASES: tuple[Case, ...] = (
     Case(
         name="small",
@@ -89,7 +136,7 @@ CASES: tuple[Case, ...] = (
         samples=FEW,
         metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
         goals=(Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2)),
-        rate="COUNT",
+        rate=("COUNT", "messages"),
     ),
     Case(
         name="deltas",
@@ -100,7 +147,7 @@ CASES: tuple[Case, ...] = (
         samples=FEW,
         metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
         goals=(Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2)),
-        rate="COUNT",
+        rate=("COUNT", "messages"),
     ),
     _huge(1, 1.4),
     _huge(8, 1.2),
@@ -144,12 +191,23 @@ CASES: tuple[Case, ...] = (
         title="control request, round trip (one core)",
         measure="control",
         scenario="hold",
-        sizes={"full": {"CALLS": "3000"}, "short": {"CALLS": "1000"}, "smoke": {"CALLS": "5"}},
+        sizes=CALLS,
         samples=FEW,
         metrics={"wall": "µs"},
         goals=(Goal("wall", INCUMBENT, 1 / 2),),
         pinned=True,
     ),
+    _asked("hook", "hook", 1 / 2),
+    _asked("permission", "permission", 1 / 2),
+    _asked("tool", "in-process tool call", 1 / 8),
+    _parsed("text", "text without tags", 1, LARGE_PIECE),
+    _parsed("text", "text without tags", 64, LARGE_PIECE, 3),
+    _parsed("text", "text without tags", 1, SMALL_PIECE),
+    _parsed("calls", "many calls", 1, LARGE_PIECE),
+    _parsed("calls", "many calls", 64, LARGE_PIECE),
+    _parsed("calls", "many calls", 1, SMALL_PIECE),
+    _parsed("call", "one call", 1, LARGE_PIECE),
+    _parsed("call", "one call", 64, LARGE_PIECE),
     Case(
         name="real",
         title="one-shot query, real CLI, scripted model",

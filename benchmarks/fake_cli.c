@@ -1,12 +1,16 @@
 /*
  * The CLI's side of the wire, as fast as a process can play it, so that what is measured is the reader.
  *
- * Knows two things: every control request is answered at once, and every user message is followed by the lines of a
- * scenario. Ends when its input ends. Arguments are accepted and ignored, except that --version and -v print a version.
+ * Knows three things: every control request is answered at once; every user message is followed by the lines of a
+ * scenario; and a scenario may have questions, each of which is asked when the one before it was answered. An answer
+ * that is no success ends it. Ends when its input ends. Arguments are accepted and ignored, except that --version and
+ * -v print a version.
  *
- * BENCH_SCENARIO  a directory with the files `hello` (said first), `frame` (repeated) and `result` (said last); each
- *                 holds one line, or is empty
+ * BENCH_SCENARIO  a directory with the files `hello` (said first), `frame` (repeated), `question` and `result` (said
+ *                 last); each holds one line, or is empty, but `question` may have several: the last is asked again and
+ *                 again, the others once before it
  * BENCH_COUNT     how often `frame` is said
+ * BENCH_CALLS     how often the last question is asked; each time NUMBER in it becomes another number of that length
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -19,6 +23,9 @@
 
 #define BATCH_BYTES (1 << 20) /* short frames are written in pieces of about this size */
 #define ID_BYTES 256
+#define NUMBER "10000000"
+#define MAX_QUESTIONS 16
+#define MAX_NUMBERS 8 /* in one question */
 
 struct text {
     const char *data;
@@ -63,13 +70,44 @@ static struct text repeated(struct text line, long count) {
     return (struct text){batch, line.size * (size_t)fits};
 }
 
-static void play(struct text hello, struct text line, struct text batch, long count, struct text result) {
-    say(hello.data, hello.size);
+static void play(struct text line, struct text batch, long count) {
     long in_batch = line.size ? (long)(batch.size / line.size) : 1;
     long left = line.size ? count : 0;
     for (; left >= in_batch; left -= in_batch) say(batch.data, batch.size);
     say(batch.data, line.size * (size_t)left);
-    say(result.data, result.size);
+}
+
+/* What is asked in one turn: each line once, the last of them `calls` times. */
+struct questions {
+    struct text line[MAX_QUESTIONS];
+    long lines, calls, asked;
+    char *number[MAX_NUMBERS];
+    int numbers;
+};
+
+static void prepare(struct questions *all, struct text file, long calls) {
+    char *copy = malloc(file.size + 1), *last = copy;
+    if (copy == NULL) exit(2);
+    memcpy(copy, file.data, file.size);
+    copy[file.size] = '\0';
+    for (char *at = copy, *end; (end = strchr(at, '\n')) != NULL && all->lines < MAX_QUESTIONS; at = end + 1) {
+        all->line[all->lines++] = (struct text){at, (size_t)(end + 1 - at)};
+        last = at;
+    }
+    for (char *at = last; (at = strstr(at, NUMBER)) != NULL && all->numbers < MAX_NUMBERS; at++)
+        all->number[all->numbers++] = at;
+    all->calls = calls;
+}
+
+/* Says the next question; 0 when all were answered. */
+static int ask(struct questions *all) {
+    char number[sizeof NUMBER];
+    if (all->lines == 0 || all->asked == all->lines - 1 + all->calls) return 0;
+    long index = all->asked++ < all->lines ? all->asked - 1 : all->lines - 1;
+    snprintf(number, sizeof number, "%ld", atol(NUMBER) + all->asked % atol(NUMBER));
+    for (int i = 0; i < all->numbers; i++) memcpy(all->number[i], number, strlen(NUMBER));
+    say(all->line[index].data, all->line[index].size);
+    return 1;
 }
 
 /* The value of "request_id", whatever the blanks around the colon. */
@@ -95,7 +133,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     const char *directory = getenv("BENCH_SCENARIO");
-    const char *number = getenv("BENCH_COUNT");
+    const char *number = getenv("BENCH_COUNT"), *calls = getenv("BENCH_CALLS");
     if (directory == NULL) {
         fputs("fake_cli: BENCH_SCENARIO is not set\n", stderr);
         return 2;
@@ -103,13 +141,25 @@ int main(int argc, char **argv) {
     long count = number ? atol(number) : 1;
     struct text hello = load(directory, "hello"), line = load(directory, "frame"), result = load(directory, "result");
     struct text batch = repeated(line, count);
+    struct questions questions = {0};
+    prepare(&questions, load(directory, "question"), calls ? atol(calls) : 1);
     char *request = NULL;
     size_t capacity = 0;
     while (getline(&request, &capacity, stdin) > 0) {
-        if (strstr(request, "\"control_request\""))
+        if (strstr(request, "\"control_request\"")) {
             answer(request);
-        else if (strstr(request, "\"user\""))
-            play(hello, line, batch, count, result);
+        } else if (strstr(request, "\"control_response\"")) {
+            if (strstr(request, "\"success\"") == NULL) {
+                fprintf(stderr, "fake_cli: was refused an answer: %.400s", request);
+                return 3;
+            }
+            if (!ask(&questions)) say(result.data, result.size);
+        } else if (strstr(request, "\"user\"")) {
+            questions.asked = 0;
+            say(hello.data, hello.size);
+            play(line, batch, count);
+            if (!ask(&questions)) say(result.data, result.size);
+        }
     }
     return 0;
 }

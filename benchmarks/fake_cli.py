@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 
 BATCH_BYTES = 1 << 20
+NUMBER = b"10000000"
 
 
 def say(data: bytes) -> None:
@@ -18,28 +20,43 @@ def say(data: bytes) -> None:
         view = view[os.write(1, view) :]
 
 
+def ask(questions: list[bytes], calls: int) -> Iterator[bytes]:
+    """Every question once, the last one `calls` times, each with a number of its own."""
+    for index in range(len(questions) - 1 + calls if questions else 0):
+        number = b"%d" % (int(NUMBER) + (index + 1) % int(NUMBER))
+        last = index >= len(questions) - 1
+        yield questions[-1].replace(NUMBER, number) if last else questions[index]
+
+
 def main() -> None:
     if sys.argv[1:2] in (["--version"], ["-v"]):
         print("2.1.330 (Claude Code)")
         return
     parts: list[bytes] = []
-    for name in ("hello", "frame", "result"):
+    for name in ("hello", "frame", "question", "result"):
         with open(os.path.join(os.environ["BENCH_SCENARIO"], name), "rb") as file:  # noqa: PTH118, PTH123 - starts faster
             parts.append(file.read())
-    hello, frame, result = parts
+    hello, frame, question, result = parts
     count = int(os.environ.get("BENCH_COUNT", "1")) if frame else 0
     in_batch = max(1, min(count, BATCH_BYTES // max(1, len(frame))))
     batch = frame * in_batch
+    calls = int(os.environ.get("BENCH_CALLS", "1"))
+    asking: Iterator[bytes] = iter(())
     for line in sys.stdin.buffer:
         if b'"control_request"' in line:
             body = {"subtype": "success", "request_id": json.loads(line)["request_id"], "response": {"mode": "default"}}
             say(json.dumps({"type": "control_response", "response": body}).encode() + b"\n")
+        elif b'"control_response"' in line:
+            if b'"success"' not in line:
+                sys.exit(f"fake_cli: was refused an answer: {line[:400]!r}")
+            say(next(asking, result))
         elif b'"user"' in line:
+            asking = ask(question.splitlines(keepends=True), calls)
             say(hello)
             for _ in range(count // in_batch):
                 say(batch)
             say(frame * (count % in_batch))
-            say(result)
+            say(next(asking, result))
 
 
 if __name__ == "__main__":

@@ -90,10 +90,12 @@ def _row(case: Case, metric: str, unit: str, entry: dict[str, Any]) -> tuple[str
 
 
 def _rate_row(case: Case, result: dict[str, Any]) -> tuple[str, ...]:
-    count = int(result["parameters"][case.rate])
+    assert case.rate is not None
+    parameter, what = case.rate
+    count = float(result["parameters"][parameter])
     wall = result["metrics"]["wall"]
     rates = [f"{count / wall[s]['median']:,.0f}" if s in wall else "-" for s in (OURS, INCUMBENT, FLOOR)]
-    return (f"     messages a second, of {count:,}", *rates, "", "", "")
+    return (f"     {what} a second, of {count:,g}", *rates, "", "", "")
 
 
 def _value(entry: dict[str, float] | None, scale: float) -> str:

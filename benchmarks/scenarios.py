@@ -12,7 +12,10 @@ from typing import Any
 
 SESSION = "f696d469-1e39-470a-a8ee-0b99bf38abf9"
 UUID = "c6b075b5-90f7-4f85-8a92-e5944b7e30ca"
-PARTS = ("hello", "frame", "result")
+PARTS = ("hello", "frame", "question", "result")
+# The fake CLI puts another number of this length in its place, so that no question is like the one before it.
+NUMBER = 10_000_000
+TOOL_SERVER, TOOL_NAME = "tools", "add"
 
 HELLO: dict[str, Any] = {
     "type": "system",
@@ -36,6 +39,7 @@ USAGE = {
     "cache_read_input_tokens": 2048,
     "output_tokens": 20,
 }
+TOOL_INPUT = {"command": "touch notes.txt", "description": "Make an empty file"}
 RESULT: dict[str, Any] = {
     "duration_ms": 1200,
     "duration_api_ms": 900,
@@ -82,6 +86,70 @@ def huge(size: int) -> dict[str, Any]:
     return _assistant(text + "." * (size - len(_line(_assistant(text)))))
 
 
+def hook_question() -> list[dict[str, Any]]:
+    """A `PreToolUse` hook, as it is asked before every call of a tool."""
+    return [
+        _question(
+            "hook_callback",
+            callback_id="hook_0",
+            input={
+                "session_id": SESSION,
+                "transcript_path": f"/home/user/.claude/projects/-home-user-project/{SESSION}.jsonl",
+                "cwd": "/home/user/project",
+                "prompt_id": UUID,
+                "permission_mode": "default",
+                "effort": {"level": "high"},
+                "hook_event_name": "PreToolUse",
+                "tool_name": "Bash",
+                "tool_input": TOOL_INPUT,
+                "tool_use_id": f"toolu_{NUMBER}",
+            },
+            tool_use_id=f"toolu_{NUMBER}",
+        )
+    ]
+
+
+def permission_question() -> list[dict[str, Any]]:
+    """Whether a command may run, with what the CLI suggests for the next time."""
+    rule = {"toolName": "Bash", "ruleContent": TOOL_INPUT["command"]}
+    return [
+        _question(
+            "can_use_tool",
+            tool_name="Bash",
+            display_name="Bash",
+            input=TOOL_INPUT,
+            description=TOOL_INPUT["description"],
+            permission_suggestions=[
+                {"type": "addRules", "rules": [rule], "behavior": "allow", "destination": "localSettings"},
+                {"type": "setMode", "mode": "acceptEdits", "destination": "session"},
+            ],
+            blocked_path="/home/user/project/notes.txt",
+            tool_use_id=f"toolu_{NUMBER}",
+        )
+    ]
+
+
+def tool_question() -> list[dict[str, Any]]:
+    """The handshake of an in-process MCP server, and a call of its tool."""
+    client = {"name": "claude-code", "version": "2.1.330"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    meta = {"claudecode/toolUseId": f"toolu_{NUMBER}", "progressToken": NUMBER}
+    call = {"name": TOOL_NAME, "arguments": {"a": 2, "b": 3}, "_meta": meta}
+    messages: list[dict[str, Any]] = [
+        {"method": "initialize", "params": hello, "jsonrpc": "2.0", "id": 0},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"method": "tools/list", "jsonrpc": "2.0", "id": 1},
+        {"method": "tools/call", "params": call, "jsonrpc": "2.0", "id": NUMBER},
+    ]
+    asked = [_question("mcp_message", server_name=TOOL_SERVER, message=message) for message in messages]
+    return [*({**each, "request_id": f"handshake-{index}"} for index, each in enumerate(asked[:-1])), asked[-1]]
+
+
+def _question(subtype: str, **body: Any) -> dict[str, Any]:
+    request_id = f"8d5884d1-3f4d-4ea0-ad93-0c0d{NUMBER}"
+    return {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **body}}
+
+
 def _assistant(text: str) -> dict[str, Any]:
     message = {
         "model": "claude-opus-5-5",
@@ -105,23 +173,27 @@ def _line(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
-# Scenario -> its repeated frame and whether it ends with a result. "hold" leaves the turn open, for control requests.
-_FRAMES: dict[str, tuple[Callable[[], dict[str, Any] | None], bool]] = {
-    "small": (small, True),
-    "delta": (delta, True),
-    "huge-1": (lambda: huge(1_000_000), True),
-    "huge-8": (lambda: huge(8_000_000), True),
-    "huge-64": (lambda: huge(64_000_000), True),
-    "hold": (lambda: None, False),
+# Scenario -> its repeated frame, what it asks, and whether it ends with a result. "hold" leaves the turn open, for
+# control requests.
+_SCENARIOS: dict[str, tuple[Callable[[], dict[str, Any]] | None, Callable[[], list[dict[str, Any]]] | None, bool]] = {
+    "small": (small, None, True),
+    "delta": (delta, None, True),
+    "huge-1": (lambda: huge(1_000_000), None, True),
+    "huge-8": (lambda: huge(8_000_000), None, True),
+    "huge-64": (lambda: huge(64_000_000), None, True),
+    "hook": (None, hook_question, True),
+    "permission": (None, permission_question, True),
+    "tool": (None, tool_question, True),
+    "hold": (None, None, False),
 }
 
 
 def write_scenario(name: str, directory: Path) -> Path:
     """Write the files of one scenario into a directory below `directory`, and return it."""
-    frame, ends = _FRAMES[name]
+    frame, question, ends = _SCENARIOS[name]
     place = directory / name
     place.mkdir(parents=True, exist_ok=True)
-    lines = (HELLO, frame(), RESULT if ends else None)
-    for part, line in zip(PARTS, lines, strict=True):
-        (place / part).write_bytes(b"" if line is None else _line(line))
+    parts = ([HELLO], [frame()] if frame else [], question() if question else [], [RESULT] if ends else [])
+    for part, lines in zip(PARTS, parts, strict=True):
+        (place / part).write_bytes(b"".join(map(_line, lines)))
     return place

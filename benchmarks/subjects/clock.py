@@ -56,6 +56,15 @@ def expect(got: int, wanted: int, what: str) -> None:
         raise SystemExit(f"wrong work: {got} {what}, expected {wanted}")
 
 
+def round_trip(asked: list[float]) -> dict[str, float]:
+    """The middle time from one question to the next, of the times at which they came."""
+    from itertools import pairwise
+    from statistics import median
+
+    expect(len(asked), int(parameter("CALLS")), "questions")
+    return {"wall": median(later - earlier for earlier, later in pairwise(asked))}
+
+
 def main(measures: dict[str, Callable[[], dict[str, Any]]]) -> None:
     """Run the measure named on the command line and print what it returns."""
     numbers = measures[sys.argv[1]]()

@@ -13,9 +13,11 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
-from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter
+from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter, round_trip
+from benchmarks.subjects.texts import pieces
 
 READ_BYTES = 256 * 1024
+SMALL_READ = 64 * 1024  # for a line: malloc maps fresh pages for more than twice that, which costs 6 µs each time
 ARGV = ["--output-format", "stream-json", "--verbose", "--input-format", "stream-json"]
 INITIALIZE = b'{"type":"control_request","request_id":"r","request":{"subtype":"initialize"}}\n'
 USER = b'{"type":"user","session_id":"","message":{"role":"user","content":"%s"},"parent_tool_use_id":null}\n'
@@ -140,9 +142,66 @@ def control() -> dict[str, Any]:
         for _ in range(int(parameter("CALLS"))):
             begun = time.perf_counter()
             os.write(writer, INITIALIZE)
-            os.read(reader, READ_BYTES)
+            os.read(reader, SMALL_READ)
             calls.append(time.perf_counter() - begun)
     return {"wall": statistics.median(calls)}
+
+
+ANSWER = (
+    b'{"type":"control_response","response":{"subtype":"success","request_id":"8d5884d1-3f4d-4ea0-ad93-0c0d10000001",'
+    b'"response":%s}}\n'
+)
+TEXT_RESULT = (
+    b'{"mcp_response":{"jsonrpc":"2.0","id":10000001,"result":{"content":[{"type":"text","text":"The sum is 5."}]}}}'
+)
+
+
+def hook() -> dict[str, Any]:
+    return _answer(b"{}")
+
+
+def permission() -> dict[str, Any]:
+    return _answer(b'{"behavior":"allow","updatedInput":{"command":"touch notes.txt"}}')
+
+
+def tool() -> dict[str, Any]:
+    return _answer(TEXT_RESULT, before=3)
+
+
+def _answer(payload: bytes, *, before: int = 0) -> dict[str, Any]:
+    """As `control`, the other way round; `before` is how many questions come before the one that is measured."""
+    asked: list[float] = []
+    answer = ANSWER % payload
+    with subprocess.Popen([fake_cli(), *ARGV], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        writer, reader = process.stdin.fileno(), process.stdout.fileno()
+        os.write(writer, OPENING)
+        seen = b""
+        while b'"control_request"' not in seen:
+            seen = os.read(reader, SMALL_READ)
+        while b'"result"' not in seen:
+            asked.append(time.perf_counter())
+            os.write(writer, answer)
+            seen = os.read(reader, SMALL_READ)
+        process.stdin.close()
+    return round_trip(asked[before:])
+
+
+def parse() -> dict[str, Any]:
+    """Where the tags begin, and nothing else."""
+    given, repeats = pieces(), int(parameter("REPEATS"))
+    found = 0
+    watch = Stopwatch()
+    for _ in range(repeats):
+        for piece in given:
+            at = piece.find("<")
+            while at >= 0:
+                found += 1
+                at = piece.find("<", at + 1)
+    wall = watch.read()["wall"] / repeats
+    expect(found, sum(piece.count("<") for piece in given) * repeats, "tags")
+    return {"wall": wall, "memory": memory("VmHWM")}
 
 
 def real() -> dict[str, Any]:
@@ -155,4 +214,4 @@ def real() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main({work.__name__: work for work in (load, stream, first, many, control, real)})
+    main({work.__name__: work for work in (load, stream, first, many, control, hook, permission, tool, parse, real)})

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter
+from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter, round_trip
 
 LINE_LIMIT = 128 * 1024 * 1024  # its default of 1 MiB would end the run on the long lines
 
@@ -107,6 +107,60 @@ async def _control() -> dict[str, Any]:
     return {"wall": statistics.median(calls)}
 
 
+def hook() -> dict[str, Any]:
+    from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
+
+    asked: list[float] = []
+
+    async def check(data: Any, tool_use_id: Any, context: Any) -> Any:
+        asked.append(time.perf_counter())
+        assert data["tool_name"] == "Bash"
+        return {}
+
+    return _answer(asked, ClaudeAgentOptions(cli_path=fake_cli(), hooks={"PreToolUse": [HookMatcher("Bash", [check])]}))
+
+
+def permission() -> dict[str, Any]:
+    from claude_agent_sdk import ClaudeAgentOptions, PermissionResultAllow
+
+    asked: list[float] = []
+
+    async def decide(tool_name: str, tool_input: Any, context: Any) -> Any:
+        asked.append(time.perf_counter())
+        assert tool_name == "Bash"
+        return PermissionResultAllow()
+
+    return _answer(asked, ClaudeAgentOptions(cli_path=fake_cli(), can_use_tool=decide))
+
+
+def tool() -> dict[str, Any]:
+    from claude_agent_sdk import ClaudeAgentOptions, create_sdk_mcp_server
+    from claude_agent_sdk import tool as sdk_tool
+
+    asked: list[float] = []
+
+    async def add(given: dict[str, Any]) -> dict[str, Any]:
+        asked.append(time.perf_counter())
+        return {"content": [{"type": "text", "text": f"The sum is {given['a'] + given['b']}."}]}
+
+    made = sdk_tool("add", "Add two numbers.", {"a": int, "b": int})(add)
+    servers = {"tools": create_sdk_mcp_server("tools", tools=[made])}
+    return _answer(asked, ClaudeAgentOptions(cli_path=fake_cli(), mcp_servers=servers))
+
+
+def _answer(asked: list[float], options: Any) -> dict[str, Any]:
+    async def ask() -> dict[str, Any]:
+        from claude_agent_sdk import ResultMessage, query
+
+        last: Any = None
+        async for message in query(prompt=PROMPT, options=options):
+            last = message
+        assert isinstance(last, ResultMessage)
+        return round_trip(asked)
+
+    return _run(ask)
+
+
 def real() -> dict[str, Any]:
     return _run(_real)
 
@@ -126,4 +180,4 @@ async def _real() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main({work.__name__: work for work in (load, stream, first, many, control, real)})
+    main({work.__name__: work for work in (load, stream, first, many, control, hook, permission, tool, real)})

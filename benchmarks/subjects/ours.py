@@ -8,7 +8,10 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
-from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter
+from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter, round_trip
+from benchmarks.subjects.texts import CALLS_IN, pieces, write_file
+
+CALL_LIMIT = 128 * 1024 * 1024  # its default of 16 MiB would refuse the long call
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
@@ -102,6 +105,81 @@ async def _control() -> dict[str, Any]:
     return {"wall": statistics.median(calls)}
 
 
+def hook() -> dict[str, Any]:
+    from pilothouse import HookMatcher
+
+    asked: list[float] = []
+
+    async def check(event: Any) -> Any:
+        asked.append(time.perf_counter())
+        assert event.tool_name == "Bash"
+        return {}
+
+    return _answer(asked, hooks={"PreToolUse": [HookMatcher("Bash", [check])]})
+
+
+def permission() -> dict[str, Any]:
+    from pilothouse import Allow
+
+    asked: list[float] = []
+
+    async def decide(request: Any) -> Any:
+        asked.append(time.perf_counter())
+        assert request.tool_name == "Bash"
+        return Allow()
+
+    return _answer(asked, can_use_tool=decide)
+
+
+def tool() -> dict[str, Any]:
+    import pilothouse
+
+    asked: list[float] = []
+
+    @pilothouse.tool
+    async def add(a: int, b: int) -> str:
+        """Add two numbers."""
+        asked.append(time.perf_counter())
+        return f"The sum is {a + b}."
+
+    return _answer(asked, custom_tools=[add])
+
+
+def _answer(asked: list[float], **settings: Any) -> dict[str, Any]:
+    async def ask() -> dict[str, Any]:
+        import pilothouse
+
+        result = await pilothouse.query(PROMPT, cli=fake_cli(), **settings)
+        assert result.is_success, result.error
+        return round_trip(asked)
+
+    return _run(ask)
+
+
+def parse() -> dict[str, Any]:
+    from pilothouse.tools.xml import StreamParser, TextDelta, ToolCall
+
+    given, tools, repeats = pieces(), [write_file()], int(parameter("REPEATS"))
+    calls = text = 0
+    watch = Stopwatch()
+    for _ in range(repeats):
+        parser = StreamParser(tools=tools, max_call_chars=CALL_LIMIT)
+        for piece in given:
+            for event in parser.feed(piece):
+                if isinstance(event, TextDelta):
+                    text += len(event.text)
+                elif isinstance(event, ToolCall):
+                    calls += 1
+        for event in parser.close():
+            text += len(event.text) if isinstance(event, TextDelta) else 0
+    wall = watch.read()["wall"] / repeats
+    kind = parameter("KIND")
+    expect(calls, CALLS_IN[kind](given) * repeats, "calls")
+    if kind == "text":
+        expect(text, sum(map(len, given)) * repeats, "characters")
+    return {"wall": wall, "memory": memory("VmHWM")}
+
+
 def real() -> dict[str, Any]:
     return _run(_real)
 
@@ -117,4 +195,4 @@ async def _real() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main({work.__name__: work for work in (load, stream, first, many, control, real)})
+    main({work.__name__: work for work in (load, stream, first, many, control, hook, permission, tool, parse, real)})

@@ -18,6 +18,12 @@ RUN_TIMEOUT = 60
 HELLO, FRAME, RESULT = b'{"type":"system"}\n', b'{"type":"assistant"}\n', b'{"type":"result"}\n'
 INITIALIZE = '{"type": "control_request", "request_id": "req_1", "request": {"subtype": "initialize"}}\n'
 PROMPT = '{"type":"user","message":{"role":"user","content":"hi"}}\n'
+HANDSHAKE = b'{"type":"control_request","request_id":"once"}\n'
+QUESTION = b'{"type":"control_request","request_id":"q-10000000","request":{"id":10000000}}\n'
+ANSWER = '{"type":"control_response","response":{"subtype": "success"}}\n'
+REFUSAL = '{"type":"control_response","response":{"subtype": "error"}}\n'
+ROUND_TRIPS = {"control", "hook", "permission", "tool"}
+PARSED = {"xml-text-1mb", "xml-text-pieces", "xml-calls-1mb", "xml-calls-pieces", "xml-call-1mb"}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +38,7 @@ def test_every_case_runs_and_reports_ours_and_the_floor(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(output.read_text())
-    assert set(results["cases"]) == {"small", "deltas", "many", "first", "import", "control"}
+    assert set(results["cases"]) == {"small", "deltas", "many", "first", "import"} | ROUND_TRIPS | PARSED
     for result in results["cases"].values():
         assert not result["failed"]
         wall = result["metrics"]["wall"]
@@ -49,8 +55,7 @@ def test_both_fake_clis_say_the_same(tmp_path: Path, language: str) -> None:
         pytest.skip("no C compiler")
     path, kind = build_fake_cli(compiler=None if language == "c" else "")
     assert kind == language
-    for name, content in (("hello", HELLO), ("frame", FRAME), ("result", RESULT)):
-        (tmp_path / name).write_bytes(content)
+    _write_scenario(tmp_path, frame=FRAME)
     # More than fits into one batch of either, and not a multiple of it.
     count = 100_003
     environment = {**os.environ, "BENCH_SCENARIO": str(tmp_path), "BENCH_COUNT": str(count)}
@@ -62,6 +67,83 @@ def test_both_fake_clis_say_the_same(tmp_path: Path, language: str) -> None:
     answer, rest = done.stdout.split(b"\n", 1)
     assert json.loads(answer)["response"]["request_id"] == "req_1"
     assert rest == HELLO + FRAME * count + RESULT
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_a_question_is_asked_when_the_one_before_it_was_answered(tmp_path: Path, language: str) -> None:
+    from benchmarks.environment import build_fake_cli
+
+    if language == "c" and not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    path, _ = build_fake_cli(compiler=None if language == "c" else "")
+    _write_scenario(tmp_path, question=HANDSHAKE + QUESTION)
+    environment = {**os.environ, "BENCH_SCENARIO": str(tmp_path), "BENCH_CALLS": "3"}
+    said: list[bytes] = []
+    with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(PROMPT.encode())
+        process.stdin.flush()
+        assert process.stdout.readline() == HELLO
+        for _ in range(4):
+            said.append(process.stdout.readline())
+            process.stdin.write(ANSWER.encode())
+            process.stdin.flush()
+        assert process.stdout.readline() == RESULT
+        process.stdin.close()
+        assert process.stdout.read() == b""
+
+    assert said[0] == HANDSHAKE
+    asked = [json.loads(line) for line in said[1:]]
+    numbers = [question["request"]["id"] for question in asked]
+    assert len(set(numbers)) == 3
+    assert [question["request_id"] for question in asked] == [f"q-{number}" for number in numbers]
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_an_answer_that_refuses_ends_the_run(tmp_path: Path, language: str) -> None:
+    from benchmarks.environment import build_fake_cli
+
+    if language == "c" and not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    path, _ = build_fake_cli(compiler=None if language == "c" else "")
+    _write_scenario(tmp_path, question=QUESTION)
+    done = subprocess.run(
+        [path],
+        input=(PROMPT + REFUSAL).encode(),
+        env={**os.environ, "BENCH_SCENARIO": str(tmp_path)},
+        capture_output=True,
+        timeout=30,
+    )
+
+    assert done.returncode != 0
+    assert b"was refused an answer" in done.stderr
+    assert RESULT not in done.stdout
+
+
+def _write_scenario(directory: Path, *, frame: bytes = b"", question: bytes = b"") -> None:
+    parts = {"hello": HELLO, "frame": frame, "question": question, "result": RESULT}
+    for name, content in parts.items():
+        (directory / name).write_bytes(content)
+
+
+def test_only_a_whole_run_replaces_the_results() -> None:
+    results = ROOT / "benchmarks" / "results.json"
+    before = results.read_bytes()
+    command = [sys.executable, "-m", "benchmarks", "--smoke", "--no-incumbent", "--case", "cont*"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT)
+
+    assert done.returncode == 0, done.stderr
+    assert "control request" in done.stdout
+    assert results.read_bytes() == before
+
+
+def test_a_case_that_does_not_exist_is_told() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--smoke", "--no-incumbent", "--case", "nonsense"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT)
+
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
 
 
 def test_a_frame_has_the_size_it_is_asked_for() -> None:
