@@ -437,8 +437,10 @@ async def test_the_check_of_a_json_schema_does_without_a_library(monkeypatch: py
     schema = {"type": "object", "properties": {"a": {"type": ["integer", "null"], "maximum": 3}}, "required": ["a"]}
     made = create_tool("f", "", schema, lambda values: [values["a"]])
     assert (await made.run({"a": None}))["content"][0]["text"] == "[null]"
-    for bad in ({"a": 4}, {"a": "x"}, {"a": True}, {}):
-        assert (await made.run(bad))["isError"] is True
+    for bad, words in (({"a": 4}, "`a`: must be at most 3"), ({}, "`a`: required, but missing")):
+        with pytest.raises(ToolInputError) as caught:
+            await made.invoke(bad)
+        assert caught.value.problems == (words,)
 
 
 @pytest.mark.anyio

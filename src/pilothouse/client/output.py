@@ -1,8 +1,7 @@
 """Typed output: what the answer must be, whether it is that, and what to say to the model when it is not. Pure.
 
 Knows msgspec's types (structs, dataclasses, TypedDicts, NamedTuples, attrs classes, builtins and unions of them) and,
-by their methods, pydantic's. Imports pydantic and fastjsonschema only when a type or a schema needs them. Loaded only
-by queries that ask for output.
+by their methods, pydantic's. Imports pydantic only when a type needs it. Loaded only by queries that ask for output.
 """
 
 from __future__ import annotations
@@ -19,14 +18,7 @@ import msgspec
 
 from pilothouse.client.events import AnswerEvent, OutputRejected
 from pilothouse.client.outcome import result_error
-from pilothouse.client.schemas import (
-    VALUE_KEY,
-    Schema,
-    check_structure,
-    for_draft_7,
-    portable,
-    with_object_root,
-)
+from pilothouse.client.schemas import VALUE_KEY, Schema, portable, with_object_root
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
 
@@ -178,34 +170,16 @@ def _fields(part: Any) -> tuple[Any, ...]:
 
 
 def _checker(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    compiled: list[Callable[[Any], Any]] = []  # made when the first value comes
+    from pilothouse.json_schema import checker  # types check for themselves
+
+    problems_with = checker(schema)
 
     def check(value: Any) -> Any:
-        if not compiled:
-            compiled.append(_compiled(schema))
-        compiled[0](value)
+        if problems := problems_with(value):
+            raise ValueError("; ".join(f"{text} - at `{path}`" for path, text in problems[:SHOWN_PROBLEMS]))
         return value
 
     return check
-
-
-def _compiled(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    try:
-        library: Any = import_module("fastjsonschema")
-        # Formats are notes, as they are to the CLI; nothing is fetched, and defaults are not filled in.
-        validate = library.compile(
-            for_draft_7(schema), handlers=dict.fromkeys(_SCHEMES, _refuse), use_default=False, use_formats=False
-        )
-        return lambda value: validate(value, name_prefix="$")
-    except Exception:  # noqa: BLE001 - not installed, or a schema beyond the library; the CLI has checked it, too
-        return lambda value: check_structure(schema, value)
-
-
-_SCHEMES = ("http", "https", "ftp", "file", "")
-
-
-def _refuse(address: str) -> Any:
-    raise LookupError(f"schemas are not fetched: {address}")
 
 
 def _name_of(output_type: Any) -> str:
@@ -274,7 +248,7 @@ def _problem(error: Exception, wrapped: bool) -> str:
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error}"
-    return re.sub(r"(^|`)\$", rf"\1$.{VALUE_KEY}", text) if wrapped else text
+    return text.replace("`$", f"`$.{VALUE_KEY}") if wrapped else text
 
 
 def _path(detail: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ checks the value finds the rest.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -64,22 +64,6 @@ def with_object_root(schema: Schema) -> tuple[Schema, bool]:
     definitions = {keyword: _rebased(schema[keyword]) for keyword in _DEFINITIONS if keyword in schema}
     shell = {"type": "object", "properties": {VALUE_KEY: inner}, "required": [VALUE_KEY], "additionalProperties": False}
     return {**shell, **definitions}, True
-
-
-def for_draft_7(schema: Any) -> Any:
-    """`schema` with the later keywords for tuples and dependents in the words of draft 07; the rest as it is."""
-    if isinstance(schema, list):
-        return [for_draft_7(item) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, Mapping):
-        return schema
-    made = {keyword: for_draft_7(value) for keyword, value in cast("Mapping[str, Any]", schema).items()}
-    if isinstance(made.get("prefixItems"), list):
-        rest = made.pop("items", True)
-        made |= {"items": made.pop("prefixItems"), "additionalItems": rest}
-    for later in ("dependentRequired", "dependentSchemas"):
-        if isinstance(made.get(later), dict):
-            made["dependencies"] = {**made.get("dependencies", {}), **made.pop(later)}
-    return made
 
 
 def _may_be_root(root: Schema) -> bool:
@@ -216,46 +200,3 @@ def _portable_pattern(pattern: str) -> str | None:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-# A check without a library: types and required properties, as deep as plain properties and items go.
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, Mapping),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == int(value),
-}
-
-
-def check_structure(schema: Any, value: Any, path: str = "$") -> None:
-    """Check types and required properties only.
-
-    Raises:
-        ValueError: something is missing or has the wrong type; the message names the place.
-    """
-    if not isinstance(schema, Mapping):
-        return
-    source = cast("Mapping[str, Any]", schema)
-    kinds = source.get("type", ())
-    names = [kinds] if isinstance(kinds, str) else list(cast("Sequence[str]", kinds))
-    if names and not any(_TYPES[name](value) for name in names if name in _TYPES):
-        raise ValueError(f"expected {' or '.join(names)}, got {_kind_of(value)} - at `{path}`")
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value)
-        for name in source.get("required", ()):
-            if name not in members:
-                raise ValueError(f"required property `{name}` is missing - at `{path}`")
-        for name, inner in source.get("properties", {}).items():
-            if name in members:
-                check_structure(inner, members[name], f"{path}.{name}")
-    elif isinstance(value, list):
-        for at, item in enumerate(cast("list[Any]", value)):
-            check_structure(source.get("items"), item, f"{path}[{at}]")
-
-
-def _kind_of(value: Any) -> str:
-    return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import msgspec
 
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.tools.checking import checker
+from pilothouse.json_schema import ROOT, checker
 from pilothouse.tools.content import ToolResultError, plain
 from pilothouse.tools.failures import ToolInputError
 from pilothouse.tools.signatures import REQUIRED, Parameter
@@ -166,7 +166,7 @@ class RawInput:
     def read(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same, if it fits."""
         if problems := self._check(given):
-            raise _unfit(problems)
+            raise _unfit([f"{_named(problem.path)}: {problem.text}" for problem in problems])
         return given
 
 
@@ -329,6 +329,10 @@ def _no_form(parameter: Parameter, error: Exception) -> ToolDefinitionError:
 
 def _unfit(problems: list[str]) -> ToolInputError:
     return ToolInputError("The input does not fit: " + "; ".join(problems), problems=problems)
+
+
+def _named(path: str) -> str:
+    return f"`{path.removeprefix(ROOT).removeprefix('.')}`" if path != ROOT else "the input"
 
 
 def _explained(name: str, error: Exception) -> Iterator[str]:

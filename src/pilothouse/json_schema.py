@@ -1,0 +1,193 @@
+"""Values against a JSON Schema that somebody wrote. Pure; knows JSON Schema, no tools and no answers.
+
+Owns the one check for both: the input of a tool that came with a schema, and an output that must fit one.
+`fastjsonschema` (extra `schema`) checks all of draft 07; without it, and where a schema is beyond it, types, required
+and unknown properties, enums and bounds are checked, as deep as properties and items go. The words for tuples and
+dependents of draft 2020-12 are understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import chain, repeat
+from typing import Any, NamedTuple, TypeAlias, cast
+
+ROOT = "$"
+"""The place of the whole value."""
+
+
+class Problem(NamedTuple):
+    """What is wrong with a value.
+
+    Attributes:
+        path: the place, such as "$.lines[1].price"; `ROOT` for the whole value.
+        text: what is wrong there, as the rest of a sentence about it.
+    """
+
+    path: str
+    text: str
+
+
+Check: TypeAlias = Callable[[Any], list[Problem]]
+
+
+def checker(schema: Mapping[str, Any]) -> Check:
+    """A function that lists what is wrong with a value. It is compiled when the first value comes."""
+    compiled: list[Check] = []
+
+    def check(value: Any) -> list[Problem]:
+        if not compiled:
+            known = for_draft_7(schema)
+            compiled.append(_with_library(known) or (lambda value: list(problems_of(known, value))))
+        return compiled[0](value)
+
+    return check
+
+
+def _with_library(schema: Mapping[str, Any]) -> Check | None:
+    try:
+        library: Any = import_module("fastjsonschema")
+        # Formats are notes, as they are to the CLI; nothing is fetched, and defaults are not filled in.
+        validate = library.compile(
+            dict(schema), handlers=dict.fromkeys(_SCHEMES, _refuse), use_default=False, use_formats=False
+        )
+    except Exception:  # noqa: BLE001 - not installed, or a schema beyond the library
+        return None
+
+    def check(value: Any) -> list[Problem]:
+        try:
+            validate(value, name_prefix=ROOT)
+        except library.JsonSchemaValueException as error:
+            # The own check has all faults, with their places; the library has the keywords that are left.
+            words = str(error.message).removeprefix(f"{error.name} ")
+            return list(problems_of(schema, value)) or [Problem(str(error.name), words)]
+        except RecursionError:
+            return [Problem(ROOT, "nested too deeply")]
+        return []
+
+    return check
+
+
+_SCHEMES = ("http", "https", "ftp", "file", "")
+
+
+def _refuse(address: str) -> Any:
+    raise LookupError(f"schemas are not fetched: {address}")
+
+
+# The check without a library.
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, Mapping),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "number": _is_number,
+}
+
+# Keywords that say how large a number, a text or a list may be: what is measured, and what is said.
+_BOUNDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], Callable[[Any, Any], bool], str]] = {
+    "minimum": ((int, float), lambda value, bound: value >= bound, "must be at least"),
+    "maximum": ((int, float), lambda value, bound: value <= bound, "must be at most"),
+    "exclusiveMinimum": ((int, float), lambda value, bound: value > bound, "must be more than"),
+    "exclusiveMaximum": ((int, float), lambda value, bound: value < bound, "must be less than"),
+    "minLength": (str, lambda value, bound: len(value) >= bound, "must have a length of at least"),
+    "maxLength": (str, lambda value, bound: len(value) <= bound, "must have a length of at most"),
+    "minItems": (list, lambda value, bound: len(value) >= bound, "must have a length of at least"),
+    "maxItems": (list, lambda value, bound: len(value) <= bound, "must have a length of at most"),
+}
+
+
+def problems_of(schema: Any, value: Any, path: str = ROOT) -> Iterator[Problem]:
+    """What is wrong with `value`, as far as this module sees it by itself; `schema` in the words of draft 07."""
+    if not isinstance(schema, Mapping):
+        if schema is False:
+            yield Problem(path, "not allowed")
+        return
+    source = cast("Mapping[str, Any]", schema)
+    kinds = source.get("type", ())
+    names = [kinds] if isinstance(kinds, str) else list(cast("Sequence[str]", kinds))
+    if names and not any(_TYPES[name](value) for name in names if name in _TYPES):
+        yield Problem(path, f"must be {' or '.join(names)}, not {_kind_of(value)}")
+        return
+    if "enum" in source and value not in source["enum"]:
+        yield Problem(path, f"must be one of {', '.join(map(repr, source['enum']))}")
+    if "const" in source and value != source["const"]:
+        yield Problem(path, f"must be {source['const']!r}")
+    for keyword, (kind, fits, text) in _BOUNDS.items():
+        bound = source.get(keyword)
+        # Draft 04 has True and False for bounds.
+        if _is_number(bound) and isinstance(value, kind) and not isinstance(value, bool) and not fits(value, bound):
+            yield Problem(path, f"{text} {bound}")
+    if isinstance(value, Mapping):
+        yield from _in_members(source, cast("Mapping[str, Any]", value), path)
+    elif isinstance(value, list):
+        yield from _in_items(source, cast("list[Any]", value), path)
+
+
+def _in_members(schema: Mapping[str, Any], value: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Problem(f"{path}.{name}", "required, but missing")
+    known: Mapping[str, Any] = schema.get("properties", {})
+    rest = None if "patternProperties" in schema else schema.get("additionalProperties")
+    for name, item in value.items():
+        yield from problems_of(known.get(name, rest), item, f"{path}.{name}")
+
+
+def _in_items(schema: Mapping[str, Any], value: list[Any], path: str) -> Iterator[Problem]:
+    given = schema.get("items")
+    each = chain(cast("list[Any]", given), repeat(schema.get("additionalItems"))) if _is_list(given) else repeat(given)
+    for at, (item, kind) in enumerate(zip(value, each, strict=False)):
+        yield from problems_of(kind, item, f"{path}[{at}]")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _kind_of(value: Any) -> str:
+    return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)
+
+
+# Later drafts in the words of draft 07.
+
+# What stands under a keyword: one schema or a list of them, or schemas by name. All others hold values, not schemas.
+_SCHEMAS = frozenset(
+    {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf"}
+    | {"prefixItems", "propertyNames", "then"}
+)
+_NAMED_SCHEMAS = frozenset(
+    {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
+)
+
+
+def for_draft_7(schema: Any) -> Any:
+    """`schema` with the later keywords for tuples and dependents in the words of draft 07; the rest as it is."""
+    if _is_list(schema):
+        return [for_draft_7(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made: dict[str, Any] = {}
+    for keyword, value in cast("Mapping[str, Any]", schema).items():
+        if keyword in _SCHEMAS:
+            value = for_draft_7(value)
+        elif keyword in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            named = cast("Mapping[str, Any]", value)
+            value = {name: for_draft_7(each) for name, each in named.items()}
+        made[keyword] = value
+    if isinstance(made.get("prefixItems"), list):
+        rest = made.pop("items", True)
+        made |= {"items": made.pop("prefixItems"), "additionalItems": rest}
+    for later in ("dependentRequired", "dependentSchemas"):
+        if isinstance(made.get(later), dict):
+            made["dependencies"] = {**made.get("dependencies", {}), **made.pop(later)}
+    return made
