@@ -1,0 +1,133 @@
+"""How calls of `custom_tools` reach this process: which bridge the settings ask for, and what it needs.
+
+Owns the choice of the bridge and the flags it changes. Loaded only where one other than `mcp` is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from pilothouse.client.prompt import prepare
+from pilothouse.driver import Continuation, Next, Outgoing
+from pilothouse.errors import OptionsError
+from pilothouse.messages import ResultMessage
+from pilothouse.options import Options
+from pilothouse.tools import ToolFailure, sdk_server
+from pilothouse.tools.bridges import DeferredBridge, Rules, Steps, ToolHost, XmlBridge
+
+log = logging.getLogger("pilothouse.tools")
+
+TOOL_SERVER = "tools"
+"""Name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
+
+Bridge: TypeAlias = DeferredBridge | XmlBridge
+
+NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
+"""The CLI (2.1.330) would give a resumed conversation its old system prompt, with the old declarations."""
+
+
+def allowed_with(options: Options) -> list[str]:
+    """`allowed_tools`, and the tools of this process where nobody is there to ask: who gave them wants them used."""
+    asks = options.can_use_tool is not None or options.confirm is not None
+    return [*(options.allowed_tools or ()), *(() if asks else (f"mcp__{TOOL_SERVER}",))]
+
+
+def make_bridge(options: Options) -> Bridge:
+    """The bridge that `options` ask for, which is not `mcp`.
+
+    Raises:
+        OptionsError: an option that does not go together with it.
+        ToolDefinitionError: a tool that cannot work.
+    """
+    rules = Rules(allowed_with(options), options.disallowed_tools or ())
+    host = ToolHost(TOOL_SERVER, sdk_server(TOOL_SERVER, options.custom_tools or ()).tools, rules, log_failure)
+    host.mode = options.permission_mode
+    if options.tool_bridge == "deferred":
+        if options.bare:
+            raise OptionsError(
+                "options 'bare' and tool_bridge='deferred' exclude each other: a bare CLI calls no hooks", option="bare"
+            )
+        return DeferredBridge(host, options.max_turns)
+    for name, value in (("tools", options.tools), ("mcp_servers", options.mcp_servers)):
+        if value:
+            raise OptionsError(
+                f"options {name!r} and tool_bridge='xml' exclude each other: it works without MCP and without the "
+                "tools of the CLI",
+                option=name,
+            )
+    if options.json_schema is not None:
+        raise OptionsError(
+            "tool_bridge='xml' and structured output exclude each other: the CLI asks for the output before the calls "
+            "in an answer are run",
+            option="tool_bridge",
+        )
+    return XmlBridge(host, options.max_turns)
+
+
+def bridge_changes(bridge: Bridge | None, options: Options) -> dict[str, Any]:
+    """The options that a bridge needs; for `xml` its rules in the system prompt, and no other tools. (S1, S21)"""
+    if not isinstance(bridge, XmlBridge):
+        return {}
+    own = bridge.system_prompt()
+    changes: dict[str, Any] = {
+        "tools": [],
+        "strict_mcp_config": True,
+        "extra_args": {**NO_SNAPSHOT, **(options.extra_args or {})},
+    }
+    preset: Any = options.system_prompt
+    if getattr(preset, "append", None) is not None:
+        return changes | {"system_prompt": replace(preset, append=f"{preset.append}\n\n{own}")}
+    before = f"{options.append_system_prompt}\n\n" if options.append_system_prompt else ""
+    return changes | {"append_system_prompt": before + own}
+
+
+def log_failure(failure: ToolFailure) -> None:
+    """The model is told in a line what went wrong; who wrote the tool wants to know where."""
+    from pilothouse.tools import ToolExecutionError, ToolResultError, ToolTimeout
+
+    name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
+    if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
+        log.error("the tool %s failed: %s", name, error, exc_info=error)
+    else:  # told on purpose, or an input of the model that does not fit
+        log.info("the tool %s refused: %s", name, error)
+
+
+def with_deferral(hooks: Any, bridge: Bridge) -> Any:
+    """`hooks`, and the one that leaves the calls of the bridge `deferred` to this process."""
+    if not isinstance(bridge, DeferredBridge):
+        return hooks
+    from pilothouse.hooks import HookMatcher
+
+    given: Mapping[str, Any] = hooks or {}
+    before: Any = given.get("PreToolUse", ())
+    listed = cast("list[Any]", [*before] if isinstance(before, list | tuple) else [before])
+    return {**given, "PreToolUse": [*listed, HookMatcher(bridge.matcher, bridge.defer)]}
+
+
+class Bridged:
+    """Goes on with what the tools of this process give; a continuation.
+
+    Args:
+        steps: those of the query.
+        after: what goes on once no call is left.
+    """
+
+    def __init__(self, steps: Steps, after: Continuation | None = None) -> None:
+        self.read = steps.read
+        self._steps = steps
+        self._after = after
+
+    async def go_on(self, result: ResultMessage) -> Next:
+        """The results of the calls that `result` leaves to this process."""
+        step = await self._steps.go_on(result)
+        if step.content is not None:
+            # Verbatim: an `@path` or a `/command` in a result is neither. (S23)
+            [prompt] = cast("tuple[Outgoing]", prepare(step.content, verbatim=True))
+            return Next(prompt, step.messages)
+        if step.messages or self._after is None:
+            return Next(None, step.messages)
+        return await self._after.go_on(result)
