@@ -27,6 +27,7 @@ VALUES = {
     "permission_mode": ("plan", "plan"),
     "max_turns": ("3", 3),
     "max_budget_usd": ("0.25", 0.25),
+    "max_budget_tokens": ("100000", 100_000),
     "timeout": ("1.5", 1.5),
     "idle_timeout": ("30", 30.0),
     "control_timeout": ("5", 5.0),
@@ -39,6 +40,7 @@ VALUES = {
     "setting_sources": ("user,local", ["user", "local"]),
     "mcp_servers": ("mcp.json", str(Path.cwd() / "mcp.json")),
     "strict_mcp_config": ("1", True),
+    "wait_for_mcp": ("20", 20.0),
     "agents": (
         '{"reviewer": {"description": "d", "prompt": "p"}}',
         {"reviewer": {"description": "d", "prompt": "p"}},
@@ -91,6 +93,7 @@ VALUES = {
     "safe_mode": ("true", True),
     "debug": ("api,mcp", "api,mcp"),
     "restart": ("never", "never"),
+    "isolation": ("strict", "strict"),
     "supported_dialog_kinds": ("a,b", ["a", "b"]),
     "debug_file": ("log.txt", str(Path.cwd() / "log.txt")),
 }
@@ -108,6 +111,7 @@ REFUSED = {
     "on_question": "Python",
     "on_user_dialog": "Python",
     "transport": "Python",
+    "instrumentation": "Python",
     "stderr": "Python",
 }
 

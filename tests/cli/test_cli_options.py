@@ -110,3 +110,14 @@ def test_flags_of_the_command_win_over_file_and_variables(pilothouse: Command, p
         [call] = fake.calls
     assert {"--model=flag", "--fallback-model=haiku"} <= set(call.argv)
     assert "--strict-mcp-config" not in call.argv
+
+
+def test_the_policy_of_this_place(pilothouse: Command, place: Path) -> None:
+    (place / "pilothouse.toml").write_text('tools = ["Read", "Bash"]\nallowed_tools = ["Bash(git:*)"]\n')
+    ran = pilothouse.run("options", "--policy", cwd=place, env={"PILOTHOUSE_PERMISSION_MODE": "acceptEdits"})
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("permission mode: acceptEdits (permission_mode, PILOTHOUSE_PERMISSION_MODE): ")
+    assert f"runs unasked:\n  Bash(git:*): allowed_tools, {place / 'pilothouse.toml'}:2\n" in ran.out
+    told = json.loads(pilothouse.run("options", "--policy", "--json", cwd=place).out)
+    assert told["mode"] == "default"
+    assert {"tool": "Read", "calls": "in its directories", "outcome": "runs"}.items() <= told["rows"][1].items()

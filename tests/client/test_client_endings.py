@@ -40,7 +40,7 @@ async def test_an_interrupt_before_the_start_starts_nothing(fake: FakeCLI) -> No
 async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
     fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.driver.exchange.INTERRUPT_SECONDS", 0.5)
+    monkeypatch.setattr("pilothouse.driver.answering.INTERRUPT_SECONDS", 0.5)
     big = frames.assistant("x" * 100_000)
     fake.expect("user").emit(frames.init()).repeat(200, big)  # far more than the inbox holds
     fake.expect("control_request", "interrupt").reply({}).hang()

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +22,11 @@ import pytest
 import trio
 
 import pilothouse as ph
+from pilothouse.client.house import started_with
+from pilothouse.client.prompt import prepare
+from pilothouse.client.queries import limits_of
+from pilothouse.driver import Exchange, Next, Outgoing
+from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse.transports.watchdog import watchdog
@@ -100,6 +105,32 @@ class Case:
     def left(self) -> list[str]:
         found = [f"child {call.pid}" for call in self.fake.calls if alive(call.pid)] if self.fake else []
         return found + [f"open {t}" for t in self.transports if t._invocation and not t._closed]
+
+
+class Continued(Case):
+    """The same, with one more prompt that follows the result."""
+
+    def query(self) -> ph.Query:
+        follows = [True, False]
+
+        class Once:
+            def read(self, batch: list[Message]) -> list[Message]:
+                return batch
+
+            async def go_on(self, result: ph.ResultMessage) -> Next:
+                try:
+                    await anyio.lowlevel.checkpoint()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.lowlevel.checkpoint()
+                [prompt] = cast("tuple[Outgoing]", prepare("and on", verbatim=False))
+                return Next(prompt if follows.pop(0) else None)
+
+        def alone(options: Any, prompts: Any, _: Any) -> Exchange:
+            invocation, host = started_with(options, None)
+            return Exchange(self._memory(), invocation, prompts, limits_of(options), Once(), host)
+
+        return ph.Query("go", ph.Options(), make_run=alone)
 
 
 def alive(pid: int) -> bool:
@@ -219,14 +250,16 @@ def fake() -> Iterator[FakeCLI]:
         yield fake
 
 
-def sweep(fake: FakeCLI | None, use: Use, backend: str, *, times: int = 1, step: int = 1) -> int:
+def sweep(
+    fake: FakeCLI | None, use: Use, backend: str, *, times: int = 1, step: int = 1, case: type[Case] = Case
+) -> int:
     """Cancel at every `step`-th turn until a run gets through; the number of that turn."""
     noise: list[str] = []
-    RUNNERS[backend](Case(fake, noise), use, ENOUGH, times=times)  # whatever is loaded once is loaded
+    RUNNERS[backend](case(fake, noise), use, ENOUGH, times=times)  # whatever is loaded once is loaded
     gc.collect()
     before = descriptors()
     for at in range(0, ENOUGH, step):
-        reached = RUNNERS[backend](Case(fake, noise), use, at, times=times)
+        reached = RUNNERS[backend](case(fake, noise), use, at, times=times)
         deadline = time.monotonic() + 5
         while (extra := descriptors() - before) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -242,6 +275,13 @@ def sweep(fake: FakeCLI | None, use: Use, backend: str, *, times: int = 1, step:
 @pytest.mark.requirement("G45", "G47", "E35", "E52")
 def test_over_memory(use: Use, anyio_backend: str) -> None:
     assert sweep(None, use, anyio_backend) > 5
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.requirement("G45", "G47", "E35", "E52")
+def test_with_a_continuation(use: Use, times: int, anyio_backend: str) -> None:
+    assert sweep(None, use, anyio_backend, times=times, case=Continued) > 5
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)

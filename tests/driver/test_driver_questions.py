@@ -32,7 +32,7 @@ class Room:
 
         self.questions = Questions(self.connection, desks, lambda work: group.start_soon(run, work), self.send)
 
-    def send(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         if data:
             self.sent.append(json.loads(data)["response"])
 
@@ -89,6 +89,7 @@ async def test_they_are_answered_as_they_are_ready_not_as_they_came() -> None:
 async def test_what_nobody_knows_is_refused_at_once() -> None:
     async with room() as world:
         world.ask("paint", "1")
+        await anyio.wait_all_tasks_blocked()
         assert world.sent == [
             {
                 "subtype": "error",

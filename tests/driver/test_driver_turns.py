@@ -255,3 +255,20 @@ async def test_a_peer_that_said_everything_before_the_handshake_was_sent_is_hear
     said = frames.lines([frames.init(), frames.result("done")])
     for _ in range(20):  # which of the tasks runs first is up to the loop
         assert (await ph.query("go", transport=lambda: _AllAtOnce(said))).text == "done"
+
+
+@pytest.mark.requirement("G11")
+async def test_a_callback_may_close_its_own_query() -> None:
+    async def peer(peer: MemoryPeer) -> None:
+        await next_of(peer, "user")
+        await peer.write(frames.init())
+        await peer.write(frames.control_request("can_use_tool", tool_name="Bash", input={}, tool_use_id="t"))
+        await wait_for_end(peer)
+
+    async def check(request: Any) -> bool:
+        await queries[0].aclose()
+        return True
+
+    queries = [over(peer, "go", can_use_tool=check)]
+    with anyio.fail_after(4), pytest.raises(ph.SessionClosedError):
+        await queries[0]

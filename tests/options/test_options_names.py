@@ -80,7 +80,6 @@ def test_the_ledgers_are_whole_and_name_what_there_is() -> None:
         ("output_format", "here it is called 'json_schema', and takes the schema itself"),
         ("noSessionPersistence", "here it is called 'persist_session', and says the opposite"),
         ("max_thinking", "here it is called 'max_thinking_tokens'"),
-        ("isolation", "option 'isolation' is not available yet: "),
         ("sessionStore", "option 'sessionStore' is not available yet: "),
         ("abortController", "there is no option 'abortController': cancel the task"),
         ("temperature", "Claude Code does not let it be set"),
@@ -102,6 +101,9 @@ TEXTS: list[tuple[str, str, Any]] = [
     ("bare", "yes", True),
     ("bare", "OFF", False),
     ("debug", "true", True),
+    ("wait_for_mcp", "1", True),
+    ("wait_for_mcp", "off", False),
+    ("wait_for_mcp", "2.5", 2.5),
     ("debug", "api,mcp", "api,mcp"),
     ("user", "1000", 1000),
     ("user", "nobody", "nobody"),
@@ -150,8 +152,8 @@ def test_a_text_that_cannot_be_read_says_what_was_expected(name: str, text: str,
 def test_python_objects_have_no_text_and_everything_else_has() -> None:
     objects = {name for name, option in TABLE.items() if option.kind.parse is None}
     assert objects == {
-        "can_use_tool", "confirm", "custom_tools", "hooks", "on_elicitation", "on_plan", "on_question",
-        "on_user_dialog", "stderr", "transport",
+        "can_use_tool", "confirm", "custom_tools", "hooks", "instrumentation", "on_elicitation", "on_plan",
+        "on_question", "on_user_dialog", "stderr", "transport",
     }  # fmt: skip
     assert not any(TABLE[name].in_files for name in objects)
     for option in TABLE.values():

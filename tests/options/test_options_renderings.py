@@ -42,6 +42,10 @@ def flag(*argv: str) -> Rendered:
     return Rendered(argv=list(argv))
 
 
+class Watcher:
+    def query_started(self, start: object) -> None: ...
+
+
 def printer(line: str) -> None:
     print(line)
 
@@ -95,6 +99,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "plan_mode_instructions": ("Think first.", flag("--plan-mode-instructions=Think first.")),
     "verbatim_prompts": (True, Rendered()),
     "prompt_via": ("stdin", Rendered()),
+    "tool_bridge": ("xml", Rendered()),
     "tools": (["Read", "Grep"], flag("--tools=Read,Grep")),
     "allowed_tools": (["View", "Bash(git:*)"], flag("--allowedTools=View,Bash(git:*)")),
     "disallowed_tools": (["Bash"], flag("--disallowedTools=Bash")),
@@ -109,6 +114,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "agents": ({"r": AGENT}, Rendered(initialize={"agents": {"r": AGENT_WIRE}})),
     "mcp_servers": (SERVERS, Rendered(files={"mcp-config": {"mcpServers": SERVERS_WIRE}})),
     "strict_mcp_config": (True, flag("--strict-mcp-config")),
+    "wait_for_mcp": (True, ADDS_NOTHING),
     "permission_mode": ("acceptEdits", flag("--permission-mode=acceptEdits")),
     "allow_dangerously_skip_permissions": (True, flag("--allow-dangerously-skip-permissions")),
     "permission_prompt_tool_name": ("mcp__x__ask", flag("--permission-prompt-tool=mcp__x__ask")),
@@ -120,6 +126,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     ),
     "max_turns": (5, flag("--max-turns=5")),
     "max_budget_usd": (2.0, flag("--max-budget-usd=2")),
+    "max_budget_tokens": (100_000, Rendered()),
     "timeout": (5, Rendered()),
     "idle_timeout": (5, Rendered()),
     "control_timeout": (5, Rendered()),
@@ -155,6 +162,12 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "user": ("nobody", Rendered(other={"user": "nobody"})),
     "env": ({"A": "b", "GONE": None}, Rendered(env={"A": "b"})),
     "inherit_env": (False, Rendered()),
+    "isolation": (
+        "strict",
+        Rendered(
+            argv=["--strict-mcp-config", "--no-session-persistence", "--setting-sources="], other={"isolated": True}
+        ),
+    ),
     "config_dir": ("~/c", Rendered(env={"CLAUDE_CONFIG_DIR": f"{HOME}/c"})),
     "nonessential_traffic": (False, Rendered(env={"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"})),
     "client_app": ("app/1", Rendered(env={"CLAUDE_AGENT_SDK_CLIENT_APP": "app/1"})),
@@ -169,6 +182,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "bare": (True, flag("--bare")),
     "safe_mode": (True, flag("--safe-mode")),
     "extra_args": ({"chrome": None, "brief": "x y"}, flag("--chrome", "--brief=x y")),
+    "instrumentation": (Watcher(), Rendered()),
     "stderr": (printer, Rendered(other={"on_stderr": printer})),
     "debug": ("api,mcp", flag("--debug=api,mcp")),
     "debug_file": ("~/log", flag(f"--debug-file={HOME}/log")),
@@ -176,7 +190,8 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
 
 NOTHING = render(Options(), {})
 PLACES: dict[str, Callable[[Invocation], Any]] = {
-    name: lambda invocation, name=name: getattr(invocation, name) for name in ("cli", "cwd", "on_stderr", "user")
+    name: lambda invocation, name=name: getattr(invocation, name)
+    for name in ("cli", "cwd", "isolated", "on_stderr", "user")
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -82,8 +82,8 @@ def ask(claude: Any, bridge: Bridge) -> Ask:
 
 def session_of(claude: Any, bridge: Bridge, *tools: Any, **settings: Any) -> ph.Session:
     env = claude.model.env(max_retries=0)
-    given = {"cwd": claude.cwd, "cli": claude.path, "env": env, "inherit_env": False, **settings}
-    return ph.Agent(custom_tools=list(tools), tool_bridge=bridge.name, **given).session()
+    given: dict[str, Any] = {"cwd": claude.cwd, "cli": claude.path, "env": env, "inherit_env": False, **settings}
+    return ph.Agent(custom_tools=list(tools), tool_bridge=cast("Any", bridge.name), **given).session()
 
 
 async def weather(city: str, units: str = "celsius") -> str:
@@ -319,16 +319,15 @@ async def test_an_interrupt_while_a_tool_runs(claude: Any, scripted_model: Scrip
     scripted_model.on("again", "here I am")
     async with session_of(claude, bridge, slow) as session:
         query = session.query("go")
+
+        async def interrupt() -> None:
+            await running.wait()
+            await query.interrupt()
+
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
-
-                async def interrupt() -> None:
-                    await running.wait()
-                    await query.interrupt()
-
                 tasks.start_soon(interrupt)
-                result = await query.result()
-            assert result.outcome == "interrupted"
+                assert (await query.result()).outcome == "interrupted"
             await ended.wait()
             assert (await session.query("again")).text == "here I am"
 

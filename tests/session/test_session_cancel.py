@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +14,12 @@ import trio
 from session_world import Cli, die, hang
 
 import pilothouse as ph
+from pilothouse.client.prompt import prepare
+from pilothouse.client.queries import Query, limits_of
 from pilothouse.client.sessions import Session
+from pilothouse.driver import Next, Outgoing
+from pilothouse.driver.turn import Turn
+from pilothouse.messages import Message
 
 Use = Callable[[Session], Awaitable[object]]
 ENOUGH = 300  # turns; no run takes so many
@@ -68,13 +75,31 @@ async def crashed(session: Session) -> None:
     await session.query("two")
 
 
+async def continued(session: Session) -> None:
+    class Twice:
+        def read(self, batch: list[Message]) -> list[Message]:
+            return batch
+
+        async def go_on(self, result: ph.ResultMessage) -> Next:
+            await anyio.lowlevel.checkpoint()
+            if result.result != "re: one":
+                return Next()
+            [prompt] = cast("tuple[Outgoing]", prepare("two", verbatim=False))
+            return Next(prompt)
+
+    def turn(final: Any, prompts: Any, _: Any) -> Turn:
+        return Turn(partial(session._talking, {}), prompts, limits_of(final), Twice())
+
+    await Query("one", session.options, make_run=turn)
+
+
 async def controlled(session: Session) -> None:
     await session.set_model("haiku")
     await session.mcp.status()
     await session.tasks.wait_idle()
 
 
-USES: tuple[Use, ...] = (asked, changed, left, interrupted, queued, several, cleared, crashed, controlled)
+USES: tuple[Use, ...] = (asked, changed, left, interrupted, queued, several, cleared, crashed, continued, controlled)
 
 
 def world() -> Cli:

@@ -11,6 +11,7 @@ from session_world import Cli, die, hang, talking
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
+from pilothouse.transports import MemoryTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +42,68 @@ async def test_after_a_crash_the_next_query_goes_on(cli: Cli, caplog: pytest.Log
     assert isinstance(event, ph.SystemMessage)
     assert event.raw["restarts"] == 1
     assert "SIGKILL" in event.raw["reason"]
+
+
+def late_news(cli: Cli) -> MemoryTransport:
+    """One whose reader is not told that the peer has gone."""
+    transport = cli.transport()
+    receive = transport.receive
+
+    async def without_the_end() -> bytes:
+        data = await receive()
+        if not data:
+            await anyio.sleep_forever()
+        return data
+
+    transport.receive = without_the_end
+    return transport
+
+
+@pytest.mark.requirement("E69")
+@pytest.mark.parametrize("restart", ["resume", "never"])
+async def test_a_death_that_nobody_has_noticed_costs_no_query(
+    cli: Cli, restart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilothouse.driver.conversation.NOTICE_SECONDS", 0.02)
+    async with ph.Agent(transport=lambda: late_news(cli)).session(restart=restart) as session:
+        await session.query("one")
+        cli.children[0].end(signal="SIGKILL")
+        assert session.state == "idle"
+        with anyio.fail_after(8):
+            if restart == "never":
+                with pytest.raises(ph.CLIExitedError, match="while it was idle: the peer ended"):
+                    await session.query("two")
+            else:
+                assert (await session.query("two")).full_text == "re: two"
+                assert (session.restarts, cli.prompts) == (1, [["one"], ["two"]])
+
+
+@pytest.mark.requirement("E69")
+async def test_a_death_before_the_prompt_was_sent_costs_no_query(cli: Cli) -> None:
+    def dies_once(request: dict[str, Any]) -> dict[str, Any]:
+        if len(cli.children) == 1:
+            cli.children[0].end(signal="SIGKILL")
+        return {}
+
+    cli.answers["set_model"] = dies_once
+    async with talking(cli) as session:
+        await session.query("one")
+        assert (await session.query("two", model="haiku")).full_text == "re: two"
+        assert (session.restarts, cli.prompts) == (1, [["one"], ["two"]])
+
+
+async def test_a_prompt_that_was_sent_is_not_sent_again(cli: Cli) -> None:
+    def dies_with_it(frame: dict[str, Any]) -> None:
+        cli.children[-1].end(signal="SIGKILL")  # nobody knows whether it was begun
+
+    async with talking(cli) as session:
+        await session.query("one")
+        cli.hold = dies_with_it
+        with pytest.raises(ph.CLIExitedError, match="SIGKILL before the answer was complete"):
+            await session.query("two")
+        cli.hold = None
+        assert (await session.query("three")).full_text == "re: three"
+        assert cli.prompts == [["one"], ["three"]]
 
 
 @pytest.mark.requirement("E68")

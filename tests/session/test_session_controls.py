@@ -122,7 +122,7 @@ async def test_a_request_that_is_cancelled_or_late_leaves_nothing(cli: Cli) -> N
         assert scope.cancelled_caught
         with pytest.raises(ph.ControlTimeout, match="get_usage"):
             await session.info.usage()
-        assert not session._conversation._link._waiting  # pyright: ignore[reportOptionalMemberAccess]
+        assert not session._conversation._child.link._waiting  # pyright: ignore[reportOptionalMemberAccess]
         assert (await session.query("next")).text == "re: next"
 
 
@@ -267,7 +267,7 @@ def server(name: str, status: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_wait_for_mcp_servers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.client.controls.POLL_SECONDS", 0)
+    monkeypatch.setattr("pilothouse.client.mcp_waiting.POLL_SECONDS", 0)
     states = iter(["pending", "pending", "connected"])
     cli.answers["mcp_status"] = lambda _: {"mcpServers": [server("b", "connected"), server("a", next(states))]}
     async with talking(cli) as session:

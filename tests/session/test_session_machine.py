@@ -126,7 +126,7 @@ async def play(steps: list[tuple[str, int]], *, says_lifecycle: bool) -> None:
                 last = await session.query("last")
                 assert last.full_text == "re: last"
                 assert (session.state, session.waiting) == ("idle", 0)
-                link = session._conversation._link  # pyright: ignore[reportOptionalMemberAccess]
+                link = session._conversation._child.link  # pyright: ignore[reportOptionalMemberAccess]
                 assert not link._waiting
             await anyio.wait_all_tasks_blocked()
         world.check()

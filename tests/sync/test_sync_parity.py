@@ -149,6 +149,18 @@ def test_functions_have_the_same_parameters(name: str) -> None:
     assert shape(getattr(ph, name)) == shape(getattr(pilothouse, name))
 
 
+def test_what_takes_the_same_still_gives_and_says_its_own() -> None:
+    for twin, original in ((ph.Agent.query, AsyncAgent.query), (ph.Session.query, AsyncSession.query)):
+        assert inspect.signature(twin).return_annotation == "Query"
+        assert twin.__doc__ != original.__doc__
+        assert twin.__module__.startswith("pilothouse.sync.")
+    assert next(iter(inspect.signature(ph.Agent().query).parameters)) == "prompt"
+    with pytest.raises(TypeError, match="prompt"):
+        ph.Agent().query()  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="positional"):
+        ph.Agent().query("go", ph.Options(), print)  # pyright: ignore[reportCallIssue]
+
+
 def test_importing_it_loads_nothing() -> None:
     code = "import sys, json; from pilothouse import sync; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -48,6 +48,7 @@ _SPELLING = {
 
 _EPILOG = """examples:
   pilothouse demo
+  pilothouse chat
   pilothouse ask "What does this project do?"
   pilothouse ask --local "What is the capital of France?"
 """
@@ -65,6 +66,22 @@ examples:
 exit codes:
   0 answered    1 the run failed    2 wrong usage, or no Claude Code to run
   124 timeout   130 Ctrl-C          141 standard output was closed
+"""
+_CHAT_EPILOG = """In the conversation, /help lists the commands: /model, /mode, /cost, /status, /fork, /clear, /resume,
+/exit; those of Claude Code work too. A tool that needs permission is asked about: once, for the session, or deny.
+
+Ctrl-C stops the answer, a second one leaves; Ctrl-D leaves. When standard input is no terminal, each of its lines is
+a prompt, answers go to standard output, and nobody is asked: give --allowed-tools or --permission-mode.
+
+examples:
+  pilothouse chat
+  pilothouse chat --model opus "Explain this repository"
+  pilothouse chat --continue
+  pilothouse chat --resume 1f0c…
+  printf '%s\\n' "My name is Alice." "What is my name?" | pilothouse chat
+
+exit codes:
+  0 left by its user; every piped line was answered    otherwise as `pilothouse ask`
 """
 _DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
 environment. Part 2 lets Claude Code run Bash and Read in a temporary directory; what the model says there is scripted.
@@ -84,6 +101,19 @@ class AskRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What `pilothouse chat` was asked for."""
+
+    prompt: str | None
+    settings: Mapping[str, Any]
+    thinking: bool = False
+    local: bool = False
+    verbose: bool = False
+    quiet: bool = False
+    history: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DemoRequest:
     """What `pilothouse demo` was asked for."""
 
@@ -100,6 +130,7 @@ class OptionsRequest:
     name: str | None = None
     explain: bool = False
     json: bool = False
+    policy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +142,7 @@ class DoctorRequest:
     quick: bool = False
 
 
-Request = AskRequest | DemoRequest | DoctorRequest | InstallRequest | OptionsRequest
+Request = AskRequest | ChatRequest | DemoRequest | DoctorRequest | InstallRequest | OptionsRequest
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -181,6 +212,20 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
         const="stream-json",
         help="print every message of Claude Code as a line of JSON, as it came",
     )
+    _add_run(parser)
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", help="the first thing to say")
+    parser.add_argument("--quiet", action="store_true", help="no line with cost and tokens after each answer")
+    parser.add_argument(
+        "--history", metavar="FILE", help="keep what was typed in this file; without it nothing of it is kept"
+    )
+    _add_run(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    """What `ask` and `chat` have in common: where the answer comes from, and every option of a query."""
     parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key, no tools")
     # With a name of its own: `thinking` is an option as well.
     parser.add_argument("--thinking", dest="shows_thinking", action="store_true", help="show what the model thinks")
@@ -271,12 +316,27 @@ class _Assignment:
             raise argparse.ArgumentTypeError(f"{name}: {error}") from None
 
 
-def _ask_request(asked: argparse.Namespace) -> AskRequest:
+def _settings(asked: argparse.Namespace) -> dict[str, Any]:
     settings = {name: getattr(asked, name) for name in TABLE if hasattr(asked, name)}
-    settings |= {assignment.name: assignment.value for assignment in asked.set}
+    return settings | {assignment.name: assignment.value for assignment in asked.set}
+
+
+def _chat_request(asked: argparse.Namespace) -> ChatRequest:
+    return ChatRequest(
+        prompt=asked.prompt,
+        settings=_settings(asked),
+        thinking=asked.shows_thinking,
+        local=asked.local,
+        verbose=asked.verbose,
+        quiet=asked.quiet,
+        history=asked.history,
+    )
+
+
+def _ask_request(asked: argparse.Namespace) -> AskRequest:
     return AskRequest(
         prompt=asked.prompt,
-        settings=settings,
+        settings=_settings(asked),
         form=asked.form,
         thinking=asked.shows_thinking,
         local=asked.local,
@@ -300,11 +360,12 @@ def _demo_request(asked: argparse.Namespace) -> DemoRequest:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="one option, in full")
     parser.add_argument("--explain", action="store_true", help="only what is set here, and where each value comes from")
+    parser.add_argument("--policy", action="store_true", help="what runs unasked here, what asks, and what is denied")
     parser.add_argument("--json", action="store_true", help="print a JSON array")
 
 
 def _options_request(asked: argparse.Namespace) -> OptionsRequest:
-    return OptionsRequest(name=asked.name, explain=asked.explain, json=asked.json)
+    return OptionsRequest(name=asked.name, explain=asked.explain, json=asked.json, policy=asked.policy)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -336,6 +397,14 @@ COMMANDS: dict[str, Command] = {
         _add_ask,
         _ask_request,
         epilog=_ASK_EPILOG,
+        usage="%(prog)s [options] [prompt]",
+    ),
+    "chat": Command(
+        "talk with Claude Code in the terminal",
+        "Talk with Claude Code in the terminal: one conversation, many prompts.",
+        _add_chat,
+        _chat_request,
+        epilog=_CHAT_EPILOG,
         usage="%(prog)s [options] [prompt]",
     ),
     "demo": Command(

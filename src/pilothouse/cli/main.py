@@ -55,9 +55,10 @@ def _run(argv: list[str] | None) -> int:
     request = parse(argv)
     if isinstance(request, AskRequest):
         return _ask(request, make_screen(out, notes))
-    module, name = _RUNNERS[type(request).__name__]
+    kind = type(request).__name__
+    module, name = _RUNNERS[kind]
     run = getattr(import_module(f"pilothouse.cli.{module}"), name)
-    return _shown(make_screen(out, out), partial(run, request))
+    return _shown(make_screen(out, notes if kind in _ANSWERING else out), partial(run, request))
 
 
 def _ask(request: AskRequest, screen: Screen) -> int:
@@ -92,11 +93,14 @@ def _tell(error: Exception, screen: Screen) -> int:
 
 # By the class of the request, so that a command loads nothing of the others.
 _RUNNERS = {
+    "ChatRequest": ("chat", "chat"),
     "DemoRequest": ("demo", "demo"),
     "DoctorRequest": ("doctor", "doctor"),
     "InstallRequest": ("install", "install"),
     "OptionsRequest": ("options_page", "show_options"),
 }
+# Those whose standard output is for answers alone.
+_ANSWERING = frozenset({"ChatRequest"})
 
 
 class _EndedBy:

@@ -32,6 +32,9 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
     Raises:
         UsageError: no option has that name, or the configuration here is wrong.
     """
+    if request.policy:
+        _policy(request, screen)
+        return 0
     rows = default_agent().options.explain()
     names = [_known(request.name)] if request.name else list(TABLE)
     if request.explain:
@@ -46,6 +49,15 @@ async def show_options(request: OptionsRequest, screen: Screen) -> int:
     else:
         _all(screen)
     return 0
+
+
+def _policy(request: OptionsRequest, screen: Screen) -> None:
+    policy = default_agent().effective_policy()
+    if request.json:
+        write_line(msgspec.json.encode(policy))
+        return
+    for line in str(policy).splitlines():
+        screen.note(line)
 
 
 def _known(name: str) -> str:

@@ -14,6 +14,7 @@ from pilothouse.client.attachments import image as image
 from pilothouse.client.events import AnswerEvent as AnswerEvent
 from pilothouse.client.events import AnswerFinished as AnswerFinished
 from pilothouse.client.events import AnswerStarted as AnswerStarted
+from pilothouse.client.events import BudgetReached as BudgetReached
 from pilothouse.client.events import OutputRejected as OutputRejected
 from pilothouse.client.events import Retrying as Retrying
 from pilothouse.client.events import TextAdded as TextAdded

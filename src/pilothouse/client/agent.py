@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from pilothouse.client.config_file import file_layer, forget
+from pilothouse.client.given_tools import with_tools_made
 from pilothouse.client.house import house_of
+from pilothouse.client.policies import tell_contradictions
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.errors import OptionsError, UsageError
@@ -21,6 +23,7 @@ from pilothouse.options.outside import from_environ
 if TYPE_CHECKING:
     from pilothouse.client.sessions import Session
     from pilothouse.options import OptionsBuilder
+    from pilothouse.options.policy import Policy
 
 
 class Agent:
@@ -42,6 +45,7 @@ class Agent:
     def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
         self._own = _layer(options, settings, "agent")
         house_of(self._own)  # a hook, callback or tool that cannot work is told where it is given
+        tell_contradictions(self._own, self._own)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._own!r})"
@@ -85,7 +89,7 @@ class Agent:
         Raises:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
         """
-        settings = Options.stack(*self._layers(), _layer(options, overrides, "call"))
+        settings = self._settings(_layer(options, overrides, "call"))
         return Query(prompt, settings, on_message=on_message, output_type=output_type)
 
     def session(
@@ -113,13 +117,34 @@ class Agent:
 
         asked = {"continue_conversation": continue_latest, "fork_session": fork}
         call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
-        return Session(Options.stack(*self._layers(), _layer(options, call, "call")))
+        return Session(self._settings(_layer(options, call, "call")))
+
+    def effective_policy(
+        self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]
+    ) -> Policy:
+        """What runs unasked, what asks, what is denied, in a query of this agent; printing it shows a table.
+
+        Nothing is started: it is worked out from the settings, and `Policy.unseen` names what else may count.
+
+        Args:
+            options: settings that win over those of the agent, as for `query`.
+            **overrides: single settings that win over `options`.
+
+        Raises:
+            OptionsError: settings that cannot work.
+        """
+        return Options.stack(*self._layers(), _layer(options, overrides, "call")).effective_policy()
+
+    def _settings(self, call: Options) -> Options:
+        settings = Options.stack(*self._layers(), call)
+        tell_contradictions(call, settings)
+        return settings
 
 
 def _layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     """Options and single settings that win over them, as one layer."""
     own = Options.layer(**cast("Settings", settings))
-    return Options.stack(_checked(options), own, whole=False).labelled(origin)
+    return with_tools_made(Options.stack(_checked(options), own, whole=False)).labelled(origin)
 
 
 def _checked(options: Any) -> Options:

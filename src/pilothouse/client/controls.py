@@ -9,8 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
-import anyio
-
+from pilothouse.client.mcp_waiting import connected
 from pilothouse.client.replies import (
     AccountInfo,
     AgentInfo,
@@ -32,10 +31,6 @@ from pilothouse.client.replies import (
     typed,
     typed_list,
 )
-from pilothouse.errors import ControlError, ControlTimeout
-
-POLL_SECONDS = 0.1  # between two looks at servers that connect; the CLI does not tell
-HOPELESS = frozenset({"failed", "needs-auth", "disabled"})
 
 
 class Control(Protocol):
@@ -79,19 +74,7 @@ class Mcp(_Group):
                 `.code` is its status.
             ControlTimeout: one of them is not connected in time.
         """
-        names = [servers] if isinstance(servers, str) else list(servers)
-        known: dict[str, McpServerInfo] = {}
-        with anyio.move_on_after(timeout):
-            while True:
-                known = {server.name: server for server in await self.status()}
-                if not _not_connected(names, known):
-                    return [known[name] for name in names]
-                await anyio.sleep(POLL_SECONDS)
-        waiting = ", ".join(map(repr, _not_connected(names, known)))
-        there = ", ".join(sorted(known)) or "none"
-        raise ControlTimeout(
-            f"not connected within {timeout:g} s: {waiting}; MCP servers of the session: {there}", subtype="mcp_status"
-        )
+        return await connected(self.status, [servers] if isinstance(servers, str) else list(servers), timeout)
 
     async def set_permission_mode(self, server: str, mode: Literal["default", "auto"] | None) -> str | None:
         """Change the permission mode for the tools of a server; None: that of the session. Returns a warning."""
@@ -116,19 +99,6 @@ class Mcp(_Group):
     async def read_resource(self, server: str, uri: str) -> McpResource:
         """Read a resource of a server."""
         return typed(McpResource, await self._control("mcp_read_resource", serverName=server, uri=uri))
-
-
-def _not_connected(names: Iterable[str], known: Mapping[str, McpServerInfo]) -> list[str]:
-    """Those of `names` that may still connect.
-
-    Raises:
-        ControlError: one never will by itself.
-    """
-    for server in (known[name] for name in names if name in known):
-        if server.status in HOPELESS:
-            text = f"the MCP server {server.name!r} is not connected: {server.error or server.status}"
-            raise ControlError(text, subtype="mcp_status", code=server.status)
-    return [name for name in names if name not in known or known[name].status != "connected"]
 
 
 class Tasks(_Group):

@@ -79,6 +79,18 @@ class AnswerFinished(Struct, frozen=True):
     message: ResultMessage
 
 
+class BudgetReached(Struct, frozen=True):
+    """The run is stopped, because it has used more than it may: `unit` is "tokens" or "usd". (S38)
+
+    `used` is what was used when it was noticed, `limit` the option `max_budget_tokens`; None for dollars, which the CLI
+    counts by itself.
+    """
+
+    unit: str
+    used: float
+    limit: float | None = None
+
+
 class OutputRejected(Struct, frozen=True):
     """The structured output of attempt number `attempt` is missing or does not fit; the model is asked again."""
 
@@ -94,6 +106,7 @@ AnswerEvent = (
     | ToolStarted
     | ToolFinished
     | Retrying
+    | BudgetReached
     | AnswerFinished
     | OutputRejected
 )
@@ -110,9 +123,15 @@ class _Voice(Struct):
 
 
 class EventReader:
-    """Turns messages into events, one message at a time."""
+    """Turns messages into events, one message at a time.
 
-    def __init__(self) -> None:
+    Args:
+        runs_deferred: the query goes on after a result that leaves tool calls to this process.
+    """
+
+    def __init__(self, *, runs_deferred: bool = False) -> None:
+        self._runs_deferred = runs_deferred
+        self._goes_on = False  # what the CLI takes for the end of a turn was none
         self._voices: dict[str | None, _Voice] = {}
         self._calls: dict[str, ToolUseBlock] = {}
 
@@ -125,7 +144,13 @@ class EventReader:
                 yield from self._assistant(message)
             case UserMessage():
                 yield from self._results(message)
+            case ResultMessage(stop_reason="tool_deferred") if self._runs_deferred:
+                self._goes_on = True
+            case InitMessage() if self._goes_on:
+                self._goes_on = False
             case ResultMessage():
+                if message.subtype == "error_max_budget_usd":
+                    yield BudgetReached("usd", message.total_cost_usd or 0.0)
                 yield AnswerFinished(message)
             case InitMessage():
                 yield AnswerStarted(message)

@@ -6,7 +6,6 @@ business of each room; loaded only where one of these settings is set.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,15 +18,11 @@ from pilothouse.options import Invocation, Options, render
 from pilothouse.options.texts import TRUE
 
 if TYPE_CHECKING:
-    from pilothouse.tools import ToolFailure
-
-log = logging.getLogger("pilothouse.tools")
+    from pilothouse.client.bridging import Bridge
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
 DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds")
 HOUSE_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
-TOOL_SERVER = "tools"
-"""Name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
 SIMPLE = "CLAUDE_CODE_SIMPLE"
 """What `bare` is for in the environment. The CLI (2.1.330) then takes hooks, says so, and never calls them."""
 
@@ -38,12 +33,19 @@ class House:
     Args:
         options: the settings, all layers together.
         session: what callbacks get as `.session`.
+        bridge: what runs `custom_tools`; None to make one for this child alone.
+
+    Attributes:
+        bridge: what runs `custom_tools`; None where the CLI asks for each call (`tool_bridge="mcp"`).
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
     """
 
-    def __init__(self, options: Options, session: Any = None) -> None:
+    def __init__(self, options: Options, session: Any = None, bridge: Bridge | None = None) -> None:
+        self.bridge = bridge or _bridge_of(options)
+        if self.bridge is not None:
+            self.bridge.host.session = session
         self._initialize: dict[str, Any] = {}
         self._changes: dict[str, Any] = {}
         self._desks: dict[str, Desk] = {}
@@ -54,7 +56,8 @@ class House:
         self._open_hooks(options)
         self._open_dialogs(options)
         self._open_tools(options)
-        if self._desks and options.prompt_via != "stdin":
+        self._attach()
+        if self.is_open and options.prompt_via != "stdin":
             name = next(name for name in HOUSE_OPTIONS if getattr(options, name) is not None)
             raise OptionsError(
                 f"option {name!r} needs prompt_via='stdin': the argv form has no control protocol", option=name
@@ -81,7 +84,7 @@ class House:
     @property
     def is_open(self) -> bool:
         """Whether there is anything to ask."""
-        return bool(self._desks)
+        return bool(self._desks) or self.bridge is not None
 
     def host(self) -> Host:
         """What the driver needs of it."""
@@ -120,15 +123,28 @@ class House:
         self._changes["permission_prompt_tool_name"] = "stdio"
 
     def _open_hooks(self, options: Options) -> None:
-        if not options.hooks:
+        hooks = options.hooks
+        if self.bridge is not None:
+            from pilothouse.client.bridging import with_deferral
+
+            hooks = with_deferral(hooks, self.bridge)
+        if not hooks:
             return
         if options.bare:
             raise OptionsError("options 'bare' and 'hooks' exclude each other: a bare CLI calls none", option="bare")
         from pilothouse.hooks import hook_desk
 
-        self._hooks = desk = hook_desk(options.hooks)
+        self._hooks = desk = hook_desk(hooks)
         self._desks["hook_callback"] = self._desks["hook"] = desk.answer
         self._initialize["hooks"] = desk.config
+
+    def _attach(self) -> None:
+        """The bridge asks the hooks and the permissions of this child, and hears what the hooks say."""
+        if self.bridge is None:
+            return
+        hook = self.bridge.attach(self._desks.get("hook_callback"), self._desks.get("can_use_tool"))
+        if hook is not None:
+            self._desks["hook_callback"] = self._desks["hook"] = hook
 
     def _open_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
@@ -146,31 +162,24 @@ class House:
         servers = in_process(options.mcp_servers)
         if not servers and not options.custom_tools:
             return
+        from pilothouse.client.bridging import TOOL_SERVER, allowed_with, bridge_changes, log_failure
         from pilothouse.tools import sdk_server, tool_desk
 
         if options.custom_tools:
             if TOOL_SERVER in servers:
                 raise ToolDefinitionError(f"the name {TOOL_SERVER!r} is that of the server of `custom_tools`")
-            servers[TOOL_SERVER] = sdk_server(TOOL_SERVER, options.custom_tools)
-            if options.can_use_tool is None and options.confirm is None:
-                # Nobody is there to ask, and who gave them wants them used.
-                self._changes["allowed_tools"] = [*(options.allowed_tools or ()), f"mcp__{TOOL_SERVER}"]
+            self._changes |= bridge_changes(self.bridge, options)
+            if self.bridge is None or self.bridge.is_declared_by_server:
+                servers[TOOL_SERVER] = sdk_server(TOOL_SERVER, options.custom_tools)
+                if allowed := allowed_with(options):
+                    self._changes["allowed_tools"] = allowed
+        if not servers:
+            return
         self._tools = desk = tool_desk(servers)
         desk.session = self._session
-        desk.on_failure = _log_failure
+        desk.on_failure = log_failure
         self._desks["mcp_message"] = desk.answer
         self._initialize |= desk.initialize | {"sdkMcpServerManifests": desk.manifests}
-
-
-def _log_failure(failure: ToolFailure) -> None:
-    """The model is told in a line what went wrong; who wrote the tool wants to know where."""
-    from pilothouse.tools import ToolExecutionError, ToolResultError, ToolTimeout
-
-    name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
-    if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
-        log.error("the tool %s failed: %s", name, error, exc_info=error)
-    else:  # told on purpose, or an input of the model that does not fit
-        log.info("the tool %s refused: %s", name, error)
 
 
 def in_process(servers: Any) -> dict[str, Any]:
@@ -182,19 +191,33 @@ def in_process(servers: Any) -> dict[str, Any]:
     return {str(name): value for name, value in servers.items() if is_in_process(value)}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
-def house_of(options: Options, session: Any = None) -> House | None:
-    """The house that `options` ask for, if any."""
+def _bridge_of(options: Options) -> Bridge | None:
+    if not options.custom_tools or options.tool_bridge == "mcp":
+        return None
+    from pilothouse.client.bridging import make_bridge
+
+    return make_bridge(options)
+
+
+def house_of(options: Options, session: Any = None, bridge: Bridge | None = None) -> House | None:
+    """The house that `options` ask for, if any; see `House`."""
     if _HOUSE.isdisjoint(options):
         return None
-    house = House(options, session)
+    house = House(options, session, bridge)
     return house if house.is_open else None
 
 
 def started_with(options: Options, house: House | None, prompt: str | None = None) -> tuple[Invocation, Host | None]:
     """How to start a child with `options`, and what this process offers to it; `prompt` is for the argv form."""
     if house is None:
-        return render(options, os.environ, prompt=prompt), None
-    return house.invocation(render(house.options(options), os.environ)), house.host()
+        invocation, host = render(options, os.environ, prompt=prompt), None
+    else:
+        invocation, host = house.invocation(render(house.options(options), os.environ)), house.host()
+    if not options.wait_for_mcp:
+        return invocation, host
+    from pilothouse.client.mcp_waiting import with_wait
+
+    return invocation, with_wait(host, options)
 
 
 _HOUSE = frozenset(HOUSE_OPTIONS)

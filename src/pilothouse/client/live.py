@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pilothouse.client.given_tools import are_same_tools
 from pilothouse.driver.conversation import Conversation
 from pilothouse.errors import ControlError, OptionsError
 from pilothouse.options import TABLE, Options
@@ -23,7 +24,8 @@ LIVE = {
 FIXED_OURS = frozenset(
     {"cli", "cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "persist_session", "prompt_via", "restart"}
     | {"stderr", "transport", "user", "control_timeout", "can_use_tool", "confirm", "on_question", "on_plan", "hooks"}
-    | {"on_elicitation", "on_user_dialog", "custom_tools"}
+    | {"isolation", "on_elicitation", "on_user_dialog", "custom_tools", "tool_bridge", "wait_for_mcp"}
+    | {"max_budget_tokens"}
 )
 _MODES: dict[Any, str] = {"manual": "default"}  # two names of one
 UNKNOWN = object()
@@ -40,6 +42,8 @@ def changes_of(call: Options, session: Options) -> dict[str, Any]:
     for name, value in given.items():
         is_ours = isinstance(TABLE[name].target, Sdk) and name not in FIXED_OURS
         if is_ours or name in LIVE or name == "partial_messages" or value == session.as_dict().get(name):
+            continue
+        if name == "custom_tools" and are_same_tools(value, session.custom_tools):
             continue
         raise OptionsError(
             f"option {name!r} is fixed while a session runs; give it to session(…), or make a fork with it", option=name

@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio
 
@@ -19,22 +20,24 @@ from pilothouse.client.events import AnswerEvent, EventReader, TextReader
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import Exchange, Limits, Outgoing, caller_into_loop, spawn
-from pilothouse.errors import OptionsError, PilothouseError, SessionClosedError, UsageError
+from pilothouse.driver import Continuation, Exchange, Limits, Outgoing, Prompts, caller_into_loop, spawn
+from pilothouse.errors import Interrupted, OptionsError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options, render
 from pilothouse.transports import CliTransport, Transport
 
 if TYPE_CHECKING:
+    from pilothouse.client.bridging import Bridge
+    from pilothouse.client.budgets import TokenBudget
+    from pilothouse.client.costs import Ledger
+    from pilothouse.client.observing import Observation
     from pilothouse.client.output import TypedOutput
     from pilothouse.driver.turn import Turn
 
 log = logging.getLogger("pilothouse")
 
 OnMessage = Callable[[Message], object]
-Prompts = Sequence[Outgoing] | AsyncGenerator[Outgoing, None]
-FollowUp = Callable[[ResultMessage], Outgoing | None]
-MakeRun = Callable[[Options, Prompts, FollowUp | None], "Exchange | Turn"]
+MakeRun = Callable[[Options, Prompts, Continuation | None], "Exchange | Turn"]
 """Makes what runs a query: with a child of its own, or as a turn of a session."""
 T = TypeVar("T")
 
@@ -68,6 +71,8 @@ class Query:
         on_message: OnMessage | None = None,
         output_type: Any = None,
         make_run: MakeRun | None = None,
+        bridge: Bridge | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self._exchange: Exchange | Turn | None = None  # first: `__del__` looks at it
         self._make_run = make_run
@@ -78,7 +83,9 @@ class Query:
         self._prompt = prompt
         self._on_message = on_message
         self._output = self._expect(output_type)
-        self._house = house_of(options) if make_run is None else None
+        self._house = house_of(self._options, bridge=bridge) if make_run is None else None
+        self._bridge = bridge if self._house is None else self._house.bridge
+        self._budget = self._limited(ledger)
         self._prompts = self._prepare()
         self._call: Callable[[Callable[[], object]], None] | None = None
         self._unread: deque[Message] = deque()  # taken from the exchange, not yet given out
@@ -106,6 +113,13 @@ class Query:
             raise OptionsError("pass output_type or json_schema, not both", option="json_schema")
         self._options = self._options.with_(json_schema=expected.schema)
         return TypedOutput(expected, repairs)
+
+    def _limited(self, ledger: Ledger | None) -> TokenBudget | None:
+        if self._options.max_budget_tokens is None:
+            return None
+        from pilothouse.client.budgets import TokenBudget  # most queries do without
+
+        return TokenBudget(self._options, ledger)
 
     def _prepare(self) -> tuple[Outgoing, ...] | AsyncGenerator[Outgoing, None]:
         if self._options.prompt_via == "argv":
@@ -145,7 +159,9 @@ class Query:
         Turns `partial_messages` on, as `text_stream` does.
         """
         self._want_partial_messages()
-        read = EventReader().read
+        read = EventReader(runs_deferred=self._bridge is not None).read
+        if self._budget is not None:
+            read = self._budget.reporting(read)
         return self._reading(read if self._output is None else self._output.reporting(read))
 
     def _want_partial_messages(self) -> None:
@@ -170,18 +186,51 @@ class Query:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
             options = self._options
-            repairs = self._output is not None and options.prompt_via == "stdin"
             make = self._make_run or self._alone  # not kept: a query in a cycle would not end when it is dropped
-            self._exchange = make(options, self._prompts, self._follow_up if repairs else None)
+            continuation = self._continuation()
+            observation = self._observed(continuation) if options.instrumentation else None
+            if observation is None:
+                self._exchange = exchange = make(options, self._prompts, continuation)
+            else:
+                self._exchange = exchange = observation.of(partial(make, options, self._prompts, observation))
+            if self._budget is not None:
+                self._budget.enforced_by(exchange.interrupt)
             self._call = caller_into_loop()
-            spawn(self._exchange.run, "pilothouse query")
+            start = spawn if observation is None else observation.spawn
+            start(exchange.run, "pilothouse query")
         return self._exchange
 
-    def _alone(self, options: Options, prompts: Prompts, follow_up: FollowUp | None) -> Exchange:
+    def _observed(self, continuation: Continuation | None) -> Observation | None:
+        from pilothouse.client.observing import observe  # most queries do without
+
+        how = {"in_session": self._make_run is not None, "one_of_many": self._is_one_of_many}
+        return observe(self._options, self._prompt, continuation, **how)
+
+    def _continuation(self) -> Continuation | None:
+        following = self._following()
+        return following if self._budget is None else self._budget.around(following)
+
+    def _following(self) -> Continuation | None:
+        if self._options.prompt_via != "stdin" or (self._output is None and self._bridge is None):
+            return None
+        from pilothouse.client.repairs import Repairs  # most queries do without
+
+        repairs = None if self._output is None else Repairs(self._output)
+        if self._bridge is None:
+            return repairs
+        from pilothouse.client.bridging import Bridged
+
+        return Bridged(self._bridge.steps(), repairs)
+
+    def _alone(self, options: Options, prompts: Prompts, continuation: Continuation | None) -> Exchange:
         in_argv = options.prompt_via == "argv" and isinstance(self._prompt, str)
         prompt = str(self._prompt) if in_argv else None
         invocation, host = started_with(options, self._house, prompt)
-        return Exchange(transport_of(options), invocation, prompts, limits_of(options), follow_up, host)
+        if options.instrumentation:
+            from pilothouse.client.observing import started_watched
+
+            invocation, host = started_watched(continuation, invocation, host, options)
+        return Exchange(transport_of(options), invocation, prompts, limits_of(options), continuation, host)
 
     async def __aenter__(self) -> Self:
         self._managed = True
@@ -205,7 +254,7 @@ class Query:
         Raises:
             ProcessError: the child could not be started, or ended before the answer was complete.
             QueryTimeout: `timeout` or `idle_timeout` ran out.
-            ControlError, ControlTimeout: the handshake failed.
+            ControlError, ControlTimeout: the handshake failed, or what `wait_for_mcp` waits for.
             SessionClosedError: the query was closed before.
         """
         if self._result is not None:
@@ -235,29 +284,22 @@ class Query:
             self._callback_errors.append(error)
 
     def _make_result(self) -> QueryResult:
-        interrupted = self._early_interrupt or (self._exchange is not None and self._exchange.interrupted)
+        run = self._exchange
+        interrupted = self._early_interrupt or (run is not None and run.interrupted)
         result = QueryResult(
             self._kept,
             structured_expected=self._output is not None,
             interrupted=interrupted,
+            failure=Interrupted("the query was interrupted", result=run.result) if run and run.cut_short else None,
             callback_errors=self._callback_errors,
             incomplete=self._overflowed,
             one_of_many=self._is_one_of_many,
         )
+        if self._budget is not None:
+            self._budget.settle(result)
         if self._output is not None:
             self._output.settle(result, self._kept)
         return result
-
-    def _follow_up(self, result: ResultMessage) -> Outgoing | None:
-        """The prompt that asks for the output again, if it does not fit.
-
-        Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
-        """
-        words = None if self._output is None else self._output.repair(result)
-        if words is None:
-            return None
-        # Verbatim: it quotes the model, and an `@path` in that must not be read.
-        return cast("tuple[Outgoing]", prepare(words, verbatim=True))[0]
 
     async def interrupt(self) -> None:
         """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`. (E34, E78, R17).

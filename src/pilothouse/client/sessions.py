@@ -6,8 +6,6 @@ started, used and closed from any task of the loop.
 
 from __future__ import annotations
 
-import json
-import logging
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -17,35 +15,43 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
+from msgspec.structs import replace
 
+from pilothouse.client.bookkeeping import Books
 from pilothouse.client.controls import Controls
+from pilothouse.client.costs import Costs
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings, changes_of
 from pilothouse.client.outcome import result_error
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.queries import FollowUp, OnMessage, Prompts, Query, limits_of, transport_of
+from pilothouse.client.queries import OnMessage, Query, limits_of, transport_of
 from pilothouse.client.replies import InterruptReceipt, typed
-from pilothouse.driver import caller_into_loop, spawn
+from pilothouse.driver import Continuation, Prompts, caller_into_loop, spawn
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listener, Listeners
 from pilothouse.driver.turn import Turn
-from pilothouse.errors import OptionsError, PilothouseError, SessionClosedError, SessionNotFoundError, UsageError
-from pilothouse.messages import ResultMessage, SystemMessage
+from pilothouse.errors import (
+    CLIExitedError,
+    ControlTimeout,
+    OptionsError,
+    PilothouseError,
+    SessionClosedError,
+    SessionNotFoundError,
+    UsageError,
+)
+from pilothouse.messages import ResultMessage
 from pilothouse.options import Options, Settings, render
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder
-
-log = logging.getLogger("pilothouse")
+    from pilothouse.transports.private_home import PrivateHome
 
 State = Literal["new", "starting", "idle", "running", "broken", "closed"]
 
 RESTORE_SECONDS = 5.0  # to set back what a query had changed
-
-RESTARTED = "session_restarted"
-"""Subtype of the system message that pilothouse puts into `Session.messages()` when a new child has taken over."""
 
 
 class Session(Controls):
@@ -73,15 +79,16 @@ class Session(Controls):
         self._options = options
         self._lineage = Lineage(options)
         self._floor = anyio.Lock()
-        self._starting = anyio.Lock()
-        self._listeners = Listeners()
+        self._starting = anyio.Lock(fast_acquire=True)
+        self._books = Books(options)
         self._live: LiveSettings | None = None
         self._loop: object = None
         self._turn: Turn | None = None
         self._queue: list[Turn] = []
         self._closed = False
-        self._restarts = 0
-        house_of(options)  # a mistake is told before anything is started
+        house = house_of(options)  # a mistake is told before anything is started
+        self._bridge = None if house is None else house.bridge
+        self._home = _home_of(options)
         render(self._child_options(), {})
 
     def __repr__(self) -> str:
@@ -134,12 +141,17 @@ class Session(Controls):
     @property
     def restarts(self) -> int:
         """How often a new child had to take over. (E69)"""
-        return self._restarts
+        return self._books.restarts
 
     @property
     def waiting(self) -> int:
         """How many queries wait for their turn. (E16)"""
         return sum(turn is not self._turn for turn in self._queue)
+
+    @property
+    def costs(self) -> Costs:
+        """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
+        return self._books.ledger.costs
 
     # Start and end.
 
@@ -149,6 +161,7 @@ class Session(Controls):
         Raises:
             ProcessError: it could not be started.
             SessionNotFoundError: there is no conversation with the id to resume.
+            ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
             SessionClosedError: the session was closed.
         """
         await self._alive()
@@ -177,7 +190,10 @@ class Session(Controls):
                 await turn.finished()
             if conversation is not None:
                 await conversation.close()
-        self._listeners.end()
+            home, self._home = self._home, None
+            if home is not None:
+                await anyio.to_thread.run_sync(home.leave)
+        self._books.end()
 
     async def aclose(self) -> None:
         """The same as `close`, for `contextlib.aclosing`."""
@@ -186,7 +202,7 @@ class Session(Controls):
     def __del__(self) -> None:
         conversation = self._conversation
         if conversation is not None and self._call is not None and not conversation.over:
-            self._call(partial(_drop, conversation, self._listeners))
+            self._call(partial(_drop, conversation, self._books))
 
     # Asking.
 
@@ -235,31 +251,51 @@ class Session(Controls):
         return settings.with_(json_schema=None)  # the query makes it again, and knows the type
 
     def _ask(self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], **how: Any) -> Query:
-        def make_run(final: Options, prompts: Prompts, follow_up: FollowUp | None) -> Turn:
-            enter = partial(self._talking, changes)
-            return Turn(enter, prompts, limits_of(final), follow_up, wants_partial=final.partial_messages)
+        def make_run(final: Options, prompts: Prompts, continuation: Continuation | None) -> Turn:
+            enter = partial(self._talking, changes, continuation=continuation)
+            return Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
 
-        return Query(prompt, settings, make_run=make_run, **how)
+        return Query(prompt, settings, make_run=make_run, bridge=self._bridge, ledger=self._books.ledger, **how)
 
     @asynccontextmanager
-    async def _talking(self, changes: Mapping[str, Any], turn: Turn) -> AsyncGenerator[Conversation]:
+    async def _talking(
+        self, changes: Mapping[str, Any], turn: Turn, continuation: Continuation | None = None
+    ) -> AsyncGenerator[Conversation]:
         self._queue.append(turn)
         try:
             async with self._floor:  # first come, first served
-                conversation = await self._alive()
-                self._turn = turn
-                try:
-                    await self._live_settings.have(self._options, changes)
-                    self._lineage.begin()
-                    yield conversation
-                finally:
-                    self._turn = None
-                    if turn.result is not None:
-                        self._lineage.save(conversation.session_id)
-                    if changes and not conversation.over:
-                        await self._set_back()
+                with self._books.turn(continuation):
+                    async with self._held(turn, changes) as conversation:
+                        yield conversation
         finally:
             self._queue.remove(turn)
+
+    @asynccontextmanager
+    async def _held(self, turn: Turn, changes: Mapping[str, Any]) -> AsyncGenerator[Conversation]:
+        conversation = await self._alive()
+        self._turn = turn
+        try:
+            conversation = await self._prepared(conversation, changes)
+            self._lineage.begin()
+            yield conversation
+        finally:
+            self._turn = None
+            if turn.result is not None:
+                self._lineage.save(conversation.session_id)
+            if changes and not conversation.over:
+                await self._set_back()
+
+    async def _prepared(self, conversation: Conversation, changes: Mapping[str, Any]) -> Conversation:
+        try:
+            await self._live_settings.have(self._options, changes)
+        except PilothouseError as error:
+            if isinstance(error, ControlTimeout):  # it would not answer the next query either
+                conversation.stop(CLIExitedError(f"the CLI was ended: {error}"))
+            if not conversation.over or self._closed:
+                raise
+            conversation = await self._alive()  # it went away before the prompt was sent
+            await self._live_settings.have(self._options, changes)
+        return conversation
 
     async def _set_back(self) -> None:
         # What cannot be set back now is so before the next query, which fails when it cannot be then either.
@@ -292,6 +328,8 @@ class Session(Controls):
         self._check_loop()
         async with self._starting:
             before = self._conversation
+            if before is not None and self._turn is None:
+                await before.look()  # nothing was said to it yet, so that nothing is said twice
             if before is not None and before.over:
                 await before.finished()
             self._check_open()
@@ -307,26 +345,20 @@ class Session(Controls):
                     raise
                 conversation = await self._launch()  # the child before had died before it saved anything
             if crashed is not None:
-                self._tell_restart(crashed.failure)
+                self._books.restarted(self.id, crashed.failure)
             return conversation
-
-    def _tell_restart(self, reason: BaseException | None) -> None:
-        self._restarts += 1
-        log.warning("a new child has taken over the session %s: %s", self.id, reason)
-        facts = {"type": "system", "subtype": RESTARTED, "session_id": self.id, "reason": str(reason or "")}
-        line = json.dumps({**facts, "restarts": self._restarts}).encode()
-        message = SystemMessage(subtype=RESTARTED, session_id=self.id, raw_line=line)
-        self._listeners.put([message], len(line))
 
     async def _launch(self) -> Conversation:
         options = self._child_options()
         # Not kept alive by what it offers.
-        invocation, host = started_with(options, house_of(options, weakref.proxy(self)))
+        invocation, host = started_with(options, house_of(options, weakref.proxy(self), self._bridge))
+        invocation, host = self._books.launched(invocation, host)
+        invocation = replace(invocation, home=self._home)  # the next child finds there what this one has kept
         conversation = self._conversation = Conversation(
             transport_of(options),
             invocation,
             limits_of(options),
-            listeners=self._listeners,
+            listeners=self._books,
             refused=_refused,
             host=host,
         )
@@ -345,6 +377,8 @@ class Session(Controls):
 
     def _child_options(self) -> Options:
         options = self._lineage.child(self._options)
+        if options.isolation is not None and options.as_dict().get("persist_session") is None:
+            options = options.with_(persist_session=True)  # in the home of the session, which goes with it
         if options.as_dict().get("partial_messages") is None:
             options = options.with_(partial_messages=True)  # for `text_stream`; queries that do not want them get none
         return options
@@ -369,7 +403,7 @@ class Session(Controls):
         child wait, once 8 MiB are unread. When a new child has taken over after a crash, a `SystemMessage` of the
         subtype "session_restarted" says so, with the `reason` in its `raw`.
         """
-        return self._listeners.add()
+        return self._books.add()
 
     async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
         """Send any control request and return its answer. Starts the child if need be. (R9, G30)
@@ -393,8 +427,9 @@ class Session(Controls):
         turn, conversation = self._turn, self._conversation
         if conversation is None or conversation.over or not (turn is not None or conversation.is_working):
             return InterruptReceipt()
-        if turn is not None and not cancel_queued:
+        if turn is not None and (turn.goes_on or not cancel_queued):
             await turn.interrupt()
+        if turn is not None and not cancel_queued:
             return InterruptReceipt()
         body = {"cancel_queued": True} if cancel_queued else {}
         return typed(InterruptReceipt, await conversation.request("interrupt", body))
@@ -444,7 +479,18 @@ class Session(Controls):
             UsageError: nothing was said yet, or `persist_session` is off.
         """
         self._lineage.id = self.id
-        return Session(self._lineage.fork(self._options).merge(Options.layer(**overrides)))
+        forked = Session(self._lineage.fork(self._options).merge(Options.layer(**overrides)))
+        if self._home is not None and forked._home is not None:
+            forked._home = self._home.share()  # what was said stands there
+        return forked
+
+
+def _home_of(options: Options) -> PrivateHome | None:
+    if options.isolation is None:
+        return None
+    from pilothouse.transports.private_home import PrivateHome  # few sessions have one
+
+    return PrivateHome()
 
 
 def _refused(result: ResultMessage) -> Exception:

@@ -1,10 +1,14 @@
 """The async driver: one task that owns a connection, and what other tasks use to talk to it."""
 
+from pilothouse.driver.continuation import Continuation as Continuation
+from pilothouse.driver.continuation import Next as Next
 from pilothouse.driver.exchange import Exchange as Exchange
-from pilothouse.driver.exchange import Limits as Limits
-from pilothouse.driver.exchange import Outgoing as Outgoing
+from pilothouse.driver.host import Ask as Ask
 from pilothouse.driver.host import Host as Host
 from pilothouse.driver.host import Tell as Tell
+from pilothouse.driver.outgoing import Limits as Limits
+from pilothouse.driver.outgoing import Outgoing as Outgoing
+from pilothouse.driver.outgoing import Prompts as Prompts
 from pilothouse.driver.questions import Desk as Desk
 from pilothouse.driver.tasks import caller_into_loop as caller_into_loop
 from pilothouse.driver.tasks import spawn as spawn

@@ -6,21 +6,24 @@ and what happens after a crash, is decided above.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import anyio
 
+from pilothouse.driver.answering import INTERRUPT_SECONDS
 from pilothouse.driver.background import BackgroundTasks
-from pilothouse.driver.exchange import INTERRUPT_SECONDS, WAKE_SECONDS, Limits
+from pilothouse.driver.child import WAKE_SECONDS, Child
 from pilothouse.driver.failures import session_ended_error
 from pilothouse.driver.host import Host
 from pilothouse.driver.leftovers import Leftovers
-from pilothouse.driver.link import Link, Pending
+from pilothouse.driver.link import Pending
 from pilothouse.driver.listeners import Listeners
-from pilothouse.driver.turn import Turn, at_work
+from pilothouse.driver.outgoing import Limits
+from pilothouse.driver.owned import Owned
+from pilothouse.driver.turn import Turn
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
     CommandLifecycleMessage,
@@ -31,14 +34,14 @@ from pilothouse.messages import (
     StatusMessage,
 )
 from pilothouse.options import Invocation
-from pilothouse.protocol import StreamValidator
-from pilothouse.transports import Health, Transport, warn_if_old
+from pilothouse.transports import Health, Transport
 
 SEND_SECONDS = 10.0  # until a peer that does not read its input is given up
+NOTICE_SECONDS = 1.0  # from the moment a peer is gone until its output must have ended
 CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not leave is ended; it saves the session first
 
 
-class Conversation:
+class Conversation(Owned):
     """A child under way. Create it anywhere, `run` it once in a task of its own.
 
     Args:
@@ -65,20 +68,10 @@ class Conversation:
         refused: Callable[[ResultMessage], Exception],
         host: Host | None = None,
     ) -> None:
-        self._transport = transport
-        self._invocation = invocation
+        super().__init__()
+        self._child = Child(transport, invocation, limits, self, host)
         self._listeners = listeners
         self._refused = refused
-        self._link = Link(
-            transport,
-            self,
-            beside=self._beside,
-            host=host,
-            max_line_bytes=limits.max_line_bytes,
-            control_timeout=limits.control_timeout,
-        )
-        self._validator = StreamValidator()
-        self._background = BackgroundTasks()
         self._leftovers = Leftovers()
         self._routes: dict[type[Message], Callable[[Any], None]] = {
             CommandLifecycleMessage: self._on_lifecycle,
@@ -90,20 +83,10 @@ class Conversation:
         }
         self._turn: Turn | None = None
         self._says_lifecycle = False
-        self._in_turn = False  # the peer works, for a turn or by itself
-        self._scope: anyio.CancelScope | None = None
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._failure: BaseException | None = None
-        self._closing = False
-        self._may_be_woken = False  # a background task that ends wakes the peer, once it has nothing else to do
         self._woken_until = 0.0
-        self._last_heard = 0.0
-        self._mark = object()
         self._is_up = False
-        self._started = anyio.Event()  # or failed to
         self._news = anyio.Event()  # a turn or a background task has ended; a new one each time
         self._ended = anyio.Event()  # its output
-        self._finished = anyio.Event()
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
         self.permission_mode: str | None = None
@@ -117,8 +100,8 @@ class Conversation:
             PilothouseError: it could not be started, or refused.
         """
         await self._started.wait()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     @property
     def has_started(self) -> bool:
@@ -128,50 +111,63 @@ class Conversation:
     @property
     def over(self) -> bool:
         """Whether the child has ended, or is being ended."""
-        return self._ended.is_set() or self._finished.is_set() or self._closing
+        return self._ended.is_set() or self._finished.is_set() or self._stopped
 
     @property
     def failure(self) -> BaseException | None:
         """Why it ended, if it was not asked to."""
-        return self._failure
+        return self._failure or self._child.failure
 
     @property
     def is_working(self) -> bool:
         """Whether the peer is at work: on a prompt, or by itself."""
-        return self._in_turn
+        return self._child.in_turn
 
     async def wait_idle(self) -> None:
         """Wait until nothing runs: no turn, no background task, no turn that the end of one wakes the peer to."""
+        child = self._child
         while not self.over:
-            if self._in_turn or self._background:
+            if child.in_turn or child.background:
                 await self._news.wait()
-            elif self._may_be_woken and self._woken_until > anyio.current_time():
+            elif child.may_be_woken and self._woken_until > anyio.current_time():
                 await anyio.sleep_until(self._woken_until)
             else:
-                self._may_be_woken = False
+                child.may_be_woken = False
                 return
 
     @property
     def transport(self) -> Transport:
         """The transport."""
-        return self._transport
+        return self._child.transport
 
     def health(self) -> Health:
         """Whether it can be talked to."""
-        if self._failure is not None:
-            return Health("unhealthy", str(self._failure))
-        return self._transport.health()
+        if self.failure is not None:
+            return Health("unhealthy", str(self.failure))
+        return self.transport.health()
 
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Ask the peer; see `Link.request`."""
-        return await self._link.request(subtype, body)
+        return await self._child.link.request(subtype, body)
+
+    async def look(self) -> None:
+        """See whether the peer is still there: one that has just gone may not have been noticed yet."""
+        if self.over or not self._is_up:
+            return
+        health = self.transport.health()
+        if health.state == "unhealthy":
+            self.let_pass()
+            with anyio.move_on_after(NOTICE_SECONDS):
+                await self._ended.wait()  # the reader knows best how it ended
+                return
+            self.stop(CLIExitedError(f"the CLI went away while it was idle: {health.reason}"))
 
     async def send(self, data: bytes) -> None:
         """Send a prompt, all or nothing. When the peer is gone, the reader finds out and tells the turn."""
         if self._ended.is_set():
             return
         sent = anyio.Event()
-        self._beside(partial(self._deliver, data, sent))
+        self._child.beside(partial(self._deliver, data, sent))
         try:
             await sent.wait()
         finally:
@@ -183,7 +179,7 @@ class Conversation:
     async def _deliver(self, data: bytes, sent: anyio.Event) -> None:
         try:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._transport.send(data)
+                await self.transport.send(data)
         finally:
             sent.set()
 
@@ -195,9 +191,9 @@ class Conversation:
             SessionClosedError: the conversation is over.
         """
         if self.over:
-            raise self._failure or SessionClosedError("the session is closed")
+            raise self.failure or SessionClosedError("the session is closed")
         self._leftovers.next_query()
-        self._last_heard = anyio.current_time()
+        self._child.last_heard = anyio.current_time()
         self._turn = turn
         try:
             yield
@@ -216,7 +212,7 @@ class Conversation:
         with anyio.move_on_after(INTERRUPT_SECONDS), suppress(PilothouseError):
             await self.take_back(turn)
             if turn.unanswered:
-                receipt = await self._link.request("interrupt", {"cancel_queued": True})
+                receipt = await self.request("interrupt", {"cancel_queued": True})
                 turn.unanswered.discard(receipt.get("cancelled") or ())
             while turn.unanswered and not self.over:
                 await self._news.wait()
@@ -233,41 +229,33 @@ class Conversation:
             return
         for uuid in list(turn.unanswered):
             with suppress(ControlError):  # it does not know the request
-                if (await self._link.request("cancel_async_message", {"message_uuid": uuid})).get("cancelled") is True:
+                answer = await self.request("cancel_async_message", {"message_uuid": uuid})
+                if answer.get("cancelled") is True:
                     turn.unanswered.discard((uuid,))
 
     def quiet_since(self) -> float:
         """When the peer fell silent: now, while something runs that may take its time, or nobody reads."""
-        if self._validator.waiting_for_tools or self._link.questions or self.full:
-            self._last_heard = anyio.current_time()
-        return self._last_heard
+        return self._child.quiet_since(busy=self._child.takes_its_time)
 
     async def close(self) -> None:
         """End the input, let the child save and leave, end it if it does not. Bounded; from any task."""
-        self._closing = True
+        self._stopped = True
         with anyio.CancelScope(shield=True):
             if self._is_up and not self._ended.is_set():
                 self.let_pass()
                 with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
-                    if self._in_turn:
-                        await self._link.request("interrupt", {"cancel_queued": True})
-                    await self._transport.end_input()
+                    if self._child.in_turn:
+                        await self.request("interrupt", {"cancel_queued": True})
+                    await self.transport.end_input()
                     await self._ended.wait()
             self.stop()
             await self.finished()
 
     def stop(self, error: Exception | None = None) -> None:
         """End the child now, from any task of the loop; `error` says why, if it was not asked to."""
-        if not self._closing:
-            self._failure = self._failure or error
-        self._closing = True
-        if self._scope is not None:
-            self._scope.cancel()
-
-    async def finished(self) -> None:
-        """Wait until the child is gone and everything is freed. A callback that runs inside of it does not wait."""
-        if self._mark not in at_work.get():
-            await self._finished.wait()
+        if not self._stopped:
+            self._child.failure = self._child.failure or error
+        super().stop()
 
     # What the reader calls.
 
@@ -275,7 +263,7 @@ class Conversation:
     def full(self) -> bool:
         """Whether the reader should wait for a consumer. Never while the end of a turn, or of the child, is awaited."""
         turn = self._turn
-        if self._closing or (turn is not None and turn.is_stopping):
+        if self._stopped or (turn is not None and turn.is_stopping):
             return False
         return (turn is not None and turn.full) or self._listeners.full
 
@@ -294,8 +282,9 @@ class Conversation:
 
     def put(self, batch: list[Message], size: int) -> None:
         """Give each message to the turn that it belongs to, and all of them to the listeners."""
-        self._last_heard = anyio.current_time()
-        self._validator.track_batch(batch)
+        child = self._child
+        child.last_heard = anyio.current_time()
+        child.validator.track_batch(batch)
         self._listeners.put(batch, size)
         turn = self._turn
         plain = self._says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(map(type, batch))
@@ -350,18 +339,16 @@ class Conversation:
         return unnamed and not result.is_woken and (turn.has_begun or not self._says_lifecycle)
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        self._in_turn = self._in_turn or message.state == "started"
+        self._child.in_turn = self._child.in_turn or message.state == "started"
 
     def _on_task(self, message: Message) -> None:
-        self._background.note(message)
-        self._may_be_woken = True
+        self._child.note_task(message)
         self._tell()
 
     def _on_init(self, message: InitMessage) -> None:
-        self._in_turn = True
+        self._child.note_init(message)
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
-        warn_if_old(message.claude_code_version or "")
 
     def _on_status(self, message: StatusMessage) -> None:
         self.permission_mode = message.permission_mode or self.permission_mode
@@ -370,10 +357,10 @@ class Conversation:
         self.session_id = message.new_conversation_id or self.session_id
 
     def _on_result(self, message: ResultMessage) -> None:
-        self._in_turn = False
+        self._child.in_turn = False
         self.session_id = message.session_id or self.session_id
         if not self._is_up:
-            self._failure = self._failure or self._refused(message)
+            self._child.failure = self._child.failure or self._refused(message)
             return
         self._tell()
 
@@ -384,78 +371,41 @@ class Conversation:
 
     # The owner.
 
-    async def run(self) -> None:
-        """The whole life of the child, in one task."""
-        at_work.set((*at_work.get(), self._mark))
-        try:
-            with anyio.CancelScope() as self._scope:
-                if not self._closing:
-                    await self._live()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever uses the session, not to the loop
-            self._failure = self._failure or error
-        finally:
-            self._end()
+    async def _live(self) -> None:
+        async with self._child.living(self._shake_hands):
+            try:
+                await self._child.guarded(self._listen)
+            finally:
+                self._give_up()  # now: what runs beside may itself wait for the end
 
     def _end(self) -> None:
         if not self._is_up:
-            self._failure = self._failure or SessionClosedError("the session is closed")
+            self._failure = self.failure or SessionClosedError("the session is closed")
         self._give_up()
-        for event in (self._finished, self._started):
-            event.set()
+        super()._end()
 
     def _give_up(self) -> None:
         """The peer will say nothing more: tell all who wait for it, before it is gone for good."""
-        error = self._failure or SessionClosedError("the session is closed")
+        error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
-        self._link.close(error)
+        self._child.link.close(error)
         if self._turn is not None:
             self._turn.fail(error)
         self._tell()
 
-    async def _live(self) -> None:
-        await self._transport.start(self._invocation)
-        try:
-            self._last_heard = anyio.current_time()
-            assert self._invocation.initialize is not None
-            opening = self._link.begin("initialize", self._invocation.initialize)
-            async with anyio.create_task_group() as self._tasks:
-                self._beside(partial(self._shake_hands, *opening))
-                self._beside(self._transport.serve)
-                self._link.open_house()
-                try:
-                    await self._guarded(self._listen)
-                finally:
-                    self._give_up()  # now: what runs beside may itself wait for the end
-                self._tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._transport.close()
-        if self._failure is not None:
-            raise self._failure
-
-    def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
-        assert self._tasks is not None
-        self._tasks.start_soon(self._guarded, work)
-
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - handed on by `_live`
-            self._failure = self._failure or error
-            assert self._tasks is not None
-            self._tasks.cancel_scope.cancel()
-
-    async def _shake_hands(self, pending: Pending, opening: bytes) -> None:
-        self.server_info = await self._link.shake_hands(pending, opening)
+    async def _shake_hands(self, pending: Pending | None, opening: bytes) -> None:
+        assert pending is not None
+        self.server_info = await self._child.link.shake_hands(pending, opening)
         mode = self.server_info.get("current_permission_mode")
         self.permission_mode = mode if isinstance(mode, str) else None
         self._is_up = True
         self._started.set()
 
     async def _listen(self) -> None:
-        await self._link.pump()
-        if self._closing or self._failure is not None:
+        child = self._child
+        await child.link.pump()
+        if self._stopped or child.failure is not None:
             return
-        ending = await self._transport.ending()
+        ending = await child.transport.ending()
         busy = self._turn is not None and not self._turn.has_ended
-        raise session_ended_error(ending, self._link.connection, self._link.last_problem, busy=busy)
+        raise session_ended_error(ending, child.link.connection, child.link.last_problem, busy=busy)

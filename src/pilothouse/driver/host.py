@@ -14,6 +14,8 @@ from pilothouse.driver.questions import Desk
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 """Sends a control request, by subtype and body, and waits for nothing."""
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Sends a control request, by subtype and body, and gives its answer."""
 
 
 class Host(Struct, frozen=True):
@@ -24,9 +26,11 @@ class Host(Struct, frozen=True):
         greet: looks at the peer's answer to the handshake; what it raises ends the conversation.
         connect: is given a way to tell the peer something, before anything is sent.
         serve: runs beside the conversation, until it is cancelled.
+        ready: waited for after the handshake, before the first prompt; what it raises ends the conversation.
     """
 
     desks: Mapping[str, Desk]
     greet: Callable[[Mapping[str, Any]], object]
     connect: Callable[[Tell], object]
     serve: Callable[[], Awaitable[None]] | None = None
+    ready: Callable[[Ask], Awaitable[None]] | None = None

@@ -6,7 +6,6 @@ Owns the reading loop and the control requests under way. Decides nothing about 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -87,6 +86,7 @@ class Link:
         connection: the state machine.
         last_problem: the last line of output that could not be read, as an error.
         questions: those of the peer that are open.
+        is_preparing: whether the host is still at what has to be before the first prompt.
     """
 
     def __init__(
@@ -106,11 +106,10 @@ class Link:
         self._waiting: dict[str, Pending] = {}
         self._closed: BaseException | None = None
         self._beside = beside
-        self._answers: deque[bytes] = deque()
-        self._answering = False
+        self.is_preparing = False
         self.last_problem: PeerError | None = None
         self.connection = Connection(max_line_bytes=max_line_bytes)
-        self.questions = Questions(self.connection, {} if host is None else host.desks, beside, self._answer)
+        self.questions = Questions(self.connection, {} if host is None else host.desks, beside, self._send_quietly)
 
     async def pump(self) -> None:
         """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
@@ -133,11 +132,6 @@ class Link:
             self._route()
         if end.messages:
             sink.put(end.messages, size)
-
-    async def _send_answers(self) -> None:
-        while self._answers:
-            await self._send_quietly(self._answers.popleft())
-        self._answering = False
 
     def begin(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[Pending, bytes]:
         """Register a control request; the caller sends the bytes and waits.
@@ -193,6 +187,10 @@ class Link:
         info = await self.answer_to(pending, unsent)
         if self._host is not None:
             self._host.greet(info)
+            if self._host.ready is not None:
+                self.is_preparing = True
+                await self._host.ready(self.request)
+                self.is_preparing = False
         return info
 
     def close(self, error: BaseException | None = None) -> None:
@@ -225,15 +223,6 @@ class Link:
             await self._transport.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             log.debug("the peer went away before it could be told: %r", data[:200])
-
-    def _answer(self, data: bytes) -> None:
-        # Beside `pump`: a reader that waited for the peer to read would never let it write to its end.
-        if not data:  # it was withdrawn, or nobody reads any more
-            return
-        self._answers.append(data)
-        if not self._answering:
-            self._answering = True
-            self._beside(self._send_answers)
 
     def _route(self) -> None:
         events = self.connection.events

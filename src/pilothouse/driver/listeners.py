@@ -74,7 +74,7 @@ class Listeners:
     @property
     def full(self) -> bool:
         """Whether one of them has not kept up."""
-        return any(inbox.full for inbox in self._inboxes())
+        return bool(self._all) and any(inbox.full for inbox in self._inboxes())
 
     def put(self, batch: list[Message], size: int) -> None:
         """Give a batch to each."""

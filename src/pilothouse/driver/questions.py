@@ -31,7 +31,7 @@ class Questions:
         connection: makes the bytes of an answer.
         desks: who answers, by subtype of the question.
         beside: starts work beside the reader.
-        send: takes the bytes of an answer; does not wait.
+        send: sends the bytes of an answer; raises nothing.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Questions:
         connection: Connection,
         desks: Mapping[str, Desk],
         beside: Callable[[Callable[[], Awaitable[None]]], object],
-        send: Callable[[bytes], None],
+        send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         self._connection = connection
         self._desks = desks
@@ -56,7 +56,7 @@ class Questions:
         if desk is None:
             # The CLI waits for an answer without end, so it gets one.
             text = f"Unsupported control request subtype: {question.subtype}"
-            self._send(self._connection.refuse(question.request_id, text, UNSUPPORTED))
+            self._beside(partial(self._send, self._connection.refuse(question.request_id, text, UNSUPPORTED)))
             return
         self._open[question.request_id] = anyio.CancelScope()
         self._beside(partial(self._answer, question, desk))
@@ -72,8 +72,11 @@ class Questions:
         if scope is None:
             return  # withdrawn before its task ran
         try:
+            data = b""
             with scope:
-                self._send(await self._bytes_of(question, desk))
+                data = await self._bytes_of(question, desk)
+            if data:  # if not, it was withdrawn, or nobody reads any more
+                await self._send(data)
         finally:
             self._open.pop(question.request_id, None)
 

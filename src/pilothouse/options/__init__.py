@@ -16,6 +16,9 @@ from pilothouse.options.table import TABLE as TABLE
 
 if TYPE_CHECKING:
     from pilothouse.options.builder import OptionsBuilder as OptionsBuilder
+    from pilothouse.options.contradictions import PolicyWarning as PolicyWarning
+    from pilothouse.options.isolation import IsolationReport as IsolationReport
+    from pilothouse.options.isolation import isolation_report as isolation_report
     from pilothouse.options.nested import AdaptiveThinking as AdaptiveThinking
     from pilothouse.options.nested import AgentDefinition as AgentDefinition
     from pilothouse.options.nested import CustomSystemPrompt as CustomSystemPrompt
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from pilothouse.options.nested import SystemPromptPreset as SystemPromptPreset
     from pilothouse.options.nested import ToolConfig as ToolConfig
     from pilothouse.options.nested import ToolPolicy as ToolPolicy
+    from pilothouse.options.policy import Policy as Policy
+    from pilothouse.options.policy import PolicyRow as PolicyRow
 
 NESTED = (
     "AdaptiveThinking",
@@ -55,7 +60,15 @@ NESTED = (
 )
 """The typed nested values, by name."""
 
-_ON_DEMAND = {"OptionsBuilder": "builder", **dict.fromkeys(NESTED, "nested")}
+_ON_DEMAND = {
+    "IsolationReport": "isolation",
+    "OptionsBuilder": "builder",
+    "Policy": "policy",
+    "PolicyRow": "policy",
+    "PolicyWarning": "contradictions",
+    "isolation_report": "isolation",
+    **dict.fromkeys(NESTED, "nested"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -150,10 +150,27 @@ TOOLS = (
         in_files=False,
     ),
     Option(
+        "tool_bridge",
+        kinds.TOOL_BRIDGE,
+        Sdk(),
+        "How a call of `custom_tools` gets here: 'mcp': the CLI asks for it; 'deferred': the turn ends, and all its "
+        "calls run here; 'xml': as text, without MCP and without the CLI's own tools.",
+        default="mcp",
+    ),
+    Option(
         "strict_mcp_config",
         kinds.BOOL,
         Switch("strict-mcp-config"),
         "Use no MCP servers but those of `mcp_servers`.",
+        default=False,
+    ),
+    Option(
+        "wait_for_mcp",
+        kinds.WAIT,
+        Sdk(),
+        "Send the first prompt only when the MCP servers are connected, for at most so many seconds; True: 60. If one "
+        "of `mcp_servers` has failed or is late, ControlError or ControlTimeout names it, and nothing is sent; servers "
+        "from elsewhere may fail.",
         default=False,
     ),
 )

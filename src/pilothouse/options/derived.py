@@ -63,7 +63,14 @@ def _sandbox(values: Values) -> None:
     values["settings"] = {**settings, "sandbox": values["sandbox"]}
 
 
+def _isolation(values: Values) -> None:
+    values["setting_sources"] = []
+    values["strict_mcp_config"] = True
+    values.setdefault("persist_session", False)  # it would go with the home
+
+
 _RULES: dict[str, Callable[[Values], None]] = {
+    "isolation": _isolation,  # first: others set sources only where there are none
     "agents": _wire("agents"),
     "mcp_servers": _servers,
     "sandbox": _sandbox,

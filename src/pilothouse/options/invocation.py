@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -23,6 +23,21 @@ class PrivateFile(Struct, frozen=True):
         return f"PrivateFile({self.flag!r}, {len(self.content)} bytes)"
 
 
+class ChildEnvironment(dict[str, str]):
+    """The environment of a child. Reporters of errors print the variables of every frame; this one shows no value."""
+
+    def __repr__(self) -> str:
+        return f"<environment of {len(self)} variables>"
+
+
+class Home(Protocol):
+    """A home for children that is made when the first of them starts, and removed by who owns it."""
+
+    def make(self, owner: tuple[int, int] | None = None) -> str:
+        """Make it, if that was not done yet, for this user and group; returns its path. Blocking."""
+        ...
+
+
 class Invocation(Struct, frozen=True):
     """How to start the peer, and what to tell it first.
 
@@ -36,6 +51,8 @@ class Invocation(Struct, frozen=True):
         tail: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
         on_stderr: called with every line of standard error, keys removed.
         user: user of this system to run the child as; None: that of this process.
+        isolated: give it a HOME of its own, which goes with it.
+        home: that HOME, where others have it as well; None: the transport makes one, and removes it.
     """
 
     cli: str
@@ -47,6 +64,8 @@ class Invocation(Struct, frozen=True):
     tail: tuple[str, ...] = ()
     on_stderr: Callable[[str], object] | None = None
     user: str | int | None = None
+    isolated: bool = False
+    home: Home | None = None
 
     def __repr__(self) -> str:
         return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

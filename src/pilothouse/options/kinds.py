@@ -179,8 +179,20 @@ def _is_uuid(value: object) -> bool:
     )
 
 
+def _as_list(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else [value]
+
+
+def _stored_ones(value: Any) -> list[Any]:
+    return list(_as_list(value))
+
+
 def _is_user(value: Any) -> bool:
     return _is_name(value) or (_is_int(value) and value >= 0)
+
+
+def _is_wait(value: Any) -> bool:
+    return isinstance(value, bool) or _is_amount(value)
 
 
 def _is_debug(value: Any) -> bool:
@@ -253,6 +265,7 @@ EXTRA = Kind(
     "JSON|@FILE",
 )
 RESTART = _choice("resume", "never")
+ISOLATION = _choice("strict")
 HOOKS = _kind("a mapping of event names to hooks", lambda v: isinstance(v, Mapping), parse=None, metavar="")
 FUNCTIONS = _kind(
     "a list of functions, or of what @tool made of them",
@@ -262,6 +275,13 @@ FUNCTIONS = _kind(
     metavar="",
 )
 CALLABLE = _kind("a callable", callable, parse=None, metavar="")
+INSTRUMENTATION = _kind(
+    "an Instrumentation, or a list of them",
+    lambda v: all(callable(getattr(one, "query_started", None)) for one in _as_list(v)),
+    store=_stored_ones,
+    parse=None,
+    metavar="",
+)
 TRANSPORT = _kind(
     "a Transport, or a callable that makes one",
     lambda v: callable(v) or hasattr(v, "receive"),
@@ -270,6 +290,9 @@ TRANSPORT = _kind(
 )
 UUID = _kind("a UUID", _is_uuid, metavar="UUID")
 USER = _kind("the name of a user, or a number", _is_user, parse=texts.as_user, metavar="NAME")
+WAIT = _kind(
+    "True, False, or a number of seconds greater than 0", _is_wait, parse=texts.as_wait, metavar="true|SECONDS"
+)
 DEBUG = _kind("True, False, or the categories to log", _is_debug, parse=texts.as_debug, metavar="true|A,B")
 SOURCE_LIST = _kind(
     "a list of " + ", ".join(repr(name) for name in SOURCES),
@@ -283,6 +306,7 @@ PERMISSION_MODE = _choice(*PERMISSION_MODES)
 PROVIDER = _choice(*PROVIDERS)
 ANSWERS = _choice("host", "none")
 PROMPT_VIA = _choice("stdin", "argv")
+TOOL_BRIDGE = _choice("mcp", "xml", "deferred")
 
 MODELS = Kind("a model, or a list of models in the order to try", _form("models"), texts.as_text, "NAME")
 TOOLS = Kind("a list of tool names, or 'default'", _form("tools"), texts.as_tools, "A,B")

@@ -74,12 +74,10 @@ RENAMED: dict[str, str] = {
 """What others call an option, and what it is called here."""
 
 LATER: dict[str, str] = {
-    "isolation": "set `setting_sources=[]`, `strict_mcp_config=True` and `config_dir`",
     "load_timeout_ms": "it belongs to session stores",
     "retry": "the CLI itself repeats refused requests: `api_max_retries`",
     "session_store": "the CLI keeps sessions in `config_dir`",
     "session_store_flush": "it belongs to session stores",
-    "tool_bridge": "`custom_tools` are offered through MCP",
 }
 """Names that will be options, and what to do until then."""
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pilothouse.options.builder import OptionsBuilder
     from pilothouse.options.explain import Explanation
     from pilothouse.options.nested import Plugin, ToolConfig
+    from pilothouse.options.policy import Policy
+    from pilothouse.options.presets import PresetName
     from pilothouse.options.settings import (
         Effort,
         PermissionMode,
@@ -68,7 +70,9 @@ class Options:
         agents: dict[str, Any] | None
         mcp_servers: dict[str, Any] | str | None
         custom_tools: list[Any] | None
+        tool_bridge: str
         strict_mcp_config: bool
+        wait_for_mcp: bool | float
         permission_mode: PermissionMode | None
         allow_dangerously_skip_permissions: bool
         permission_prompt_tool_name: str | None
@@ -85,6 +89,7 @@ class Options:
         sandbox: Any
         max_turns: int | None
         max_budget_usd: float | None
+        max_budget_tokens: int | None
         timeout: float | None
         idle_timeout: float | None
         control_timeout: float
@@ -121,6 +126,7 @@ class Options:
         user: str | int | None
         env: dict[str, str | None] | None
         inherit_env: bool
+        isolation: str | None
         config_dir: str | None
         nonessential_traffic: bool
         client_app: str | None
@@ -132,6 +138,7 @@ class Options:
         bare: bool
         safe_mode: bool
         extra_args: dict[str, str | None] | None
+        instrumentation: list[Any] | None
         stderr: Any
         debug: bool | str
         debug_file: str | None
@@ -232,6 +239,39 @@ class Options:
         from pilothouse.options.render import env_of  # it imports this module
 
         return env_of(self)
+
+    @staticmethod
+    def preset(name: PresetName, **settings: Unpack[Settings]) -> Options:
+        """Ready-made permissions, to start from: `Agent(Options.preset("read_only"), model="opus")`.
+
+        | preset | tools | what runs unasked |
+        |---|---|---|
+        | "read_only" | Read, Glob, Grep | reading in the directories; the rest of the disk asks |
+        | "edit" | those, Edit, Write, NotebookEdit, Bash | edits below `cwd`, commands that only read; others ask |
+        | "full" | all | everything; as root only in a sandbox |
+
+        It is a layer as any other, of `tools`, `allowed_tools` and `permission_mode`: what you set besides wins over
+        it, and `explain` names it.
+
+        Args:
+            name: "read_only", "edit" or "full".
+            **settings: settings that win over those of the preset.
+
+        Raises:
+            OptionsError: there is no such preset, or a setting is wrong.
+        """
+        from pilothouse.options.presets import preset  # it imports this module
+
+        return Options.stack(preset(name), Options.layer(**settings))
+
+    def effective_policy(self) -> Policy:
+        """What runs unasked, what asks, what is denied, with these options; printing it shows a table.
+
+        Nothing is started, and no file is read: `Policy.unseen` names what else may count.
+        """
+        from pilothouse.options.policy import effective_policy  # it imports this module
+
+        return effective_policy(self)
 
     def merge(self, other: Options | None) -> Options:
         """A copy in which every option that `other` sets wins, field by field. (L17, L20)"""

@@ -14,7 +14,7 @@ import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.derived import effective
-from pilothouse.options.invocation import Invocation, PrivateFile
+from pilothouse.options.invocation import ChildEnvironment, Invocation, PrivateFile
 from pilothouse.options.options import Options
 from pilothouse.options.table import TABLE
 from pilothouse.options.targets import (
@@ -101,6 +101,7 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         files=tuple(draft.files),
         on_stderr=options.stderr,
         user=options.user,
+        isolated=options.isolation is not None,
     )
 
 
@@ -116,16 +117,20 @@ def env_of(options: Options) -> dict[str, str]:
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def child_env(options: Options, environ: Mapping[str, str]) -> dict[str, str]:
+def child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
     """The complete environment of the child. (L16, L26, E65, E66)"""
     env = {k: v for k, v in environ.items() if k not in _NOT_INHERITED} if options.inherit_env else {}
+    if options.isolation is not None:
+        from pilothouse.options.isolation import kept  # few children are
+
+        env = kept(env)
     env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
     for name, value in _env_changes(options).items():
         if value is None:
             env.pop(name, None)
         else:
             env[name] = value
-    return env
+    return ChildEnvironment(env)
 
 
 def _env_changes(options: Options) -> dict[str, str | None]:

@@ -10,6 +10,10 @@ from msgspec import Struct
 Values = Mapping[str, Any]
 
 
+OWN_PLACES = frozenset({"CLAUDE_CONFIG_DIR", "HOME"})
+"""Variables that an isolated child has values of its own for."""
+
+
 class Conflict(Struct, frozen=True):
     """Two options that exclude each other, at least where `holds`; `advice` says what to do instead."""
 
@@ -63,6 +67,20 @@ CONFLICTS = (
         "the sandbox is a part of the settings, and pilothouse does not read their file: pass the settings as a "
         "mapping, or write the sandbox into the file",
         lambda values: _is_path(values["settings"]),
+    ),
+    Conflict(
+        "wait_for_mcp",
+        "prompt_via",
+        "the argv form starts with the prompt, and has no control protocol to wait with; use 'stdin'",
+        lambda values: values["prompt_via"] == "argv",
+    ),
+    Conflict("isolation", "setting_sources", "it loads no settings files"),
+    Conflict("isolation", "config_dir", "it has a directory of its own"),
+    Conflict(
+        "isolation",
+        "env",
+        "HOME and CLAUDE_CONFIG_DIR are its own; leave them out of `env`",
+        lambda values: not OWN_PLACES.isdisjoint(name for name, value in values["env"].items() if value is not None),
     ),
     Conflict(
         "permission_prompt_tool_name",

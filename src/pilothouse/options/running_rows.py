@@ -29,6 +29,12 @@ LIMITS = (
         Flag("max-budget-usd"),
         "Stop when the estimated cost passes this many US dollars.",
     ),
+    Option(
+        "max_budget_tokens",
+        kinds.COUNT,
+        Sdk(),
+        "Stop when more tokens are used than this, input and output of all models; in a session, by all queries.",
+    ),
     Option("timeout", kinds.SECONDS, Sdk(), "Seconds until a query fails with QueryTimeout. No limit by default."),
     Option(
         "idle_timeout",
@@ -175,6 +181,13 @@ PLACE = (
     Option("env", kinds.ENV, Sdk(), "Environment variables to set for the child; None removes one.", secret=True),
     Option("inherit_env", kinds.BOOL, Sdk(), "Start from the environment of this process.", default=True),
     Option(
+        "isolation",
+        kinds.ISOLATION,
+        Sdk(),
+        "'strict': a HOME and a configuration of its own that go with the child, no settings files, MCP servers only "
+        "from `mcp_servers`, and of the environment only what is on a list.",
+    ),
+    Option(
         "config_dir",
         kinds.PATH,
         EnvVar("CLAUDE_CONFIG_DIR", path=True),
@@ -234,6 +247,13 @@ CONFIGURATION = (
 )
 
 DIAGNOSIS = (
+    Option(
+        "instrumentation",
+        kinds.INSTRUMENTATION,
+        Sdk(),
+        "What watches queries, such as OpenTelemetry(): one Instrumentation, or a list of them.",
+        in_files=False,
+    ),
     Option(
         "stderr", kinds.CALLABLE, Sdk(), "Called with every line the child writes to standard error.", in_files=False
     ),

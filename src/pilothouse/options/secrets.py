@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from pilothouse.options.faults import SECRET_FIELDS
+
+if TYPE_CHECKING:
+    from pilothouse.options.invocation import Invocation
 
 MASK = "[redacted]"
 SHORTEST = 6
@@ -31,6 +38,34 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
     for name, value in env.items():
         found.update(v for v in _secrets_in(name.upper(), value) if len(v) >= SHORTEST)
     return tuple(sorted(found, key=lambda v: (-len(v), v)))
+
+
+def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
+    """The secret values that a child gets in any way: its environment, and those of servers and settings. (E76)"""
+    import msgspec  # not needed before something is said on standard error
+
+    given: list[Any] = [invocation.initialize]
+    for file in invocation.files:
+        with suppress(msgspec.DecodeError):  # text is no place for keys
+            given.append(msgspec.json.decode(file.content))
+    nested = {value for mapping in _mappings(given) for value in secret_values(mapping)}
+    # "Bearer <token>" may be printed without its first word.
+    parts = {part for value in nested for part in value.split(" ")[1:] if len(part) >= SHORTEST}
+    return (*secret_values(invocation.env), *nested, *parts)
+
+
+def _mappings(value: Any) -> Iterator[dict[str, str]]:
+    """The variables and headers anywhere inside JSON, by names as variables have them."""
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            if key in SECRET_FIELDS and isinstance(item, Mapping):
+                fields = cast("Mapping[Any, Any]", item)
+                yield {str(n).replace("-", "_"): v for n, v in fields.items() if isinstance(v, str)}
+            else:
+                yield from _mappings(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            yield from _mappings(item)
 
 
 def _secrets_in(name: str, value: str) -> Iterator[str]:

@@ -64,7 +64,9 @@ class Settings(TypedDict, total=False):
     agents: Mapping[str, AgentDefinition | Mapping[str, Any]] | None
     mcp_servers: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None
     custom_tools: Sequence[Callable[..., Any] | Any] | None
+    tool_bridge: Literal["mcp", "xml", "deferred"] | None
     strict_mcp_config: bool | None
+    wait_for_mcp: bool | float | None
     permission_mode: PermissionMode | None
     allow_dangerously_skip_permissions: bool | None
     permission_prompt_tool_name: str | None
@@ -81,6 +83,7 @@ class Settings(TypedDict, total=False):
     sandbox: Sandbox | Mapping[str, Any] | None
     max_turns: int | None
     max_budget_usd: float | None
+    max_budget_tokens: int | None
     timeout: float | None
     idle_timeout: float | None
     control_timeout: float | None
@@ -117,6 +120,7 @@ class Settings(TypedDict, total=False):
     user: str | int | None
     env: Mapping[str, str | None] | None
     inherit_env: bool | None
+    isolation: Literal["strict"] | None
     config_dir: StrPath | None
     nonessential_traffic: bool | None
     client_app: str | None
@@ -128,6 +132,7 @@ class Settings(TypedDict, total=False):
     bare: bool | None
     safe_mode: bool | None
     extra_args: Mapping[str, str | None] | None
+    instrumentation: Any
     stderr: Callable[[str], object] | None
     debug: bool | str | None
     debug_file: StrPath | None

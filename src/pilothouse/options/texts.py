@@ -68,6 +68,11 @@ def as_debug(text: str) -> bool | str:
     return as_bool(text) if text.strip().lower() in TRUE | FALSE else text
 
 
+def as_wait(text: str) -> bool | float:
+    """True or false, or how many seconds."""
+    return as_bool(text) if text.strip().lower() in TRUE | FALSE else as_number(text)
+
+
 def as_list(text: str) -> list[str]:
     """Items between commas; a comma inside parentheses belongs to its item, as in `Bash(git log:*,git diff:*)`."""
     if text.lstrip().startswith("["):

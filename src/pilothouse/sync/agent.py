@@ -17,9 +17,11 @@ from pilothouse.options import Options, Settings
 from pilothouse.sync.portal import hand_to_caller
 from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
+from pilothouse.sync.signatures import method_takes_as, takes_as
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder
+    from pilothouse.options.policy import Policy
     from pilothouse.sync.sessions import Session
 
 
@@ -66,19 +68,18 @@ class Agent:
         """
         return self._agent.options
 
-    def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
+    @method_takes_as(client.Agent.with_options)
+    def with_options(self, *args: Any, **named: Any) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
-        return self.of(self._agent.with_options(options, **changes))
+        return self.of(self._agent.with_options(*args, **named))
 
-    def query(
-        self,
-        prompt: Prompt,
-        options: Options | OptionsBuilder | None = None,
-        *,
-        on_message: OnMessage | None = None,
-        output_type: Any = None,
-        **overrides: Unpack[Settings],
-    ) -> Query:
+    @method_takes_as(client.Agent.effective_policy)
+    def effective_policy(self, *args: Any, **named: Any) -> Policy:
+        """What runs unasked, what asks, what is denied, in a query of this agent; see the twin of `pilothouse`."""
+        return self._agent.effective_policy(*args, **named)
+
+    @method_takes_as(client.Agent.query)
+    def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query:  # noqa: D417
         """Ask one question.
 
         Args:
@@ -97,19 +98,10 @@ class Agent:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
         """
         handed = hand_to_caller if callable(on_message) else on_message
-        inner = self._agent.query(
-            beside_the_loop(prompt), options, on_message=handed, output_type=output_type, **overrides
-        )
-        return Query(inner, on_message)
+        return Query(self._agent.query(beside_the_loop(prompt), *args, on_message=handed, **named), on_message)
 
-    def session(
-        self,
-        options: Options | OptionsBuilder | None = None,
-        *,
-        continue_latest: bool = False,
-        fork: bool = False,
-        **overrides: Unpack[Settings],
-    ) -> Session:
+    @method_takes_as(client.Agent.session)
+    def session(self, *args: Any, **named: Any) -> Session:  # noqa: D417
         """A conversation with one child, over many queries; use it with `with`. (G12)
 
         No child is started here.
@@ -126,13 +118,14 @@ class Agent:
         """
         from pilothouse.sync.sessions import Session  # one query needs none
 
-        return Session(partial(self._agent.session, options, continue_latest=continue_latest, fork=fork, **overrides))
+        return Session(partial(self._agent.session, *args, **named))
 
 
 _default = Agent.of(client.default_agent())
 
 
-def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
+@takes_as(client.configure)
+def configure(*args: Any, **named: Any) -> Agent:
     """Change settings for every agent of this process, blocking and asynchronous, and read the file again.
 
     Calls add up, field by field; `None` sets a field back to its default. Queries that run are not touched.
@@ -143,7 +136,7 @@ def configure(options: Options | OptionsBuilder | None = None, **settings: Unpac
     Raises:
         OptionsError: an unknown option or a wrong value; then nothing is changed.
     """
-    client.configure(options, **settings)
+    client.configure(*args, **named)
     return default_agent()
 
 
@@ -174,24 +167,13 @@ def set_default_agent(agent: Agent) -> Agent:
     return before
 
 
-def query(
-    prompt: Prompt,
-    options: Options | OptionsBuilder | None = None,
-    *,
-    on_message: OnMessage | None = None,
-    output_type: Any = None,
-    **overrides: Unpack[Settings],
-) -> Query:
+@takes_as(client.query)
+def query(*args: Any, **named: Any) -> Query:
     """Ask one question with the default agent; see `Agent.query`."""
-    return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
+    return default_agent().query(*args, **named)
 
 
-def session(
-    options: Options | OptionsBuilder | None = None,
-    *,
-    continue_latest: bool = False,
-    fork: bool = False,
-    **overrides: Unpack[Settings],
-) -> Session:
+@takes_as(client.session)
+def session(*args: Any, **named: Any) -> Session:
     """A conversation of the default agent; see `Agent.session`."""
-    return default_agent().session(options, continue_latest=continue_latest, fork=fork, **overrides)
+    return default_agent().session(*args, **named)

@@ -111,7 +111,7 @@ class Query:
         Raises:
             ProcessError: the child could not be started, or ended before the answer was complete.
             QueryTimeout: `timeout` or `idle_timeout` ran out. (G46)
-            ControlError, ControlTimeout: the handshake failed.
+            ControlError, ControlTimeout: the handshake failed, or what `wait_for_mcp` waits for.
             SessionClosedError: the query was closed before.
             UsageError: called on the event loop of `pilothouse.sync`, or after a fork.
         """

@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar
 
+from pilothouse.client.costs import Costs
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage
 from pilothouse.client.sessions import Session as AsyncSession
@@ -18,15 +19,13 @@ from pilothouse.client.sessions import State
 from pilothouse.driver.listeners import Listener as AsyncListener
 from pilothouse.errors import SessionClosedError
 from pilothouse.messages import Message
-from pilothouse.options import Options, Settings
+from pilothouse.options import Options
 from pilothouse.sync.controls import Info, Mcp, SessionSettings, Tasks, blocking
 from pilothouse.sync.portal import Portal, hand_to_caller, portal
 from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
+from pilothouse.sync.signatures import method_takes_as
 from pilothouse.transports import Health
-
-if TYPE_CHECKING:
-    from pilothouse.options import OptionsBuilder
 
 T = TypeVar("T")
 
@@ -101,6 +100,11 @@ class Session:
         """How many queries wait for their turn. (E16)"""
         return self._inner.waiting
 
+    @property
+    def costs(self) -> Costs:
+        """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
+        return self._inner.costs
+
     # Start and end.
 
     def start(self) -> Self:
@@ -109,6 +113,7 @@ class Session:
         Raises:
             ProcessError: it could not be started.
             SessionNotFoundError: there is no conversation with the id to resume.
+            ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
             SessionClosedError: the session was closed.
             UsageError: called on the event loop of `pilothouse.sync`, or after a fork.
         """
@@ -139,15 +144,8 @@ class Session:
 
     # Asking.
 
-    def query(
-        self,
-        prompt: Prompt,
-        options: Options | OptionsBuilder | None = None,
-        *,
-        on_message: OnMessage | None = None,
-        output_type: Any = None,
-        **overrides: Unpack[Settings],
-    ) -> Query:
+    @method_takes_as(AsyncSession.query)
+    def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query:  # noqa: D417
         """Ask in this conversation. Waits for its turn when it is read. (E19)
 
         Args:
@@ -166,9 +164,7 @@ class Session:
         """
         self._portal.check_process()
         handed = hand_to_caller if callable(on_message) else on_message
-        inner = self._inner.query(
-            beside_the_loop(prompt), options, on_message=handed, output_type=output_type, **overrides
-        )
+        inner = self._inner.query(beside_the_loop(prompt), *args, on_message=handed, **named)
         return Query(inner, on_message, self._portal)
 
     # Everything else that can be asked.
@@ -191,7 +187,8 @@ class Session:
     rewind_files = blocking(AsyncSession.rewind_files)
     rename = blocking(AsyncSession.rename)
 
-    def fork(self, **overrides: Unpack[Settings]) -> Session:
+    @method_takes_as(AsyncSession.fork)
+    def fork(self, **overrides: Any) -> Session:
         """A new session that begins with what was said in this one, which stays as it is. (E30, L60)
 
         What was said is what the CLI has written to disk when the fork starts; an answer under way is not in it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,8 @@ from anyio import to_thread
 
 from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import Ending, Health, HealthState, Transport
 from pilothouse.transports.child import Child
 from pilothouse.transports.discovery import forget_cli, known_cli
@@ -28,6 +29,7 @@ from pilothouse.transports.stderr import StderrLog
 if TYPE_CHECKING:
     from pilothouse.transports.accounts import Account
     from pilothouse.transports.private_files import PrivateFiles
+    from pilothouse.transports.private_home import PrivateHome
 
 CLOSE_GRACE = 0.3
 """Seconds to exit after the end of its input. An idle CLI takes 40 ms; a busy one goes on to the end of its turn."""
@@ -81,6 +83,7 @@ class CliTransport(Transport):
         self._started = False
         self._child: Child | None = None
         self._files: PrivateFiles | None = None
+        self._home: PrivateHome | None = None
         self._stderr = StderrLog(partial(Redactor, ()))
         self._closed: anyio.Event | None = None
         self._ended_by_close = False
@@ -110,11 +113,12 @@ class CliTransport(Transport):
         if self._started:
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started = True
-        self._stderr = StderrLog(lambda: Redactor(secret_values(invocation.env)), invocation.on_stderr)
+        self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
         try:
             account = None if invocation.user is None else await to_thread.run_sync(_account_of, invocation.user)
             file_flags = await self._write_files(invocation, account)
-            child = await self._start_child(invocation, [*invocation.argv, *file_flags, *invocation.tail], account)
+            arguments = [*invocation.argv, *file_flags, *invocation.tail]
+            child = await self._start_child(invocation, arguments, await self._child_env(invocation, account), account)
         except BaseException:
             self._remove_files()
             raise
@@ -134,22 +138,42 @@ class CliTransport(Transport):
 
             raise files_error(error) from error
 
-    async def _start_child(self, invocation: Invocation, arguments: list[str], account: Account | None) -> Child:
+    async def _child_env(self, invocation: Invocation, account: Account | None) -> Mapping[str, str]:
+        if not invocation.isolated:
+            return invocation.env
+        from pilothouse.transports.private_home import PrivateHome, home_variables  # few children have one
+
+        if invocation.home is None:
+            self._home = PrivateHome()
+        home = invocation.home or self._home
+        assert home is not None
+        owner = None if account is None else (account.uid, account.gid)
+        try:
+            places = home_variables(await to_thread.run_sync(home.make, owner))
+            return ChildEnvironment({**invocation.env, **places})
+        except OSError as error:
+            from pilothouse.transports.start_errors import files_error
+
+            raise files_error(error) from error
+
+    async def _start_child(
+        self, invocation: Invocation, arguments: list[str], env: Mapping[str, str], account: Account | None
+    ) -> Child:
         spawn = self._spawn if account is None else partial(self._spawn, account=account)
         executable = known_cli(invocation.cli, invocation.env)
         if executable is not None:
             try:
-                return await spawn([executable, *arguments], env=invocation.env, cwd=invocation.cwd)
+                return await spawn([executable, *arguments], env=env, cwd=invocation.cwd)
             except (OSError, ValueError):
                 forget_cli(invocation.cli, invocation.env)  # it may be gone since; look again, and report that
         executable = await obtain_cli(invocation.cli, invocation.env)
         argv = [executable, *arguments]
         try:
-            return await spawn(argv, env=invocation.env, cwd=invocation.cwd)
+            return await spawn(argv, env=env, cwd=invocation.cwd)
         except (OSError, ValueError) as error:
             from pilothouse.transports.start_errors import start_error
 
-            size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *invocation.env.items()) for s in pair)
+            size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
             typed = await to_thread.run_sync(start_error, error, executable, invocation.cwd, size)
             if account is not None and isinstance(error, PermissionError):
                 from pilothouse.transports.accounts import denied
@@ -253,8 +277,9 @@ class CliTransport(Transport):
             with anyio.CancelScope(shield=True):
                 if child is not None:
                     await self._shut_down(child)
-                if files is not None:
-                    await to_thread.run_sync(files.remove)
+                for place in (files, self._home):
+                    if place is not None:
+                        await to_thread.run_sync(place.remove)
         finally:
             # Only if a native cancellation came through the shield is there anything left to do here.
             if child is not None:
@@ -322,6 +347,8 @@ class CliTransport(Transport):
         files, self._files = self._files, None
         if files is not None:
             files.remove()
+        if self._home is not None:
+            self._home.remove()
 
 
 def _account_of(user: str | int) -> Account | None:

@@ -10,9 +10,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+
+if TYPE_CHECKING:
+    import asyncio
 
 SMALL_READ = 64 * 1024
 """Bytes asked for while the pipe is quiet. Above 128 KiB malloc maps fresh pages, which costs 20 µs a read."""
@@ -69,6 +73,44 @@ class PipeEnd:
                 os.close(fd)
 
 
+class _LastingWatch:
+    """Waits for a descriptor on asyncio, with one registration for many waits.
+
+    `anyio.wait_readable` registers for each wait anew: two system calls, and a third of what a question costs.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._registered = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            if not self._registered:
+                self._loop.add_reader(self._fd, self._on_ready)
+                self._registered = True
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        if self._registered and not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+        self._registered = False
+
+    def _on_ready(self) -> None:
+        if self._waiter is None:  # nobody reads now, and the loop would say it again and again
+            self.end()
+        else:
+            self.wake()
+
+
 class PipeReader(PipeEnd):
     """The read end. One task reads at a time."""
 
@@ -79,6 +121,7 @@ class PipeReader(PipeEnd):
         self._size = SMALL_READ
         self._held: bytes | None = None
         self._remaining: int | None = None
+        self._watch: _LastingWatch | None = None
 
     async def read(self) -> bytes:
         """The next bytes; b"" at the end, and ever after.
@@ -95,7 +138,7 @@ class PipeReader(PipeEnd):
             if data is not None:
                 break
             waited = True
-            await self._wait(anyio.wait_readable)
+            await self._wait(self._readable)
         if data and not waited:
             # A flow that never pauses must leave room for other tasks; held, because even a shielded
             # pause can be broken by a native cancellation.
@@ -103,6 +146,32 @@ class PipeReader(PipeEnd):
             await cancel_shielded_checkpoint()
             self._held = None
         return data
+
+    async def _readable(self, fd: int) -> None:
+        if self._watch is None:
+            loop = _selector_loop()
+            if loop is None:
+                await anyio.wait_readable(fd)
+                return
+            self._watch = _LastingWatch(loop, fd)
+        await self._watch.wait()
+
+    def wake(self) -> None:
+        """See `PipeEnd`."""
+        if self._watch is None:
+            super().wake()
+        else:
+            self._watch.wake()
+
+    def drop(self) -> None:
+        """See `PipeEnd`."""
+        self._watch = None  # after a fork, its loop is that of the parent
+        super().drop()
+
+    def _free(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+        super()._free()
 
     def take(self) -> bytes | None:
         """What can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
@@ -215,6 +284,16 @@ class PipeWriter(PipeEnd):
             raise anyio.ClosedResourceError
         if self.broken:
             raise anyio.BrokenResourceError
+
+
+def _selector_loop() -> asyncio.AbstractEventLoop | None:
+    """The asyncio loop that runs this task, if it watches descriptors."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        loop = None if asyncio is None else asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return None if sys.platform == "win32" else loop
 
 
 def enlarge_pipe(fd: int, size: int) -> None:

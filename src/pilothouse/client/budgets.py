@@ -1,0 +1,135 @@
+"""What stops a query that uses too many tokens: the option `max_budget_tokens`, counted and enforced on this side.
+
+Owns when the limit is passed and what is done then. Dollars the CLI counts and limits by itself (`max_budget_usd`).
+Loaded only where the option is set.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from pilothouse.client.costs import Ledger
+from pilothouse.client.events import BudgetReached
+from pilothouse.client.result import QueryResult
+from pilothouse.driver import Continuation, Next, spawn
+from pilothouse.errors import BudgetError, OptionsError, PilothouseError
+from pilothouse.messages import Message, ResultMessage
+from pilothouse.options import Options
+
+log = logging.getLogger("pilothouse")
+
+T = TypeVar("T")
+Read = Callable[[Message], Iterator[T]]
+
+
+class TokenBudget:
+    """The budget of one query; a continuation around the one that it may have.
+
+    Tokens are known when the API has told them: the input with the first block of a message, the output with the end
+    of it. So the limit is passed by a part of one message, never by a whole turn.
+
+    Args:
+        options: those of the query.
+        ledger: what its session has counted, and goes on counting; None: the query counts for itself.
+    """
+
+    def __init__(self, options: Options, ledger: Ledger | None) -> None:
+        assert options.max_budget_tokens is not None
+        if options.prompt_via != "stdin":
+            raise OptionsError(
+                "option 'max_budget_tokens' needs prompt_via='stdin': the argv form cannot be stopped in time",
+                option="max_budget_tokens",
+            )
+        self._limit = options.max_budget_tokens
+        self._ledger = ledger or Ledger(resumes=bool(options.resume or options.continue_conversation))
+        self._counts = ledger is None
+        self._inner: Continuation | None = None
+        self._interrupt: Callable[[], Awaitable[None]] | None = None
+        self._stopping: object | None = None
+        self._reached_at: Message | None = None
+        self._used = 0
+        self.error: BudgetError | None = None
+
+    def around(self, continuation: Continuation | None) -> Continuation:
+        """This, with what follows the results left to `continuation`."""
+        self._inner = continuation
+        return self
+
+    def enforced_by(self, interrupt: Callable[[], Awaitable[None]]) -> None:
+        """How to stop the query."""
+        self._interrupt = interrupt
+
+    def read(self, batch: list[Message]) -> list[Message]:
+        """Count, and stop the query if it was too much."""
+        if self._counts:
+            self._ledger.track(batch)
+        if ResultMessage in map(type, batch):
+            self._stopping = None  # the turn that was to be stopped has ended
+        if batch and self._ledger.total_tokens > self._limit:
+            self._reached(batch[-1])
+        return batch if self._inner is None else self._inner.read(batch)
+
+    def _reached(self, message: Message) -> None:
+        if self.error is None:
+            self._reached_at = message
+            self._used = self._ledger.total_tokens
+            self.error = _error(self._ledger, self._limit)
+        # Also for each further prompt of the query: an interrupt stops one turn, not those that wait.
+        if self._interrupt is not None and self._stopping is None and not isinstance(message, ResultMessage):
+            self._stopping = mark = object()
+            spawn(partial(self._stop, self._interrupt, mark), "pilothouse budget")
+
+    async def _stop(self, interrupt: Callable[[], Awaitable[None]], mark: object) -> None:
+        try:
+            await interrupt()
+        except PilothouseError as error:
+            log.warning("a query that has used up its tokens could not be interrupted: %s", error)
+        finally:
+            if self._stopping is mark:
+                self._stopping = None
+
+    async def go_on(self, result: ResultMessage) -> Next:
+        """What the continuation inside says, while there is something left to spend."""
+        if self._inner is None or self.error is not None:
+            return Next()
+        return await self._inner.go_on(result)
+
+    def settle(self, answer: QueryResult) -> None:
+        """Put the error into an answer that was stopped; one that was complete before stays what it is."""
+        if self.error is not None and answer.outcome == "interrupted":
+            self.error.result = answer.result
+            answer.error = self.error
+
+    def reporting(self, read: Read[T]) -> Callable[[Message], Iterator[T | BudgetReached]]:
+        """`read`, which also tells when the limit was passed."""
+        is_told = False
+
+        def with_budget(message: Message) -> Iterator[T | BudgetReached]:
+            nonlocal is_told
+            # Where it was passed, unless the reader was not given that; then before the end at the latest.
+            is_due = message is self._reached_at or (self.error is not None and isinstance(message, ResultMessage))
+            if is_due and not is_told:
+                is_told = True
+                yield BudgetReached("tokens", self._used, self._limit)
+            yield from read(message)
+
+        return with_budget
+
+
+def check_left(options: Options, ledger: Ledger) -> None:
+    """Refuse a query of a session that has nothing left to spend.
+
+    Raises:
+        BudgetError: it has not.
+    """
+    limit = options.max_budget_tokens
+    if limit is not None and ledger.total_tokens > limit:
+        raise _error(ledger, limit)
+
+
+def _error(ledger: Ledger, limit: int) -> BudgetError:
+    used = ledger.total_tokens
+    return BudgetError(f"{used:,} tokens were used, more than max_budget_tokens={limit:,} (raise it to go on)")

@@ -1,0 +1,262 @@
+"""What a conversation costs, turn by turn and model by model, read off its messages. Pure.
+
+Owns the one place that knows how the CLI counts (2.1.330): totals in a result begin with the history that was resumed,
+`model_usage_since_last_result` does not; every block of an API message repeats its usage; a child that is killed tells
+nothing of its last turn. Knows no price: what the CLI has not priced stays unpriced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pilothouse.messages import AssistantMessage, Message, ModelUsage, ResultMessage, StreamEvent, Usage
+from pilothouse.messages.events import ContentBlockDelta, MessageDelta, MessageStart
+
+KEPT_TURNS = 1000
+"""Turns of a session that are kept one by one, so that months of it stay small; totals have all of them."""
+NO_MODEL = "<synthetic>"
+"""What the CLI names as the model of text that it wrote itself."""
+
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "web_search_requests",
+    "cost_usd",
+    "thinking_tokens",
+    "cache_creation_5m_input_tokens",
+    "cache_creation_1h_input_tokens",
+)
+_TOKENS = _COUNTS[:4]
+
+Models = Mapping[str, ModelUsage]
+
+
+class Spent(Struct, frozen=True, kw_only=True):
+    """Tokens and US dollars by model, and added up.
+
+    Args:
+        models: by the name of the model, as the CLI names it; sub-agents are in it.
+    """
+
+    models: Models
+
+    @property
+    def usd(self) -> float:
+        """US dollars, as the CLI estimates them. What it has not priced counts nothing here."""
+        return sum(usage.cost_usd for usage in self.models.values())
+
+    @property
+    def input_tokens(self) -> int:
+        """Fresh input: neither written to the cache nor read from it."""
+        return sum(usage.input_tokens for usage in self.models.values())
+
+    @property
+    def output_tokens(self) -> int:
+        """What the models wrote, their thinking included."""
+        return sum(usage.output_tokens for usage in self.models.values())
+
+    @property
+    def cache_read_tokens(self) -> int:
+        """Input that was read from the prompt cache."""
+        return sum(usage.cache_read_input_tokens for usage in self.models.values())
+
+    @property
+    def cache_creation_tokens(self) -> int:
+        """Input that was written to the prompt cache."""
+        return sum(usage.cache_creation_input_tokens for usage in self.models.values())
+
+    @property
+    def total_tokens(self) -> int:
+        """All input and all output."""
+        return sum(map(tokens_of, self.models.values()))
+
+
+class TurnCosts(Spent, frozen=True, kw_only=True):
+    """What one turn cost.
+
+    Args:
+        models: by model.
+        session_id: of the conversation then.
+        prompt_uuids: the user messages that it answered.
+        is_woken: whether the CLI began it by itself, because a background task had ended.
+        is_priced: False: it has no result, because its child died or still works; its tokens are those of its
+            messages, which tell the output of a message only once that is complete, and its price is not known.
+    """
+
+    session_id: str | None = None
+    prompt_uuids: tuple[str, ...] = ()
+    is_woken: bool = False
+    is_priced: bool = True
+
+
+class Costs(Spent, frozen=True, kw_only=True):
+    """What a session has cost so far; what was resumed is not in it.
+
+    Args:
+        models: by model, over all turns, the one under way included.
+        turns: the last 1,000 turns, oldest first; what is under way comes last, and is not priced yet.
+        unpriced_tokens: tokens without a price: of the turn under way, and of turns whose child died.
+    """
+
+    turns: tuple[TurnCosts, ...]
+    unpriced_tokens: int = 0
+
+
+class Ledger:
+    """Adds up what one conversation costs, over all of its children. Feed it every message, in order.
+
+    Args:
+        resumes: whether the first child begins with a history; what that has cost is not counted.
+
+    Attributes:
+        total_tokens: of everything so far, the turn under way included.
+        usd: of everything that the CLI has priced.
+    """
+
+    def __init__(self, *, resumes: bool = False) -> None:
+        self._turns: deque[TurnCosts] = deque(maxlen=KEPT_TURNS)
+        self._models: dict[str, ModelUsage] = {}
+        self._unpriced = 0
+        self._under_way: dict[str, tuple[str, Usage]] = {}  # by id of the API message
+        self._told: dict[str, Usage] = {}  # the same, as it was last told; most blocks tell nothing new
+        self._settled: frozenset[str] = frozenset()  # ids that the last result has counted in
+        self._streaming: dict[str | None, str] = {}  # by agent, the id of what is being streamed
+        self._child: Models | None = None if resumes else {}  # totals of this child; None: not known
+        self.total_tokens = 0
+        self.usd = 0.0
+
+    def track(self, batch: Iterable[Message]) -> None:
+        """Take the next messages."""
+        for message in batch:  # on the way of every message of a session, so the classes are compared, not asked
+            kind = type(message)
+            if kind is AssistantMessage:
+                self._on_assistant(cast("AssistantMessage", message))
+            elif kind is StreamEvent:
+                self._on_stream(cast("StreamEvent", message))
+            elif kind is ResultMessage:
+                self._on_result(cast("ResultMessage", message))
+
+    def child_ended(self) -> None:
+        """Another child takes over: what the one before has not told in a result is lost but for its messages."""
+        if self._under_way:
+            self._book(TurnCosts(models=self._models_under_way(), is_priced=False), counted=True)
+        self._settled |= self._under_way.keys()
+        self._under_way = {}
+        self._told = {}
+        self._streaming = {}
+
+    @property
+    def costs(self) -> Costs:
+        """As it stands."""
+        turns, models = tuple(self._turns), self._models
+        unpriced = self._unpriced
+        if self._under_way:
+            now = TurnCosts(models=self._models_under_way(), is_priced=False)
+            turns, models, unpriced = (*turns, now), added(models, now.models), unpriced + now.total_tokens
+        return Costs(models=dict(models), turns=turns, unpriced_tokens=unpriced)
+
+    def _on_assistant(self, message: AssistantMessage) -> None:
+        body = message.message
+        if body.usage is not None and body.id is not None and not message.historical:
+            self._note(body.id, body.model, body.usage)
+
+    def _on_stream(self, message: StreamEvent) -> None:
+        event = message.event
+        if type(event) is ContentBlockDelta:  # most of them
+            return
+        agent = message.parent_tool_use_id
+        if isinstance(event, MessageDelta):
+            key = message.api_message_id or self._streaming.get(agent)
+            if key is not None and event.usage is not None:
+                self._note(key, None, event.usage)
+        elif isinstance(event, MessageStart) and event.message.id is not None:
+            self._streaming[agent] = event.message.id
+            if event.message.usage is not None:
+                self._note(event.message.id, event.message.model, event.message.usage)
+
+    def _note(self, key: str, model: str | None, usage: Usage) -> None:
+        """The usage of an API message, which is told with each of its blocks, and grows until it is complete."""
+        told = self._told.get(key)
+        if (told is not None and told == usage) or key in self._settled or model == NO_MODEL:
+            return
+        self._told[key] = usage
+        known_model, known = self._under_way.get(key, ("", Usage()))
+        most = Usage(**{name: max(getattr(known, name), getattr(usage, name)) for name in _TOKENS})
+        self._under_way[key] = (model or known_model, most)
+        self.total_tokens += tokens_of(most) - tokens_of(known)
+
+    def _on_result(self, result: ResultMessage) -> None:
+        models: Models | None = result.model_usage_since_last_result
+        is_priced = True
+        if models is None:
+            is_priced = self._child is not None
+            models = self._since_last(result, self._child)
+        if result.model_usage:
+            self._child = result.model_usage
+        self.total_tokens -= sum(tokens_of(usage) for _, usage in self._under_way.values())
+        self._settled = frozenset(self._under_way)
+        self._under_way = {}
+        self._told = {}
+        if models:
+            uuids = result.user_message_uuids or ((result.user_message_uuid,) if result.user_message_uuid else ())
+            turn = TurnCosts(
+                models=models,
+                session_id=result.session_id,
+                prompt_uuids=tuple(uuids),
+                is_woken=result.is_woken,
+                is_priced=is_priced,
+            )
+            self._book(turn, counted=False)
+
+    def _since_last(self, result: ResultMessage, before: Models | None) -> Models:
+        """The same from the totals, for CLIs that do not tell it. A counter that went back has begun anew."""
+        now = result.model_usage
+        if before is None:  # a history stands before it: its own tokens are known, its price is not
+            return self._models_under_way()
+        if any(tokens_of(now[name]) < tokens_of(usage) for name, usage in before.items() if name in now):
+            return now
+        grown = {name: _less(usage, before[name]) if name in before else usage for name, usage in now.items()}
+        return {name: usage for name, usage in grown.items() if tokens_of(usage) or usage.cost_usd}
+
+    def _models_under_way(self) -> Models:
+        models: dict[str, ModelUsage] = {}
+        for model, usage in self._under_way.values():
+            models = added(models, {model: ModelUsage(**{name: getattr(usage, name) for name in _TOKENS})})
+        return models
+
+    def _book(self, turn: TurnCosts, *, counted: bool) -> None:
+        self._turns.append(turn)
+        self._models = added(self._models, turn.models)
+        self.usd += turn.usd
+        if not counted:
+            self.total_tokens += turn.total_tokens
+        if not turn.is_priced:
+            self._unpriced += turn.total_tokens
+
+
+def tokens_of(usage: Usage | ModelUsage) -> int:
+    """All input and all output."""
+    return usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+
+
+def added(one: Models, other: Models) -> dict[str, ModelUsage]:
+    """Both together, model by model."""
+    models = dict(one)
+    for name, usage in other.items():
+        models[name] = _sum(models[name], usage) if name in models else usage
+    return models
+
+
+def _sum(one: ModelUsage, other: ModelUsage) -> ModelUsage:
+    return replace(other, **{name: getattr(one, name) + getattr(other, name) for name in _COUNTS})
+
+
+def _less(one: ModelUsage, other: ModelUsage) -> ModelUsage:
+    return replace(one, **{name: max(0, getattr(one, name) - getattr(other, name)) for name in _COUNTS})

@@ -1,0 +1,276 @@
+"""A query under way, as its consumer knows it: its messages, its end, its limits, and what may follow its results.
+
+Owns when a query is over and how that is told. What it is answered by, a child of its own or a turn of a conversation,
+the two classes that build on this know.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import anyio
+
+from pilothouse.driver.continuation import Continuation, Continuing, Next
+from pilothouse.driver.failures import silence_error, timeout_error
+from pilothouse.driver.inbox import Inbox
+from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
+from pilothouse.driver.owned import Owned
+from pilothouse.driver.unanswered import Unanswered
+from pilothouse.errors import PilothouseError, SessionClosedError
+from pilothouse.messages import Message, ResultMessage
+
+INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
+
+
+class Answering(Owned, ABC):
+    """What `Exchange` and `Turn` have in common.
+
+    Args:
+        prompts: the user messages, all at once or as they come.
+        limits: times.
+        continuation: says what follows the result, before the query is over.
+
+    Attributes:
+        unanswered: prompts without a result.
+        interrupted: whether it was stopped on request.
+        cut_short: whether its last result is that of an earlier prompt, because it was stopped before more came.
+        result: the last one.
+        on_end: told once that all is over and what has failed, before the consumer is. Must not raise.
+    """
+
+    CONSEQUENCE = "the child was ended"
+    """What is done when a limit runs out."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        limits: Limits,
+        continuation: Continuation | None,
+    ) -> None:
+        super().__init__()
+        given = isinstance(prompts, Sequence)
+        self._prompts = prompts
+        self._limits = limits
+        self._continuing = None if continuation is None else Continuing(continuation)
+        self._inbox = Inbox()
+        self._said_all = given
+        self._silent_from = 0.0  # the earliest moment from which silence counts
+        self._turn_ended = anyio.Event()  # the turn that ran when the last interrupt was asked for
+        self._ended = anyio.Event()  # all that was asked for has its result, or none will come
+        self.unanswered = Unanswered([prompt.uuid for prompt in prompts] if given else ())
+        self.interrupted = False
+        self.cut_short = False
+        self.result: ResultMessage | None = None
+        self.on_end: Callable[[BaseException | None], object] | None = None
+
+    # What the consumer calls.
+
+    async def next_batch(self) -> tuple[list[Message], int]:
+        """The next messages and their size in bytes; none at the end. Raises what ended the query early."""
+        return await self._inbox.get()
+
+    async def interrupt(self) -> None:
+        """Stop the answer and wait until it has ended. Returns at once when nothing runs.
+
+        Prompts that come after it are still answered.
+
+        Raises:
+            UsageError: the argv form has no control protocol. (R16)
+            ControlError, ControlTimeout: the peer refused, or did not answer.
+        """
+        goes_on = self.goes_on
+        if self._finished.is_set() or self._ended.is_set() or (self._rests() and not goes_on):
+            return
+        self._check_interrupt()
+        self.interrupted = True
+        self._inbox.let_pass()
+        if self._turn_ended.is_set():
+            self._turn_ended = anyio.Event()
+        ended = self._turn_ended
+        try:
+            if goes_on and self._continuing is not None:
+                self._continuing.give_up()  # nothing runs that the peer could stop
+            else:
+                await self._interrupt(ended)
+        except PilothouseError as error:
+            self.interrupted = self._finished.is_set() or isinstance(error, SessionClosedError)
+            if self.interrupted:
+                return  # it ended by itself in the meantime
+            raise
+        with anyio.move_on_after(INTERRUPT_SECONDS):
+            await ended.wait()
+            return
+        self.stop()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the continuation has a result and has not said what follows."""
+        return self._continuing is not None and self._continuing.is_open
+
+    # What the reader calls.
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader should wait for the consumer. Never while an interrupt waits for the end of the turn."""
+        return self._inbox.full and not self.interrupted
+
+    async def room(self) -> None:
+        """Wait for the consumer."""
+        await self._inbox.room()
+
+    def let_pass(self) -> None:
+        """Let the reader go on in spite of the consumer."""
+        self._inbox.let_pass()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every prompt has its result and nothing follows, or none will come."""
+        return self._ended.is_set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody waits for its end."""
+        return self.interrupted
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> None:
+        """A part of it failed; the first error counts."""
+        ...
+
+    def _read(self, batch: list[Message]) -> list[Message]:
+        """What the continuation makes of a batch for the consumer. Its error is the query's, not the reader's."""
+        assert self._continuing is not None
+        try:
+            return self._continuing.read(list(batch))
+        except Exception as error:  # noqa: BLE001 - it belongs to the consumer
+            self.fail(error)
+            return []
+
+    # When it is over.
+
+    def _end_turn(self) -> None:
+        self._turn_ended.set()
+        if self.unanswered or not self._said_all:
+            self.interrupted = False  # it was the turn, not the whole query
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self._is_answered() or self.goes_on or self._ended.is_set():
+            return
+        continuing, result = self._continuing, self.result
+        if continuing is None or result is None or self.is_stopping or not continuing.ask(result):
+            self._done()
+
+    def _take(self, following: Next | None) -> None:
+        """The continuation has said what follows; None: it was given up."""
+        if self._ended.is_set():
+            return
+        if following is None:
+            self._turn_ended.set()
+            if self.interrupted:
+                self._done()
+            return
+        if messages := list(following.messages):
+            self._inbox.put(messages, sum(len(message.raw_line) for message in messages))
+            self.result = next((m for m in reversed(messages) if isinstance(m, ResultMessage)), self.result)
+        if following.prompt is None:
+            self._done()
+            return
+        self.unanswered.add(following.prompt.uuid)
+        self._begin_anew()
+        self._silent_from = anyio.current_time()
+        self._beside(partial(self._go_on, following.prompt))
+
+    async def _go_on(self, prompt: Outgoing) -> None:
+        await self._say(prompt)
+        self._silent_from = anyio.current_time()
+
+    def _is_answered(self) -> bool:
+        """Whether all was said, and every prompt has its result."""
+        return self._said_all and not self.unanswered
+
+    @abstractmethod
+    def _is_complete(self) -> bool:
+        """Whether its end now is the end of the answer."""
+        ...
+
+    @abstractmethod
+    def _rests(self) -> bool:
+        """Whether there is no turn to interrupt."""
+        ...
+
+    def _check_interrupt(self) -> None:
+        """Raise if it cannot be interrupted."""
+
+    @abstractmethod
+    async def _interrupt(self, ended: anyio.Event) -> None:
+        """Have the peer end the turn that runs, unless `ended` says that it has."""
+        ...
+
+    def _done(self) -> None:
+        """All that was asked for is there."""
+        self._ended.set()
+
+    @abstractmethod
+    def _begin_anew(self) -> None:
+        """One more prompt follows: an interrupt waits until the new turn is there to be stopped."""
+        ...
+
+    @abstractmethod
+    def _beside(self, work: Callable[[], Awaitable[None]]) -> None: ...
+
+    @abstractmethod
+    async def _say(self, prompt: Outgoing) -> None: ...
+
+    # The owner.
+
+    async def _run(self) -> None:
+        if self._continuing is None:
+            await super()._run()
+            return
+        # Around everything else: one that does not end when it is given up holds up nobody but this task.
+        async with anyio.create_task_group() as around:
+            around.start_soon(self._continuing.serve, self._take, self.fail)
+            await super()._run()
+            around.cancel_scope.cancel()
+
+    async def _in_time(self, work: Callable[[], Awaitable[None]]) -> None:
+        limit = self._limits.timeout
+        deadline = float("inf") if limit is None else anyio.current_time() + limit
+        with anyio.CancelScope(deadline=deadline) as scope:
+            await work()
+        if limit is not None and scope.cancelled_caught and not self._is_complete():
+            raise timeout_error(limit, self.CONSEQUENCE)
+
+    def _end(self) -> None:
+        self.cut_short = self.interrupted and (self.cut_short or not self._is_complete())
+        if self._failure is None and not self._is_complete() and not self.interrupted:
+            who = "the query was closed" if self._stopped else "the event loop shut down"
+            self._failure = SessionClosedError(f"{who} before the result had arrived")
+        if self.on_end is not None:
+            self.on_end(self._failure)
+            self.on_end = None
+        self._inbox.end(None if self.interrupted else self._failure)
+        self._continuing = None  # it may keep much, and this may be kept for long
+        super()._end()
+        for event in (self._turn_ended, self._ended):
+            event.set()
+
+    async def _watch_silence(self) -> None:
+        limit = self._limits.idle_timeout
+        assert limit is not None
+        while not self._ended.is_set():
+            if self.goes_on:
+                self._silent_from = anyio.current_time()
+            silent_until = max(self._quiet_since(), self._silent_from) + limit
+            if anyio.current_time() >= silent_until:
+                raise silence_error(limit, self.CONSEQUENCE, heard=self._was_heard())
+            await anyio.sleep_until(silent_until)
+
+    @abstractmethod
+    def _quiet_since(self) -> float: ...
+
+    @abstractmethod
+    def _was_heard(self) -> bool: ...

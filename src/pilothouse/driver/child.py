@@ -1,0 +1,137 @@
+"""A peer from its start to its close, in the task that owns it.
+
+Owns the transport, the handshake's place in it, what runs beside the reader, and what is known of the peer's work.
+What is said, and when that is enough, those who own one know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+
+from pilothouse.driver.background import BackgroundTasks
+from pilothouse.driver.host import Host
+from pilothouse.driver.link import Link, Pending, Sink
+from pilothouse.driver.outgoing import Limits
+from pilothouse.messages import InitMessage, Message
+from pilothouse.options import Invocation
+from pilothouse.protocol import StreamValidator
+from pilothouse.transports import Transport, warn_if_old
+
+WAKE_SECONDS = 1.0  # from the end of a background task until the model has been woken by it
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Child:
+    """One connection to one peer.
+
+    Args:
+        transport: not started yet.
+        invocation: how to start the peer.
+        limits: sizes, and the time for control requests.
+        sink: takes its messages.
+        host: what this process offers to the peer, if anything.
+
+    Attributes:
+        failure: the first error of anything that runs here.
+        last_heard: when it last said something, or did what takes its time.
+        in_turn: whether it works, for a prompt or by itself.
+        may_be_woken: whether a background task was seen; one that ends wakes the peer, once it has nothing else to do.
+    """
+
+    def __init__(
+        self, transport: Transport, invocation: Invocation, limits: Limits, sink: Sink, host: Host | None
+    ) -> None:
+        self.transport = transport
+        self.invocation = invocation
+        self.link = Link(
+            transport,
+            sink,
+            beside=self.beside,
+            host=host,
+            max_line_bytes=limits.max_line_bytes,
+            control_timeout=limits.control_timeout,
+        )
+        self.validator = StreamValidator()
+        self.background = BackgroundTasks()
+        self.failure: BaseException | None = None
+        self.last_heard = 0.0
+        self.in_turn = False
+        self.may_be_woken = False
+        self._sink = sink
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @asynccontextmanager
+    async def living(self, speak: Callable[[Pending | None, bytes], Awaitable[None]]) -> AsyncGenerator[None]:
+        """Started on entry, closed on exit. `speak` runs beside the block and sends the handshake, if there is one.
+
+        Raises:
+            BaseException: the first error of what ran here, as it is and not inside a group.
+        """
+        await self.transport.start(self.invocation)
+        try:
+            self.last_heard = anyio.current_time()
+            # Registered before anybody reads: a short peer may have said everything before the first task runs.
+            hello = self.invocation.initialize
+            opening = (None, b"") if hello is None else self.link.begin("initialize", hello)
+            async with anyio.create_task_group() as self._tasks:
+                self.beside(partial(speak, *opening))  # first: the peer waits for it
+                self.beside(self.transport.serve)
+                self.link.open_house()
+                yield
+                self._tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            with anyio.CancelScope(shield=True):
+                await self.transport.close()
+        if self.failure is not None:
+            raise self.failure
+
+    def beside(self, work: Work) -> None:
+        """Run `work` beside the reader, until the connection ends; nothing runs after that."""
+        if self._tasks is not None:
+            self._tasks.start_soon(self.guarded, work)
+
+    async def guarded(self, work: Work) -> None:
+        """Run a part of it; its error ends the whole."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - handed on by `living`
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End all of it; the first error counts."""
+        self.failure = self.failure or error
+        self.leave()
+
+    def leave(self) -> None:
+        """End all of it, without an error."""
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    # What is known of its work.
+
+    @property
+    def takes_its_time(self) -> bool:
+        """Whether it is silent for a reason: a tool runs, it has asked us, or the host still prepares."""
+        return self.validator.waiting_for_tools or bool(self.link.questions) or self.link.is_preparing
+
+    def quiet_since(self, *, busy: bool) -> float:
+        """When it fell silent: now, while something runs that may take its time, or nobody reads."""
+        if busy or self._sink.full:
+            self.last_heard = anyio.current_time()
+        return self.last_heard
+
+    def note_task(self, message: Message) -> None:
+        """A message about a background task."""
+        self.background.note(message)
+        self.may_be_woken = True
+
+    def note_init(self, message: InitMessage) -> None:
+        """It begins a turn."""
+        self.in_turn = True
+        warn_if_old(message.claude_code_version or "")

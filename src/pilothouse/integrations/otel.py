@@ -1,0 +1,264 @@
+"""OpenTelemetry: spans and metrics of queries, by the GenAI semantic conventions.
+
+Owns which message begins and ends which span. Names stand in `genai`, what a watcher is told in
+`pilothouse.instrumentation`. Needs the extra `[otel]`, which is the API alone: who exports, the program decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from time import perf_counter
+from typing import Any
+
+try:
+    from opentelemetry import context as otel_context
+    from opentelemetry import metrics, trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"OpenTelemetry needs {missing.name}; install it with: pip install 'pilothouse[otel]'", name=missing.name
+    ) from missing
+
+from pilothouse._version import __version__
+from pilothouse.errors import UsageError
+from pilothouse.instrumentation import Call, CallEnd, Observer, QueryEnd, QueryStart
+from pilothouse.integrations import genai
+from pilothouse.integrations.genai import Names
+from pilothouse.integrations.otel_content import Content
+from pilothouse.integrations.otel_metrics import Meters
+from pilothouse.integrations.otel_spans import Spans
+from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message
+
+SCOPE = "pilothouse"
+_W3C = TraceContextTextMapPropagator()
+
+
+class OpenTelemetry:
+    """Spans and metrics for every query: `configure(instrumentation=OpenTelemetry())`.
+
+    A query is a span `invoke_agent <agent>` in the span of whoever asked; in it, `execute_tool <name>` for each tool
+    call, from the call to its result; in the call of a sub-agent, `invoke_agent <type>` with the tool calls of that.
+    Hooks, permissions and tools of this process run inside of the span of the tool call that they are about.
+
+    Args:
+        tracer_provider: the global one by default.
+        meter_provider: the global one by default.
+        agent_name: of queries without the option `agent`.
+        capture_content: also write down prompts, answers, and what goes into tools and comes out of them, keys
+            removed. Off by default.
+        conventions: "1.41.0", or "latest" for the names since then; by default the former, unless
+            OTEL_SEMCONV_STABILITY_OPT_IN names `gen_ai_latest_experimental`.
+        propagate: whether the child gets the W3C context of the span as TRACEPARENT and TRACESTATE; a CLI whose own
+            telemetry is switched on puts its spans there.
+
+    Raises:
+        UsageError: there is no such version of the conventions.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        agent_name: str = "claude-code",
+        capture_content: bool = False,
+        conventions: str | None = None,
+        propagate: bool = True,
+    ) -> None:
+        self._names = _names(conventions)
+        self._tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
+        self._meters = Meters(metrics.get_meter(SCOPE, __version__, meter_provider), self._names)
+        self._agent_name = agent_name
+        self._capture_content = capture_content
+        self._propagate = propagate
+
+    def query_started(self, start: QueryStart) -> Observer:
+        """Open the span of a query, in the current one."""
+        agent = start.agent or self._agent_name
+        spans = Spans(self._tracer, self._names, agent, _attributes(self._names, start, agent))
+        content = Content(self._names, start) if self._capture_content else None
+        return _QuerySpan(spans, self._meters, self._names, start, agent, content, propagate=self._propagate)
+
+    def session_environ(self) -> Mapping[str, str | None]:
+        """The context of whoever made the session."""
+        return _w3c(otel_context.get_current()) if self._propagate else {}
+
+
+def _names(conventions: str | None) -> Names:
+    if conventions is None:
+        asked = os.environ.get(genai.OPT_IN, "").split(",")
+        return genai.LATEST if genai.OPT_IN_LATEST in (one.strip() for one in asked) else genai.V1_41
+    try:
+        return genai.VERSIONS[conventions]
+    except KeyError:
+        known = " and ".join(repr(version) for version in genai.VERSIONS)
+        raise UsageError(f"conventions: there are {known}, not {conventions!r}") from None
+
+
+def _attributes(names: Names, start: QueryStart, agent: str) -> dict[str, Any]:
+    """What is known when the span starts; samplers see these."""
+    found: dict[str, Any] = {
+        names.operation: names.invoke_agent,
+        names.agent_name: agent,
+        names.provider: genai.PROVIDERS.get(start.provider or "anthropic"),
+        names.request_model: start.model,
+        names.conversation_id: start.session_id,
+    }
+    found |= dict(zip((names.server_address, names.server_port), _place(start.base_url), strict=True))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _place(base_url: str | None) -> tuple[str | None, int | None]:
+    if base_url is None:
+        return None, None
+    from urllib.parse import urlsplit  # most queries go to the usual address
+
+    try:
+        address = urlsplit(base_url)
+        return address.hostname, address.port
+    except ValueError:  # the CLI will say what is wrong with it
+        return None, None
+
+
+def _w3c(context: otel_context.Context) -> dict[str, str | None]:
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, context)
+    if "traceparent" not in carrier:
+        return {}
+    # An inherited state belongs to another span.
+    return {"TRACEPARENT": carrier["traceparent"], "TRACESTATE": carrier.get("tracestate")}
+
+
+class _QuerySpan(Observer):
+    def __init__(
+        self,
+        spans: Spans,
+        meters: Meters,
+        names: Names,
+        start: QueryStart,
+        agent: str,
+        content: Content | None,
+        *,
+        propagate: bool,
+    ) -> None:
+        self._spans = spans
+        self._meters = meters
+        self._names = names
+        self._start = start
+        self._agent = agent
+        self._content = content
+        self._propagate = propagate
+        self._began = perf_counter()
+        self._inferences: set[str] = set()
+        self._response_model: str | None = None
+        self._session_id: str | None = start.session_id
+        self._restarts = 0
+        self._calls: dict[int, tuple[object, trace.Span | None]] = {}
+        spans.on_tool_end = self._tool_ended
+        if content is not None:
+            content.began(spans.root)
+
+    def environ(self) -> Mapping[str, str | None]:
+        return _w3c(self._spans.context()) if self._propagate else {}
+
+    def run_context(self) -> AbstractContextManager[object]:
+        return trace.use_span(self._spans.root, record_exception=False, set_status_on_exception=False)
+
+    def on_message(self, message: Message) -> None:
+        self._session_id = message.session_id or self._session_id
+        self._spans.read(message, self._content)
+        if isinstance(message, AssistantMessage) and not message.is_api_error_message:
+            if message.message_id is not None:
+                self._inferences.add(message.message_id)
+            if message.parent_tool_use_id is None:
+                self._response_model = message.model or self._response_model
+
+    def on_retry(self, message: ApiRetryMessage) -> None:
+        facts = {
+            genai.RETRY_ATTEMPT: message.attempt,
+            genai.RETRY_DELAY: message.retry_delay_ms,
+            genai.HTTP_STATUS: message.error_status,
+            self._names.error_type: message.error,
+        }
+        self._spans.root.add_event(genai.RETRY_EVENT, {k: v for k, v in facts.items() if v is not None})
+
+    def on_restart(self, reason: BaseException | None) -> None:
+        self._restarts += 1
+        facts = {} if reason is None else {self._names.error_type: type(reason).__qualname__}
+        self._spans.root.add_event(genai.RESTART_EVENT, facts)
+
+    def on_call_start(self, call: Call) -> None:
+        span = None
+        context = self._spans.context(call.tool_use_id)
+        if call.kind != "tool":  # that has a span already
+            span = self._spans.start(f"{call.kind} {call.name}".rstrip(), context)
+            context = trace.set_span_in_context(span, context)
+        self._calls[id(call)] = (otel_context.attach(context), span)
+
+    def on_call_end(self, call: Call, end: CallEnd) -> None:
+        token, span = self._calls.pop(id(call))
+        otel_context.detach(token)  # pyright: ignore[reportArgumentType]
+        if call.kind == "permission" and end.outcome == "deny" and call.tool_use_id is not None:
+            self._spans.denied.add(call.tool_use_id)
+        if span is None:
+            return
+        span.set_attribute(genai.CALL_OUTCOME, end.outcome)
+        if end.error is not None:
+            self._spans.failed(span, end.error, self._start.redact)
+        span.end()
+
+    def _tool_ended(self, name: str, seconds: float, error: str | None) -> None:
+        self._meters.tool_ended(name, seconds, error)
+
+    def on_end(self, end: QueryEnd) -> None:
+        spans, names, result = self._spans, self._names, end.result
+        root, common = spans.root, self._common()
+        spans.end_open()
+        found: dict[str, Any] = {
+            genai.OUTCOME: "interrupted" if end.interrupted else "success" if end.error is None else "error",
+            genai.RESTARTS: self._restarts or None,
+            names.conversation_id: self._session_id,
+            names.response_model: self._response_model,
+        }
+        error = None if end.interrupted else end.error
+        if result is not None:
+            found |= self._usage(result)
+            self._meters.used(result.model_usage, common, result.cost_usd)
+        root.set_attributes({name: value for name, value in found.items() if value is not None})
+        if self._content is not None:
+            self._content.ended(root, result)
+        if error is not None:
+            spans.failed(root, error, self._start.redact)
+        root.end()
+        seconds = perf_counter() - self._began
+        kind = None if error is None else type(error).__qualname__
+        self._meters.query_ended(
+            self._agent, seconds, kind, common, tools=spans.tool_calls, inferences=len(self._inferences)
+        )
+
+    def _common(self) -> dict[str, Any]:
+        names = self._names
+        found = {
+            names.operation: names.invoke_agent,
+            names.provider: genai.PROVIDERS.get(self._start.provider or "anthropic"),
+            names.request_model: self._start.model,
+            names.response_model: self._response_model,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _usage(self, result: Any) -> dict[str, Any]:
+        names, models = self._names, result.model_usage.values()
+        read, written = result.cache_read_tokens, result.cache_creation_tokens
+        reason = None if result.result is None else result.result.stop_reason
+        return {
+            # All input, as the conventions want it: what was cached is in it.
+            names.input_tokens: sum(usage.input_tokens for usage in models) + read + written,
+            names.output_tokens: sum(usage.output_tokens for usage in models),
+            names.cache_read_tokens: read,
+            names.cache_write_tokens: written,
+            names.finish_reasons: None if reason is None else (reason,),
+            genai.COST: result.cost_usd,
+            genai.TURNS: result.turns,
+        }

@@ -1,0 +1,164 @@
+"""The tree of spans of one query: the query, its tool calls, its sub-agents and their tool calls.
+
+Owns which message opens and closes which span, and what lies in what. Needs the extra `[otel]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from pilothouse.integrations.genai import Names
+from pilothouse.messages import (
+    AssistantMessage,
+    Message,
+    TaskNotificationMessage,
+    TaskStartedMessage,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+
+if TYPE_CHECKING:
+    from pilothouse.integrations.otel_content import Content
+
+AGENT = "subagent"  # a sub-agent that does not say of which type it is
+DENIED, TOOL_ERROR, UNFINISHED = "permission_denied", "tool_error", "unfinished"
+"""Values of `error.type` of a tool call: refused, failed, or without a result when the query ended."""
+
+EndOfTool = Callable[[str, float, "str | None"], object]
+
+
+def _nobody(name: str, seconds: float, error: str | None) -> None: ...
+
+
+class Spans:
+    """The spans of one query. The first is opened here, in the current context.
+
+    Args:
+        tracer: makes spans.
+        names: of spans and attributes.
+        agent: who answers.
+        attributes: of the first span.
+
+    Attributes:
+        root: the span of the query; whoever made this ends it.
+        denied: tool calls that were not permitted.
+        tool_calls: how many there were.
+        on_tool_end: told of every tool call that has ended: name, seconds, kind of error.
+    """
+
+    def __init__(self, tracer: trace.Tracer, names: Names, agent: str, attributes: Mapping[str, Any]) -> None:
+        self._tracer = tracer
+        self._names = names
+        self.root = tracer.start_span(
+            f"{names.invoke_agent} {agent}".rstrip(), kind=SpanKind.INTERNAL, attributes=attributes
+        )
+        self._root_context = trace.set_span_in_context(self.root)
+        self._tools: dict[str, tuple[Span, str, float]] = {}  # open calls by id
+        self._agents: dict[str, Span] = {}  # open sub-agents by the call that they are
+        self._contexts: dict[str, otel_context.Context] = {}  # of every call; what runs in the background outlives it
+        self._inside: dict[str, otel_context.Context] = {}  # of every sub-agent, by the call that it is
+        self._tasks: set[str] = set()  # sub-agents whose end is told apart from the result of their call
+        self.denied: set[str] = set()
+        self.tool_calls = 0
+        self.on_tool_end: EndOfTool = _nobody
+
+    def context(self, tool_use_id: str | None = None) -> otel_context.Context:
+        """The context inside of a tool call, or of the query."""
+        return self._contexts.get(tool_use_id or "", self._root_context)
+
+    def start(self, name: str, context: otel_context.Context, attributes: Mapping[str, Any] | None = None) -> Span:
+        """A span inside of `context`."""
+        return self._tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=attributes)
+
+    def failed(self, span: Span, error: BaseException, redact: Callable[[str], str]) -> None:
+        """A span ended with an error. Its text is told by the CLI or by pilothouse, never by the model or a tool."""
+        kind, text = type(error).__qualname__, redact(str(error))
+        span.set_attribute(self._names.error_type, kind)
+        span.add_event("exception", {"exception.type": kind, "exception.message": text})
+        span.set_status(Status(StatusCode.ERROR, text))
+
+    def read(self, message: Message, content: Content | None) -> None:
+        """The next message."""
+        if isinstance(message, AssistantMessage):
+            if content is not None:
+                content.said(message)
+            for block in message.content:
+                if isinstance(block, ToolUseBlock) and block.id not in self._contexts:
+                    self._call(block, message, content)
+        elif isinstance(message, UserMessage):
+            for block in message.content:
+                if isinstance(block, ToolResultBlock):
+                    self._result(block, content)
+        elif isinstance(message, TaskStartedMessage):
+            if message.tool_use_id in self._contexts and message.subagent_type is not None:
+                self._tasks.add(message.tool_use_id)
+                self._agent(message.tool_use_id, message.subagent_type)
+        elif isinstance(message, TaskNotificationMessage):
+            self._end_agent(message.tool_use_id)
+
+    def end_open(self) -> None:
+        """The query is over: end what has no result, innermost first."""
+        for key in reversed(list(self._tools)):
+            self._end_tool(key, UNFINISHED)
+        for key in list(self._agents):
+            self._end_agent(key)
+
+    def _call(self, block: ToolUseBlock, message: AssistantMessage, content: Content | None) -> None:
+        names, parent = self._names, self._root_context
+        if message.parent_tool_use_id is not None:
+            parent = self._agent(message.parent_tool_use_id, message.subagent_type)
+        attributes = {
+            names.operation: names.execute_tool,
+            names.tool_name: block.name,
+            names.tool_call_id: block.id,
+            names.tool_type: "function",
+        }
+        span = self.start(f"{names.execute_tool} {block.name}", parent, attributes)
+        if content is not None:
+            content.asked(span, block)
+        self._tools[block.id] = (span, block.name, perf_counter())
+        self._contexts[block.id] = trace.set_span_in_context(span, parent)
+        self.tool_calls += 1
+
+    def _agent(self, key: str, kind: str | None) -> otel_context.Context:
+        """The context inside of a sub-agent; it begins when it is first heard of."""
+        if key not in self._inside:
+            names, parent = self._names, self.context(key)
+            agent = kind or AGENT
+            attributes = {names.operation: names.invoke_agent, names.agent_name: agent}
+            span = self.start(f"{names.invoke_agent} {agent}", parent, attributes)
+            self._agents[key] = span
+            self._inside[key] = trace.set_span_in_context(span, parent)
+        return self._inside[key]
+
+    def _result(self, block: ToolResultBlock, content: Content | None) -> None:
+        key = block.tool_use_id
+        if key not in self._tasks:
+            self._end_agent(key)
+        if content is not None and key in self._tools:
+            content.answered(self._tools[key][0], block)
+        error = (DENIED if key in self.denied else TOOL_ERROR) if block.is_error else None
+        self._end_tool(key, error)
+
+    def _end_tool(self, key: str, error: str | None) -> None:
+        span, name, began = self._tools.pop(key, (None, "", 0.0))
+        if span is None:
+            return
+        if error is not None:
+            span.set_attribute(self._names.error_type, error)
+            if error != UNFINISHED:
+                span.set_status(Status(StatusCode.ERROR))
+        span.end()
+        self.on_tool_end(name, perf_counter() - began, error)
+
+    def _end_agent(self, key: str | None) -> None:
+        span = self._agents.pop(key or "", None)
+        if span is not None:
+            span.end()

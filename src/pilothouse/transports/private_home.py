@@ -1,0 +1,81 @@
+"""The home of an isolated child: a directory that only this user can read, and that is gone with its owner.
+
+Owns the directory and the variables that point there. Blocking: call it off the event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from pilothouse.transports.watchdog import watchdog
+
+VARIABLES = {
+    "HOME": "",
+    "CLAUDE_CONFIG_DIR": ".claude",
+    "XDG_CACHE_HOME": ".cache",
+    "XDG_CONFIG_HOME": ".config",
+    "XDG_DATA_HOME": ".local/share",
+    "XDG_STATE_HOME": ".local/state",
+}
+"""What points into the home, and to which place in it."""
+WINDOWS_VARIABLES = {"USERPROFILE": "", "APPDATA": "AppData/Roaming", "LOCALAPPDATA": "AppData/Local"}
+
+
+class PrivateHome:
+    """A directory of mode 0700. Removed by `remove`, with this object, or with this process."""
+
+    def __init__(self) -> None:
+        self._directory: str | None = None
+        self._owner = os.getpid()
+        self._others = 0
+
+    def share(self) -> Self:
+        """This very home, for one more owner: it stays until each of them has called `leave`."""
+        self._others += 1
+        return self
+
+    def leave(self) -> None:
+        """One owner needs it no more; the last one removes it."""
+        if self._others:
+            self._others -= 1
+        else:
+            self.remove()
+
+    def make(self, owner: tuple[int, int] | None = None) -> str:
+        """Make the directory, if that was not done yet; returns its path.
+
+        Args:
+            owner: user and group that it belongs to instead of this process's own.
+        """
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(prefix="pilothouse-isolated-")
+            watchdog.guard_directory(self._directory)
+            config = Path(self._directory) / VARIABLES["CLAUDE_CONFIG_DIR"]
+            config.mkdir(mode=0o700)
+            if owner is not None:
+                os.chown(config, *owner)
+                os.chown(self._directory, *owner)
+        return self._directory
+
+    def remove(self) -> None:
+        """Remove the directory with all that is in it. Idempotent; in the child of a fork it does nothing."""
+        directory, self._directory = self._directory, None
+        if directory is not None and os.getpid() == self._owner:
+            shutil.rmtree(directory, ignore_errors=True)
+            watchdog.release_directory(directory)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.remove()
+
+
+def home_variables(home: str) -> dict[str, str]:
+    """The variables of a child that has `home`."""
+    places = VARIABLES | WINDOWS_VARIABLES if sys.platform == "win32" else VARIABLES
+    return {name: str(Path(home, place)) for name, place in places.items()}
