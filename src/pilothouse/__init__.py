@@ -207,9 +207,13 @@ if TYPE_CHECKING:
     from pilothouse.options import DisabledThinking as DisabledThinking
     from pilothouse.options import EnabledThinking as EnabledThinking
     from pilothouse.options import HttpServer as HttpServer
+    from pilothouse.options import IsolationReport as IsolationReport
     from pilothouse.options import Options as Options
     from pilothouse.options import OptionsBuilder as OptionsBuilder
     from pilothouse.options import Plugin as Plugin
+    from pilothouse.options import Policy as Policy
+    from pilothouse.options import PolicyRow as PolicyRow
+    from pilothouse.options import PolicyWarning as PolicyWarning
     from pilothouse.options import QuestionConfig as QuestionConfig
     from pilothouse.options import Sandbox as Sandbox
     from pilothouse.options import SandboxFilesystem as SandboxFilesystem
@@ -220,6 +224,7 @@ if TYPE_CHECKING:
     from pilothouse.options import SystemPromptPreset as SystemPromptPreset
     from pilothouse.options import ToolConfig as ToolConfig
     from pilothouse.options import ToolPolicy as ToolPolicy
+    from pilothouse.options import isolation_report as isolation_report
     from pilothouse.permissions import Accept as Accept
     from pilothouse.permissions import AddDirectories as AddDirectories
     from pilothouse.permissions import AddRules as AddRules
@@ -318,9 +323,10 @@ _ROOMS = {
         "WebSearchToolResultBlock WorkerShuttingDownMessage"
     ),
     "options": (
-        "AdaptiveThinking AgentDefinition CustomSystemPrompt DisabledThinking EnabledThinking HttpServer Options "
-        "OptionsBuilder Plugin QuestionConfig Sandbox SandboxFilesystem SandboxNetwork SseServer StdioServer "
-        "SystemPromptFile SystemPromptPreset ToolConfig ToolPolicy"
+        "AdaptiveThinking AgentDefinition CustomSystemPrompt DisabledThinking EnabledThinking HttpServer "
+        "IsolationReport Options OptionsBuilder Plugin Policy PolicyRow PolicyWarning QuestionConfig Sandbox "
+        "SandboxFilesystem SandboxNetwork SseServer StdioServer SystemPromptFile SystemPromptPreset ToolConfig "
+        "ToolPolicy isolation_report"
     ),
     "permissions": (
         "Accept AddDirectories AddRules Allow Cancel Confirm Decline Deny DialogRequest ElicitationRequest "

@@ -111,8 +111,14 @@ def chatting(argv: list[str], env: dict[str, str], **streams: Any) -> Generator[
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     places: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams}
-    child: subprocess.Popen[bytes] = subprocess.Popen(
-        argv, env={"TERM": "xterm-256color", **env}, start_new_session=True, preexec_fn=_take_terminal, **places
+    child = subprocess.Popen(
+        argv,
+        env={"TERM": "xterm-256color", **env},
+        start_new_session=True,
+        preexec_fn=_take_terminal,
+        stdin=places["stdin"],
+        stdout=places["stdout"],
+        stderr=places["stderr"],
     )
     os.close(theirs)
     try:
