@@ -52,8 +52,8 @@ def loaded_by(code: str) -> set[str]:
 
 
 HEAVY = {
-    "claude_agent_sdk", "fastjsonschema", "httpx", "httpx2", "mcp", "opentelemetry", "pydantic", "pytest", "rich",
-    "starlette", "trio", "uvicorn", "websockets", "xllamacpp",
+    "claude_agent_sdk", "fastjsonschema", "httpx", "httpx2", "mcp", "opentelemetry", "prompt_toolkit", "pydantic",
+    "pytest", "rich", "starlette", "trio", "uvicorn", "websockets", "xllamacpp",
 }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from pilothouse.tools.xml import ToolCall, parse
 DEFS = {
     "Point": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "number"}}, "required": ["x"]},
     "Tree": {
-        "type": "object", "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
+        "type": "object",
+        "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
     },
 }  # fmt: skip
 POINT = {"$ref": "#/$defs/Point"}

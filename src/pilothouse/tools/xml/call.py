@@ -22,14 +22,12 @@ A call is `<tool_use>` with, in any order, `<tool_name>`, perhaps `<tool_call_id
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import StringIO
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final
 
-from pilothouse.tools.xml.catalog import Catalog
 from pilothouse.tools.xml.events import Event, ToolCall, ToolCallDelta, ToolCallError, ToolCallStart
-from pilothouse.tools.xml.ids import CallIds
-from pilothouse.tools.xml.literals import JsonLexer, Stop, read_json
+from pilothouse.tools.xml.literals import NO_OBJECT, Fault, JsonLexer, Stop, read_object
+from pilothouse.tools.xml.rules import Rules
 from pilothouse.tools.xml.source import Source
 from pilothouse.tools.xml.tags import (
     CDATA,
@@ -43,29 +41,9 @@ from pilothouse.tools.xml.tags import (
 )
 from pilothouse.tools.xml.values import declares, is_structured, text_of, typed
 
+_REMEMBERED: Final = 1000  # parameters
 RAW_HEAD: Final = 1000  # characters of a call over the limit that its error shows
-Fault: TypeAlias = tuple[str, str]  # code, message
-_NO_OBJECT: Final = "invalid_call", "Invalid tool call: its arguments are no JSON object"
 _NAME, _ID, _JSON, _ELEMENTS = "tool_name", "tool_call_id", "arguments", "parameters"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What all calls of one parser have in common.
-
-    Attributes:
-        outer: name of the tag around a call.
-        has_nonce: whether that has a nonce.
-        catalog: the tools.
-        ids: of calls.
-        limit: longest call, in characters.
-    """
-
-    outer: str
-    has_nonce: bool
-    catalog: Catalog
-    ids: CallIds
-    limit: int
 
 
 class CallReader:
@@ -95,6 +73,7 @@ class CallReader:
         self._body_start = self._body_end = -1
         self._pairs: list[tuple[str, int, int]] | None = None
         self._step = self._between_fields
+        self._parameters: dict[str, tuple[bool, bool]] = {}
         # The field or parameter that is being read.
         self._own = ""
         self._value_start = 0
@@ -140,13 +119,11 @@ class CallReader:
             self._refuse("too_large", f"The call is too large: {self._rules.limit:,} characters are allowed")
         return piece
 
-    def _find(self, *wanted: str, cdata: bool = False) -> Tag | None:
-        """Keep everything up to the next tag of one of these names, which the protocol gave."""
-        source = self._source
-        seeker = EVERY_TAG_AND_CDATA if cdata else EVERY_TAG
-        at, tag = seeker.find(source.data, source.pos, source.final, lambda name: local_name(name) in wanted)
-        self._keep(at)
-        return tag
+    def _find(self, own: str) -> tuple[str, Tag | None]:
+        """What stands before the next tag of this name, or of a call; and that tag."""
+        source, wanted = self._source, (own, self._rules.outer)
+        at, tag = EVERY_TAG.find(source.data, source.pos, source.final, lambda name: local_name(name) in wanted)
+        return self._keep(at), tag
 
     def _is_outer(self, tag: Tag) -> bool:
         return tag.local == self._rules.outer
@@ -164,8 +141,8 @@ class CallReader:
         self._keep(tag.end)
         if tag.is_end or tag.local not in self._enter:
             self._stray = self._stray or f"<{tag.name}>"
-            return True
-        self._enter[tag.local](tag)
+        else:
+            self._enter[tag.local](tag)
         return True
 
     def _at_outer(self, tag: Tag, unclosed: str | None) -> None:
@@ -188,10 +165,7 @@ class CallReader:
             self._step = self._in_leaf
 
     def _in_leaf(self) -> bool:
-        source = self._source
-        wanted = (self._own, self._rules.outer)
-        at, tag = EVERY_TAG.find(source.data, source.pos, source.final, lambda name: local_name(name) in wanted)
-        piece = self._keep(at)
+        piece, tag = self._find(self._own)
         if not self._refused:
             self._leaf.write(piece)
         if tag is None:
@@ -319,7 +293,7 @@ class CallReader:
         return True
 
     def _in_doomed(self) -> bool:
-        tag = self._find(self._body, self._rules.outer)
+        _, tag = self._find(self._body)
         if tag is None:
             return False
         if tag.local == self._body and not tag.is_end:
@@ -365,8 +339,8 @@ class CallReader:
             self._fault(f"text between the elements of <{self._body}>")
         if tag is None:
             return False
-        schema = self._rules.catalog.schema(self._fields.get(_NAME, ""))
-        own = not tag.is_end and declares(schema, tag.name)
+        declared, nests = self._about(tag.name)
+        own = declared and not tag.is_end
         if not own and (self._is_outer(tag) or (tag.local == self._body and tag.is_end)):
             self._end_of_body(tag)
             return True
@@ -376,8 +350,19 @@ class CallReader:
         elif tag.is_empty:
             self._add_pair(tag.name, self._size, self._size)
         else:
-            self._enter_value(tag.name, nests=is_structured(schema, tag.name))
+            self._enter_value(tag.name, nests=nests)
         return True
+
+    def _about(self, name: str) -> tuple[bool, bool]:
+        """Whether the tool declares a parameter, and whether that has elements of its own."""
+        schema = self._rules.catalog.schema(self._fields.get(_NAME, ""))
+        if schema is None:
+            return False, False
+        if name not in self._parameters:
+            if len(self._parameters) > _REMEMBERED:
+                self._parameters.clear()
+            self._parameters[name] = declares(schema, name), is_structured(schema, name)
+        return self._parameters[name]
 
     def _add_pair(self, name: str, start: int, end: int) -> None:
         if self._pairs is not None and not self._refused:
@@ -466,7 +451,7 @@ class CallReader:
         self._raw = StringIO()
         self._raw.write(raw[:at])
         self._conclude(
-            _read(raw[self._body_start : at])[1] if in_json else ("unclosed", f"<{self._own}> is not closed")
+            read_object(raw[self._body_start : at])[1] if in_json else ("unclosed", f"<{self._own}> is not closed")
         )
         return True
 
@@ -488,7 +473,7 @@ class CallReader:
         if fault is None:
             arguments, fault = self._arguments(raw, name)
         if fault is not None or arguments is None:
-            self._refuse(*(fault or _NO_OBJECT), raw)
+            self._refuse(*(fault or NO_OBJECT), raw)
             return
         call_id = self._rules.ids.take() if self._id is None else self._id
         self._emit(ToolCall(call_id, name, arguments, raw))
@@ -506,12 +491,4 @@ class CallReader:
             pairs = [(each, raw[start:end]) for each, start, end in self._pairs]
             return typed(self._rules.catalog.schema(name), pairs), None
         text = raw[self._body_start : self._body_end]
-        return _read(text_of(text, entities=False) if self._wrapped else text)
-
-
-def _read(text: str) -> tuple[dict[str, Any] | None, Fault | None]:
-    try:
-        value = read_json(text)
-    except ValueError as error:
-        return None, ("invalid_json", f"The arguments are no valid JSON: {error}")
-    return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, _NO_OBJECT)
+        return read_object(text_of(text, entities=False) if self._wrapped else text)

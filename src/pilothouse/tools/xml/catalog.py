@@ -30,7 +30,7 @@ class Catalog:
     def __init__(self, tools: Tools | None) -> None:
         self._schemas: dict[str, Any] = {}
         if isinstance(tools, Mapping):
-            self._schemas = {name: _schema(name, value) for name, value in tools.items()}
+            self._schemas = {name: _schema(name, value) for name, value in cast("Mapping[str, Any]", tools).items()}
             return
         for each in tools or ():
             name = each.name if isinstance(each, Tool) else each.get("name") if _is_mapping(each) else None

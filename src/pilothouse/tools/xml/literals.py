@@ -9,7 +9,12 @@ import json
 import math
 import re
 from enum import Enum, auto
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias, cast
+
+Fault: TypeAlias = tuple[str, str]
+"""The code of an error, and what is wrong, for the model."""
+
+NO_OBJECT: Final[Fault] = "invalid_call", "Invalid tool call: its arguments are no JSON object"
 
 _SPACE: Final = r"[ \t\r\n]*+"
 _INSIDE: Final = r'[^"\\<\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\<\x00-\x1f]*+)*+'
@@ -95,6 +100,15 @@ def read_json(text: str) -> Any:
         return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_object(text: str) -> tuple[dict[str, Any] | None, Fault | None]:
+    """The object that `text` is, or what is wrong with it. (S24)"""
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        return None, ("invalid_json", f"The arguments are no valid JSON: {error}")
+    return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, NO_OBJECT)
 
 
 def _end(run: re.Pattern[str], data: str, pos: int) -> int:

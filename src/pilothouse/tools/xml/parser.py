@@ -11,11 +11,12 @@ from io import StringIO
 from typing import Final
 
 from pilothouse.errors import UsageError
-from pilothouse.tools.xml.call import RAW_HEAD, CallReader, Rules
+from pilothouse.tools.xml.call import RAW_HEAD, CallReader
 from pilothouse.tools.xml.catalog import Catalog, Tools
 from pilothouse.tools.xml.events import Event, Finish, TextDelta, ThinkingDelta, ToolCall, ToolCallDelta, ToolCallError
 from pilothouse.tools.xml.ids import CallIds
 from pilothouse.tools.xml.quoting import Quoting
+from pilothouse.tools.xml.rules import Rules
 from pilothouse.tools.xml.source import Source
 from pilothouse.tools.xml.tags import Seeker, Tag, seeker_of
 
@@ -267,16 +268,19 @@ def merge(events: list[Event]) -> list[Event]:
     merged: list[Event] = []
     parts: list[str] = []
     for event in events:
-        last = merged[-1] if merged else None
-        if isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta):
-            if type(last) is type(event) and getattr(last, "id", None) == getattr(event, "id", None):
-                parts.append(event.text)
-                continue
+        is_delta = isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta)
+        if is_delta and parts and _alike(merged[-1], event):
+            parts.append(event.text)
+            continue
         _join(merged, parts)
-        parts = [event.text] if isinstance(event, TextDelta | ThinkingDelta | ToolCallDelta) else []
+        parts = [event.text] if is_delta else []
         merged.append(event)
     _join(merged, parts)
     return merged
+
+
+def _alike(one: Event, other: Event) -> bool:
+    return type(one) is type(other) and getattr(one, "id", None) == getattr(other, "id", None)
 
 
 def _join(merged: list[Event], parts: list[str]) -> None:

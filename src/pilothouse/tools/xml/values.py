@@ -133,7 +133,7 @@ class _Reader:
             if isinstance(source.get("$ref"), str):
                 rest = {key: value for key, value in source.items() if key != "$ref"}
                 target = self._target(source["$ref"])
-                schema = {**target, **rest} if isinstance(target, Mapping) else rest
+                schema = {**cast("Mapping[str, Any]", target), **rest} if isinstance(target, Mapping) else rest
             elif _list(source.get("allOf")):
                 schema = _folded(source, [self._one_of_all(each) for each in source["allOf"]])
             else:
