@@ -187,6 +187,7 @@ SAYS = {
     "no result": lambda fake: fake.expect("user").stderr(f"{json.dumps({'headers': ECHO})}\n").exit(0),
     "dies at once": lambda fake: fake.stderr(f"error: invalid {ECHO}\n").exit(1),
     "control error": lambda fake: fake.expect("control_request", "initialize").stderr(ECHO).reply(error="no"),
+    "standard output": lambda fake: fake.expect("user").emit(f"bad key: {ECHO}").exit(3),
     "hangs": lambda fake: fake.expect("user").stderr(ECHO).hang(),
 }
 

@@ -282,3 +282,15 @@ async def test_the_peer_goes_away_under_a_request() -> None:
                     await anyio.lowlevel.checkpoint()
         with anyio.fail_after(1), pytest.raises(SessionClosedError):
             await link.request("second")
+
+
+async def test_what_is_no_message_is_shown_without_keys_and_cut() -> None:
+    transport = MemoryTransport()
+    link = Link(
+        transport, Inbox(), beside=lambda work: None, redact=lambda text: text.replace("sk-secret", "[redacted]"),
+        max_line_bytes=1_000_000, control_timeout=1,
+    )  # fmt: skip
+    assert link.noise == ""
+    link.connection.feed(b"first\nthe key is sk-secret \xff" + b"x" * 100_000 + b"\n")
+    assert link.noise.startswith("the key is [redacted] \ufffdxxx")
+    assert len(link.noise) == 200

@@ -13,13 +13,14 @@ from functools import partial
 import anyio
 
 from pilothouse.driver.continuation import Continuation, Continuing, Next
-from pilothouse.driver.failures import silence_error, timeout_error
+from pilothouse.driver.failures import timeout_error
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.driver.owned import Owned
+from pilothouse.driver.silence import Silence
 from pilothouse.driver.unanswered import Unanswered
 from pilothouse.errors import PilothouseError, SessionClosedError
-from pilothouse.messages import Message, ResultMessage
+from pilothouse.messages import Message, ResultMessage, SystemMessage
 
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
 
@@ -38,6 +39,8 @@ class Answering(Owned, ABC):
         cut_short: whether its last result is that of an earlier prompt, because it was stopped before more came.
         result: the last one.
         on_end: told once that all is over and what has failed, before the consumer is. Must not raise.
+        admission: waited for before anything is said; what it raises is the failure of the query.
+        session_id: as the peer last named it.
     """
 
     CONSEQUENCE = "the child was ended"
@@ -55,6 +58,10 @@ class Answering(Owned, ABC):
         self._limits = limits
         self._continuing = None if continuation is None else Continuing(continuation)
         self._inbox = Inbox()
+        self._silence = Silence(limits)
+        self._deadline: float | None = None  # of the whole query
+        self._clock = anyio.CancelScope()  # ends it then
+        self._is_held = False  # what it would say waits for its admission
         self._said_all = given
         self._silent_from = 0.0  # the earliest moment from which silence counts
         self._turn_ended = anyio.Event()  # the turn that ran when the last interrupt was asked for
@@ -64,8 +71,15 @@ class Answering(Owned, ABC):
         self.cut_short = False
         self.result: ResultMessage | None = None
         self.on_end: Callable[[BaseException | None], object] | None = None
+        self.admission: Callable[[], Awaitable[None]] | None = None
 
     # What the consumer calls.
+
+    @property
+    @abstractmethod
+    def session_id(self) -> str | None:
+        """As the peer last named it."""
+        ...
 
     async def next_batch(self) -> tuple[list[Message], int]:
         """The next messages and their size in bytes; none at the end. Raises what ended the query early."""
@@ -82,6 +96,11 @@ class Answering(Owned, ABC):
         """
         goes_on = self.goes_on
         if self._finished.is_set() or self._ended.is_set() or (self._rests() and not goes_on):
+            return
+        if self._is_held:
+            self.interrupted = True
+            self.stop()
+            await self.finished()
             return
         self._check_interrupt()
         self.interrupted = True
@@ -109,12 +128,16 @@ class Answering(Owned, ABC):
         """Whether the continuation has a result and has not said what follows."""
         return self._continuing is not None and self._continuing.is_open
 
-    # What the reader calls.
+    # What the reader calls, and those who look on.
+
+    def tell(self, note: SystemMessage) -> None:
+        """Put a message of our own between those of the peer."""
+        self._inbox.put([note], len(note.raw_line))
 
     @property
     def full(self) -> bool:
         """Whether the reader should wait for the consumer. Never while an interrupt waits for the end of the turn."""
-        return self._inbox.full and not self.interrupted
+        return self._inbox.full and not self.is_stopping
 
     async def room(self) -> None:
         """Wait for the consumer."""
@@ -236,13 +259,34 @@ class Answering(Owned, ABC):
             await super()._run()
             around.cancel_scope.cancel()
 
+    async def admitted(self) -> None:
+        """Wait until nothing holds the query back. Called once, before anything is said; the time counts."""
+        if self.admission is None:
+            return
+        self._is_held = True
+        try:
+            with anyio.CancelScope(deadline=self._due()) as scope:
+                await self.admission()
+        finally:
+            self._is_held = False
+        if scope.cancelled_caught:
+            raise self._overdue("nothing was sent")
+
     async def _in_time(self, work: Callable[[], Awaitable[None]]) -> None:
-        limit = self._limits.timeout
-        deadline = float("inf") if limit is None else anyio.current_time() + limit
-        with anyio.CancelScope(deadline=deadline) as scope:
+        with anyio.CancelScope(deadline=self._due()) as self._clock:
             await work()
-        if limit is not None and scope.cancelled_caught and not self._is_complete():
-            raise timeout_error(limit, self.CONSEQUENCE)
+        if self._clock.cancelled_caught and not self._is_complete():
+            raise self._overdue(self.CONSEQUENCE)
+
+    def _due(self) -> float:
+        """When the query must be over, counted from the first time that this is asked."""
+        if self._deadline is None:
+            limit = self._limits.timeout
+            self._deadline = float("inf") if limit is None else anyio.current_time() + limit
+        return self._deadline
+
+    def _overdue(self, consequence: str) -> PilothouseError:
+        return timeout_error(self._limits.timeout or 0.0, consequence)
 
     def _end(self) -> None:
         self.cut_short = self.interrupted and (self.cut_short or not self._is_complete())
@@ -259,15 +303,26 @@ class Answering(Owned, ABC):
             event.set()
 
     async def _watch_silence(self) -> None:
-        limit = self._limits.idle_timeout
-        assert limit is not None
         while not self._ended.is_set():
-            if self.goes_on:
-                self._silent_from = anyio.current_time()
-            silent_until = max(self._quiet_since(), self._silent_from) + limit
-            if anyio.current_time() >= silent_until:
-                raise silence_error(limit, self.CONSEQUENCE, heard=self._was_heard())
-            await anyio.sleep_until(silent_until)
+            now = anyio.current_time()
+            if self.goes_on or not (self._said_all or self.unanswered):
+                self._silent_from = now  # it is ours to speak
+            heard = self._was_heard()
+            since = max(self._quiet_since(), self._silent_from)
+            look = self._silence.look(since, now, heard=heard, session_id=self.session_id)
+            if look is None:
+                return  # once it was heard, nothing limits its silence
+            if look.limit is not None:
+                await self._cut(look.error(self.CONSEQUENCE, heard=heard))
+                return
+            if look.note is not None:
+                self.tell(look.note)
+            await anyio.sleep_until(look.again_at)
+
+    @abstractmethod
+    async def _cut(self, error: PilothouseError) -> None:
+        """A limit was passed: stop the peer's turn, and fail with `error`. Bounded."""
+        ...
 
     @abstractmethod
     def _quiet_since(self) -> float: ...

@@ -16,8 +16,9 @@ from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.host import Host
 from pilothouse.driver.link import Link, Pending, Sink
 from pilothouse.driver.outgoing import Limits
-from pilothouse.messages import InitMessage, Message
+from pilothouse.messages import ApiRetryMessage, InitMessage, Message
 from pilothouse.options import Invocation
+from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.protocol import StreamValidator
 from pilothouse.transports import Transport, warn_if_old
 
@@ -38,7 +39,7 @@ class Child:
 
     Attributes:
         failure: the first error of anything that runs here.
-        last_heard: when it last said something, or did what takes its time.
+        last_heard: when it last said something, or did what takes its time; later than now, if it said that it waits.
         in_turn: whether it works, for a prompt or by itself.
         may_be_woken: whether a background task was seen; one that ends wakes the peer, once it has nothing else to do.
     """
@@ -53,6 +54,7 @@ class Child:
             sink,
             beside=self.beside,
             host=host,
+            redact=lambda text: Redactor(invocation_secrets(invocation)).redact(text),
             max_line_bytes=limits.max_line_bytes,
             control_timeout=limits.control_timeout,
         )
@@ -118,13 +120,17 @@ class Child:
     @property
     def takes_its_time(self) -> bool:
         """Whether it is silent for a reason: a tool runs, it has asked us, or the host still prepares."""
-        return self.validator.waiting_for_tools or bool(self.link.questions) or self.link.is_preparing
+        return self.validator.waiting_for_tools or self.link.questions.at_work or self.link.is_preparing
 
     def quiet_since(self, *, busy: bool) -> float:
         """When it fell silent: now, while something runs that may take its time, or nobody reads."""
         if busy or self._sink.full:
-            self.last_heard = anyio.current_time()
+            self.last_heard = max(self.last_heard, anyio.current_time())
         return self.last_heard
+
+    def note_retry(self, message: ApiRetryMessage) -> None:
+        """It has said for how long it will wait for the API: that is no silence."""
+        self.last_heard = max(self.last_heard, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
 
     def note_task(self, message: Message) -> None:
         """A message about a background task."""

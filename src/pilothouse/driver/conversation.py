@@ -16,7 +16,7 @@ import anyio
 from pilothouse.driver.answering import INTERRUPT_SECONDS
 from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.child import WAKE_SECONDS, Child
-from pilothouse.driver.failures import session_ended_error
+from pilothouse.driver.failures import session_ended_error, silence_error
 from pilothouse.driver.host import Host
 from pilothouse.driver.leftovers import Leftovers
 from pilothouse.driver.link import Pending
@@ -26,12 +26,14 @@ from pilothouse.driver.owned import Owned
 from pilothouse.driver.turn import Turn
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
+    ApiRetryMessage,
     CommandLifecycleMessage,
     ConversationResetMessage,
     InitMessage,
     Message,
     ResultMessage,
     StatusMessage,
+    SystemMessage,
 )
 from pilothouse.options import Invocation
 from pilothouse.transports import Health, Transport
@@ -70,6 +72,7 @@ class Conversation(Owned):
     ) -> None:
         super().__init__()
         self._child = Child(transport, invocation, limits, self, host)
+        self._startup_timeout = limits.startup_timeout
         self._listeners = listeners
         self._refused = refused
         self._leftovers = Leftovers()
@@ -79,6 +82,7 @@ class Conversation(Owned):
             InitMessage: self._on_init,
             ResultMessage: self._on_result,
             StatusMessage: self._on_status,
+            ApiRetryMessage: self._child.note_retry,
             **dict.fromkeys(BackgroundTasks.NOTED, self._on_task),
         }
         self._turn: Turn | None = None
@@ -304,6 +308,10 @@ class Conversation(Owned):
                 route(message)
         self._hand_over(mine, size)
 
+    def tell(self, note: SystemMessage) -> None:
+        """A message of our own, for those who listen."""
+        self._listeners.put([note], len(note.raw_line))
+
     def _hand_over(self, batch: list[Message], size: int) -> list[Message]:
         if batch and self._turn is not None:
             self._turn.put(batch, size)
@@ -373,10 +381,18 @@ class Conversation(Owned):
 
     async def _live(self) -> None:
         async with self._child.living(self._shake_hands):
+            if self._startup_timeout is not None:
+                self._child.beside(self._watch_start)
             try:
                 await self._child.guarded(self._listen)
             finally:
                 self._give_up()  # now: what runs beside may itself wait for the end
+
+    async def _watch_start(self) -> None:
+        limit = self._startup_timeout or 0.0
+        await anyio.sleep(limit)
+        if not self._is_up and not self._child.link.is_preparing:
+            raise silence_error(limit, heard=False, kind="startup_timeout")
 
     def _end(self) -> None:
         if not self._is_up:
@@ -408,4 +424,4 @@ class Conversation(Owned):
             return
         ending = await child.transport.ending()
         busy = self._turn is not None and not self._turn.has_ended
-        raise session_ended_error(ending, child.link.connection, child.link.last_problem, busy=busy)
+        raise session_ended_error(ending, child.link.noise, child.link.last_problem, busy=busy)

@@ -26,10 +26,12 @@ from pilothouse.driver.host import Host
 from pilothouse.driver.link import Pending
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.messages import DoneMessage, InitMessage, Message, ResultMessage
+from pilothouse.messages import ApiRetryMessage, DoneMessage, InitMessage, Message, ResultMessage
 from pilothouse.options import Invocation
 from pilothouse.transports import Ending, Transport
 
+RECEIPT_SECONDS = 1.0  # for a child over a limit to say that it was interrupted: one that is stuck says nothing
+SAVE_SECONDS = 3.0  # from there until its turn must have ended, which is when it saves the conversation
 LINGER_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
 LEFT_SECONDS = 1.0  # from the moment a peer has left after its result until the continuation must say that this was all
 
@@ -47,7 +49,6 @@ class Exchange(Answering):
 
     Attributes:
         ended_plainly: whether the peer has said that it is at the end of what it was asked.
-        session_id: as its first message named it.
     """
 
     def __init__(
@@ -65,12 +66,20 @@ class Exchange(Answering):
             ResultMessage: self._on_result,
             DoneMessage: self._on_done,
             InitMessage: child.note_init,
+            ApiRetryMessage: child.note_retry,
             **dict.fromkeys(BackgroundTasks.NOTED, child.note_task),
         }
         self._host = host
         self._heard = anyio.Event()  # the first frame: from here on an interrupt reaches a turn
+        self._ever_heard = False
+        self._is_cut = False
         self.ended_plainly = False
-        self.session_id: str | None = None
+        self._session_id: str | None = None
+
+    @property
+    def session_id(self) -> str | None:
+        """Id of the session, as its first message named it."""
+        return self._session_id
 
     # What the reader calls.
 
@@ -81,8 +90,9 @@ class Exchange(Answering):
         child.validator.track_batch(batch)
         if not self._heard.is_set():
             self._heard.set()
-        if self.session_id is None:
-            self.session_id = next((m.session_id for m in batch if m.session_id), None)
+            self._ever_heard = True
+        if self._session_id is None:
+            self._session_id = next((m.session_id for m in batch if m.session_id), None)
         if self._continuing is not None:
             shown = self._read(batch)
         routes = self._routes
@@ -93,6 +103,11 @@ class Exchange(Answering):
                     route(message)
         if shown:
             self._inbox.put(shown, size)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody waits for its end."""
+        return self.interrupted or self._is_cut
 
     def fail(self, error: BaseException) -> None:
         """A part of it failed: the child is ended. The first error counts."""
@@ -150,12 +165,15 @@ class Exchange(Answering):
     # The owner.
 
     async def _live(self) -> None:
+        await self.admitted()
         await self._in_time(self._talk)
 
     async def _talk(self) -> None:
         try:
             async with self._child.living(self._speak):
-                if self._limits.idle_timeout is not None:
+                if self._limits.timeout is not None:
+                    self._beside(self._watch_clock)
+                if self._silence.is_limited:
                     self._beside(self._watch_silence)
                 self._started.set()
                 try:
@@ -187,7 +205,7 @@ class Exchange(Answering):
         if self.ended_plainly and self._said_all and ending.exit_code == 0 and not self.goes_on:
             self.unanswered.clear()  # it folded prompts into one turn, and is too old to name them
             return
-        raise missing_result_error(ending, child.link.connection, child.link.last_problem)
+        raise missing_result_error(ending, child.link.noise, child.link.last_problem)
 
     async def _was_all(self, ending: Ending) -> bool:
         """Whether a peer that left by itself after its result was right to: the continuation knows."""
@@ -269,4 +287,26 @@ class Exchange(Answering):
         return self._child.quiet_since(busy=self._child.takes_its_time)
 
     def _was_heard(self) -> bool:
-        return self._heard.is_set()
+        return self._ever_heard
+
+    async def _watch_clock(self) -> None:
+        self._clock.deadline = float("inf")  # once there is a child, a turn of it may be saved before the end
+        await anyio.sleep_until(self._due())
+        if self._is_complete():
+            self._child.leave()
+        else:
+            await self._cut(self._overdue(self.CONSEQUENCE))
+
+    async def _cut(self, error: PilothouseError) -> None:
+        # The failure is certain from here on, whatever comes; but a turn that is interrupted is saved by the CLI.
+        child = self._child
+        child.failure = child.failure or error
+        self._is_cut = True
+        self._inbox.let_pass()
+        if self._heard.is_set() and not self._rests() and child.invocation.initialize is not None:
+            ended = self._turn_ended = anyio.Event()
+            with anyio.move_on_after(RECEIPT_SECONDS) as receipt, suppress(PilothouseError):
+                await child.link.request("interrupt")
+                receipt.deadline = anyio.current_time() + SAVE_SECONDS
+                await ended.wait()
+        child.leave()

@@ -15,35 +15,31 @@ from pilothouse.errors import (
 )
 from pilothouse.options import TABLE
 from pilothouse.options.targets import flags_of
-from pilothouse.protocol import Connection
 from pilothouse.transports import Ending
 
 STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
-NOISE_CHARS = 200
 # The CLI repeats the value after the name, whatever it holds (2.0.0 to 2.1.330): only the name is taken.
 _UNKNOWN_FLAG = re.compile(r"error: unknown option '--([\w-]+)")
 
 
-def missing_result_error(ending: Ending, connection: Connection, problem: PeerError | None) -> PilothouseError:
+def missing_result_error(ending: Ending, noise: str, problem: PeerError | None) -> PilothouseError:
     """The output ended and no result had come: say how the peer ended, and what it said last. (E68, G41).
 
     Args:
         ending: how it ended.
-        connection: what came before.
+        noise: its last output that was no message, if any.
         problem: the last line that could not be read; it may have been the result.
     """
     if isinstance(problem, OversizeLineError) and ending.exit_code == 0:
         return OversizeLineError(f"the CLI ended without a result, but {problem}", size=problem.size)
-    error = _exited_error(ending, connection, "before the answer was complete")
+    error = _exited_error(ending, noise, "before the answer was complete")
     error.__cause__ = problem
     return error
 
 
-def session_ended_error(
-    ending: Ending, connection: Connection, problem: PeerError | None, *, busy: bool
-) -> ProcessError:
+def session_ended_error(ending: Ending, noise: str, problem: PeerError | None, *, busy: bool) -> ProcessError:
     """The output of a session ended although nobody closed it; arguments as in `missing_result_error`. (E68)."""
-    error = _exited_error(ending, connection, "before the answer was complete" if busy else "while it was idle")
+    error = _exited_error(ending, noise, "before the answer was complete" if busy else "while it was idle")
     error.__cause__ = problem
     return error
 
@@ -55,7 +51,7 @@ def oversize_error(size: int) -> OversizeLineError:
     )
 
 
-def _exited_error(ending: Ending, connection: Connection, when: str) -> ProcessError:
+def _exited_error(ending: Ending, noise: str, when: str) -> ProcessError:
     if unknown := _UNKNOWN_FLAG.search(ending.stderr):
         return _too_old(unknown[1], ending)
     parts = [f"{_how(ending)} {when}"]
@@ -64,9 +60,8 @@ def _exited_error(ending: Ending, connection: Connection, when: str) -> ProcessE
     stderr = [line for line in ending.stderr.splitlines() if line.strip()][-STDERR_LINES:]
     if stderr:
         parts.append("its standard error ends with:\n  " + "\n  ".join(stderr))
-    elif connection.noise:
-        line = connection.noise[-1][:NOISE_CHARS].decode("utf-8", "replace")
-        parts.append(f"its last output that was not a message: {line!r}")
+    elif noise:
+        parts.append(f"its last output that was not a message: {noise!r}")
     return CLIExitedError("; ".join(parts), exit_code=ending.exit_code, signal=ending.signal, stderr=ending.stderr)
 
 
@@ -93,11 +88,11 @@ def timeout_error(seconds: float, what: str = "the child was ended") -> QueryTim
     return QueryTimeout(f"no result within {seconds:g} s (option timeout); {what}", seconds=seconds)
 
 
-def silence_error(seconds: float, what: str = "the child was ended", *, heard: bool) -> QueryTimeout:
-    """The peer was silent for too long; `what` was done about it."""
+def silence_error(
+    seconds: float, what: str = "the child was ended", *, heard: bool, kind: str = "idle_timeout"
+) -> QueryTimeout:
+    """The peer was silent for longer than the option `kind` allows; `what` was done about it."""
     phase = "since its last message" if heard else "since it was started"
     return QueryTimeout(
-        f"the CLI said nothing for {seconds:g} s {phase} (option idle_timeout); {what}",
-        seconds=seconds,
-        kind="idle_timeout",
+        f"the CLI said nothing for {seconds:g} s {phase} (option {kind}); {what}", seconds=seconds, kind=kind
     )

@@ -22,6 +22,8 @@ from pilothouse.transports import Transport
 
 log = logging.getLogger("pilothouse.driver")
 
+SHOWN_CHARS = 200  # of a line that is no message
+SHOWN_BYTES = 64 * 1024  # of it, that are searched for keys
 WITHDRAW_SECONDS = 1.0  # to tell the peer that an answer is no longer wanted; it is a courtesy
 
 
@@ -79,6 +81,7 @@ class Link:
         sink: takes the messages.
         beside: runs work beside `pump`, until the connection ends.
         host: what this process offers to the peer; a question that no desk of it knows is refused.
+        redact: takes keys out of what the peer says and is no message.
         max_line_bytes: longest line of output.
         control_timeout: seconds to wait for the answer to a control request.
 
@@ -96,10 +99,12 @@ class Link:
         *,
         beside: Callable[[Callable[[], Awaitable[None]]], object],
         host: Host | None = None,
+        redact: Callable[[str], str] = str,
         max_line_bytes: int,
         control_timeout: float,
     ) -> None:
         self._transport = transport
+        self._redact = redact
         self._sink = sink
         self._control_timeout = control_timeout
         self._host = host
@@ -193,6 +198,16 @@ class Link:
                 self.is_preparing = False
         return info
 
+    @property
+    def noise(self) -> str:
+        """The last line of output that was no message; "" if there was none."""
+        noise = self.connection.noise
+        return self._shown(noise[-1]) if noise else ""
+
+    def _shown(self, line: bytes) -> str:
+        # Keys go first: a part of one would not be known any more.
+        return self._redact(line[:SHOWN_BYTES].decode("utf-8", "replace"))[:SHOWN_CHARS]
+
     def close(self, error: BaseException | None = None) -> None:
         """No answer will come any more: every waiting request fails with `error`."""
         if self._closed is None:
@@ -241,7 +256,8 @@ class Link:
                 case Withdrawn(request_id=key):
                     self.questions.withdraw(key)
                 case Noise(line=line):
-                    log.debug("skipped a line of output that is not JSON: %r", line[:200])
+                    if log.isEnabledFor(logging.DEBUG):
+                        log.debug("skipped a line of output that is not JSON: %r", self._shown(line))
                 case Oversize(size=size):
                     self.last_problem = oversize_error(size)
                     log.warning("%s", self.last_problem)

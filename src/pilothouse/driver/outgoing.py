@@ -25,3 +25,4 @@ class Limits(Struct, frozen=True):
     idle_timeout: float | None
     control_timeout: float
     max_line_bytes: int
+    startup_timeout: float | None = None

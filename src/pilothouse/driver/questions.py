@@ -46,9 +46,15 @@ class Questions:
         self._beside = beside
         self._send = send
         self._open: dict[str, anyio.CancelScope] = {}
+        self._sending: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether this process works on an answer. While one is sent, it is the peer that takes its time to read."""
+        return not self._sending.issuperset(self._open)
 
     def ask(self, question: Inbound) -> None:
         """Have a question answered, beside the reader."""
@@ -76,8 +82,10 @@ class Questions:
             with scope:
                 data = await self._bytes_of(question, desk)
             if data:  # if not, it was withdrawn, or nobody reads any more
+                self._sending.add(question.request_id)
                 await self._send(data)
         finally:
+            self._sending.discard(question.request_id)
             self._open.pop(question.request_id, None)
 
     async def _bytes_of(self, question: Inbound, desk: Desk) -> bytes:

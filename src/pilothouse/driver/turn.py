@@ -14,7 +14,8 @@ import anyio
 from pilothouse.driver.answering import Answering
 from pilothouse.driver.continuation import Continuation
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
-from pilothouse.messages import Message, ResultMessage, StreamEvent
+from pilothouse.errors import PilothouseError
+from pilothouse.messages import Message, ResultMessage, StreamEvent, SystemMessage
 
 if TYPE_CHECKING:
     from pilothouse.driver.conversation import Conversation
@@ -56,6 +57,7 @@ class Turn(Answering):
         self._given_up = False
         self._said = anyio.Event()  # the first prompt was sent, all of it
         self._begun = anyio.Event()
+        self._ever_begun = False
         self._taken: set[str] = set()  # prompts that the peer has taken up and not answered
         self.was_sent = False
 
@@ -75,6 +77,12 @@ class Turn(Answering):
         self.stop()
         await self.finished()
 
+    def tell(self, note: SystemMessage) -> None:
+        """As on every query; those who listen to the conversation hear it too."""
+        super().tell(note)
+        if self._conversation is not None:
+            self._conversation.tell(note)
+
     # What the conversation calls.
 
     @property
@@ -91,6 +99,7 @@ class Turn(Answering):
         """The peer has taken up a prompt of this query; None if it does not say which."""
         if uuid is not None:
             self._taken.add(uuid)
+        self._ever_begun = True
         self._begun.set()
 
     def put(self, batch: list[Message], size: int) -> None:
@@ -174,7 +183,7 @@ class Turn(Answering):
             try:
                 async with anyio.create_task_group() as self._tasks:
                     self._beside(self._speak)
-                    if self._limits.idle_timeout is not None:
+                    if self._silence.is_limited:
                         self._beside(self._watch_silence)
                     try:
                         await self._ended.wait()
@@ -219,4 +228,7 @@ class Turn(Answering):
         return self._conversation.quiet_since()
 
     def _was_heard(self) -> bool:
-        return self.has_begun
+        return self._ever_begun
+
+    async def _cut(self, error: PilothouseError) -> None:
+        self.fail(error)  # the conversation stops what was left
