@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 from pilothouse import errors
 from pilothouse.hooks import HOOK_EVENTS, EventRule, HookEvent, RefusalForm
+from pilothouse.integrations import genai
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_TYPES, blocks, events
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, nested
@@ -149,10 +150,21 @@ def error_tree() -> str:
     return "```text\n" + "\n".join(tree) + "\n```\n"
 
 
+def genai_names() -> str:
+    rows = [
+        (name.replace("_", " "), f"`{old}`" if old else "", "the same" if old == new else f"`{new}`" if new else "")
+        for name in genai.Names.__struct_fields__
+        if name != "version"
+        for old, new in [(getattr(genai.V1_41, name), getattr(genai.LATEST, name))]
+    ]
+    return table(("what", "1.41.0", "latest"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
     "conversation": conversation,
     "error_tree": error_tree,
+    "genai_names": genai_names,
     "hook_events": hook_events,
     "nested_values": nested_values,
     "notices": notices,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pilothouse.client import AnswerEvent as AnswerEvent
     from pilothouse.client import AnswerFinished as AnswerFinished
     from pilothouse.client import AnswerStarted as AnswerStarted
+    from pilothouse.client import BudgetReached as BudgetReached
     from pilothouse.client import OutputRejected as OutputRejected
     from pilothouse.client import Query as Query
     from pilothouse.client import QueryResult as QueryResult
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from pilothouse.client import query as query
     from pilothouse.client import session as session
     from pilothouse.client import set_default_agent as set_default_agent
+    from pilothouse.client.costs import Costs as Costs
+    from pilothouse.client.costs import TurnCosts as TurnCosts
     from pilothouse.errors import AuthenticationError as AuthenticationError
     from pilothouse.errors import BudgetError as BudgetError
     from pilothouse.errors import CLIExitedError as CLIExitedError
@@ -117,6 +120,8 @@ if TYPE_CHECKING:
     from pilothouse.hooks import UserPromptSubmitEvent as UserPromptSubmitEvent
     from pilothouse.hooks import WorktreeCreateEvent as WorktreeCreateEvent
     from pilothouse.hooks import WorktreeRemoveEvent as WorktreeRemoveEvent
+    from pilothouse.instrumentation import Instrumentation as Instrumentation
+    from pilothouse.instrumentation import Observer as Observer
     from pilothouse.local import LocalModel as LocalModel
     from pilothouse.messages import ActiveGoalMessage as ActiveGoalMessage
     from pilothouse.messages import AdvisorToolResultBlock as AdvisorToolResultBlock
@@ -279,10 +284,11 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "client": (
-        "Agent AnswerEvent AnswerFinished AnswerStarted OutputRejected Query QueryResult Retrying Session "
-        "TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted configure default_agent document image "
-        "query session set_default_agent"
+        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Query QueryResult Retrying "
+        "Session TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted configure default_agent document "
+        "image query session set_default_agent"
     ),
+    "client.costs": "Costs TurnCosts",
     "errors": (
         "AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError "
         "ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
@@ -301,6 +307,7 @@ _ROOMS = {
         "SubagentStopEvent TaskCompletedEvent TaskCreatedEvent TeammateIdleEvent UnknownHookEvent "
         "UserPromptExpansionEvent UserPromptSubmitEvent WorktreeCreateEvent WorktreeRemoveEvent"
     ),
+    "instrumentation": "Instrumentation Observer",
     "local": "LocalModel",
     "messages": (
         "ActiveGoalMessage AdvisorToolResultBlock ApiRetryMessage AssistantMessage AuthStatusMessage "
