@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from pilothouse.hooks import WorktreeRemoveEvent as WorktreeRemoveEvent
     from pilothouse.instrumentation import Instrumentation as Instrumentation
     from pilothouse.instrumentation import Observer as Observer
+    from pilothouse.language_model import LanguageModel as LanguageModel
     from pilothouse.local import LocalModel as LocalModel
     from pilothouse.messages import ActiveGoalMessage as ActiveGoalMessage
     from pilothouse.messages import AdvisorToolResultBlock as AdvisorToolResultBlock
@@ -308,6 +309,7 @@ _ROOMS = {
         "UserPromptExpansionEvent UserPromptSubmitEvent WorktreeCreateEvent WorktreeRemoveEvent"
     ),
     "instrumentation": "Instrumentation Observer",
+    "language_model": "LanguageModel",
     "local": "LocalModel",
     "messages": (
         "ActiveGoalMessage AdvisorToolResultBlock ApiRetryMessage AssistantMessage AuthStatusMessage "

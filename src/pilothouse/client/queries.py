@@ -20,7 +20,7 @@ from pilothouse.client.events import AnswerEvent, EventReader, TextReader
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import Continuation, Exchange, Limits, Outgoing, Prompts, caller_into_loop, spawn
+from pilothouse.driver import Continuation, Exchange, Limits, Prompts, caller_into_loop, spawn
 from pilothouse.errors import Interrupted, OptionsError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options, render
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pilothouse.client.costs import Ledger
     from pilothouse.client.observing import Observation
     from pilothouse.client.output import TypedOutput
+    from pilothouse.client.rate_gate import RateGate
+    from pilothouse.client.retrying import Retries
     from pilothouse.driver.turn import Turn
 
 log = logging.getLogger("pilothouse")
@@ -73,6 +75,7 @@ class Query:
         make_run: MakeRun | None = None,
         bridge: Bridge | None = None,
         ledger: Ledger | None = None,
+        gate: RateGate | None = None,
     ) -> None:
         self._exchange: Exchange | Turn | None = None  # first: `__del__` looks at it
         self._make_run = make_run
@@ -86,6 +89,7 @@ class Query:
         self._house = house_of(self._options, bridge=bridge) if make_run is None else None
         self._bridge = bridge if self._house is None else self._house.bridge
         self._budget = self._limited(ledger)
+        self._retries = self._persistent(gate)
         self._prompts = self._prepare()
         self._call: Callable[[Callable[[], object]], None] | None = None
         self._unread: deque[Message] = deque()  # taken from the exchange, not yet given out
@@ -121,13 +125,21 @@ class Query:
 
         return TokenBudget(self._options, ledger)
 
-    def _prepare(self) -> tuple[Outgoing, ...] | AsyncGenerator[Outgoing, None]:
+    def _persistent(self, gate: RateGate | None) -> Retries | None:
+        if self._options.retry is None and self._options.on_usage_limit == "raise":
+            return None
+        from pilothouse.client.retrying import Retries  # most queries do without
+
+        return Retries(self._options, gate)
+
+    def _prepare(self) -> Prompts:
         if self._options.prompt_via == "argv":
             if not isinstance(self._prompt, str):
                 raise UsageError("prompt_via='argv' takes a text prompt; use 'stdin' for blocks and iterables")
             render(self._options, {}, prompt=checked_text(self._prompt))
             return ()
-        return prepare(self._prompt, verbatim=self._options.verbatim_prompts)
+        prompts = prepare(self._prompt, verbatim=self._options.verbatim_prompts)
+        return prompts if self._retries is None else self._retries.watched(prompts)
 
     @property
     def session_id(self) -> str | None:
@@ -195,6 +207,8 @@ class Query:
                 self._exchange = exchange = observation.of(partial(make, options, self._prompts, observation))
             if self._budget is not None:
                 self._budget.enforced_by(exchange.interrupt)
+            if self._retries is not None:
+                self._retries.serves(exchange)
             self._call = caller_into_loop()
             start = spawn if observation is None else observation.spawn
             start(exchange.run, "pilothouse query")
@@ -208,6 +222,8 @@ class Query:
 
     def _continuation(self) -> Continuation | None:
         following = self._following()
+        if self._retries is not None:
+            following = self._retries.around(following)
         return following if self._budget is None else self._budget.around(following)
 
     def _following(self) -> Continuation | None:
@@ -253,7 +269,7 @@ class Query:
 
         Raises:
             ProcessError: the child could not be started, or ended before the answer was complete.
-            QueryTimeout: `timeout` or `idle_timeout` ran out.
+            QueryTimeout: `timeout`, `idle_timeout` or `startup_timeout` ran out.
             ControlError, ControlTimeout: the handshake failed, or what `wait_for_mcp` waits for.
             SessionClosedError: the query was closed before.
         """
@@ -299,6 +315,8 @@ class Query:
             self._budget.settle(result)
         if self._output is not None:
             self._output.settle(result, self._kept)
+        if self._retries is not None:
+            self._retries.explained(result.error)
         return result
 
     async def interrupt(self) -> None:
@@ -323,7 +341,7 @@ class Query:
             self._exchange.stop()
             with anyio.CancelScope(shield=True):
                 await self._exchange.finished()
-        elif not isinstance(self._prompts, tuple):
+        elif isinstance(self._prompts, AsyncGenerator):
             await self._prompts.aclose()
 
     def __del__(self) -> None:
@@ -343,6 +361,8 @@ class Query:
         except PilothouseError as error:
             if self._output is not None:
                 self._output.explained(error)
+            if self._retries is not None:
+                self._retries.explained(error)
             raise
         self._keep(batch, size)
         return batch
@@ -472,6 +492,7 @@ def limits_of(options: Options) -> Limits:
     return Limits(
         timeout=options.timeout,
         idle_timeout=options.idle_timeout,
+        startup_timeout=options.startup_timeout,
         control_timeout=options.control_timeout,
         max_line_bytes=options.max_line_bytes,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 TWINS = {
     "Agent": "agent",
+    "LanguageModel": "language_model",
     "Query": "queries",
     "Session": "sessions",
     "configure": "agent",

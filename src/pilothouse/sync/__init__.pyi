@@ -6,6 +6,7 @@ from pilothouse.sync.agent import default_agent as default_agent
 from pilothouse.sync.agent import query as query
 from pilothouse.sync.agent import session as session
 from pilothouse.sync.agent import set_default_agent as set_default_agent
+from pilothouse.sync.language_model import LanguageModel as LanguageModel
 from pilothouse.sync.queries import Query as Query
 from pilothouse.sync.sessions import Session as Session
 

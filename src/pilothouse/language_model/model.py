@@ -1,0 +1,259 @@
+"""`LanguageModel`: one request, one answer, no state; the form in which frameworks know models.
+
+Owns the settings of a request and how its messages, tools and system prompt become one prompt of a fresh process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from pilothouse.client import Agent
+from pilothouse.client.bridging import NO_SNAPSHOT
+from pilothouse.client.queries import Query
+from pilothouse.errors import OptionsError, UsageError
+from pilothouse.language_model.offers import GivenTools, Offer
+from pilothouse.language_model.parts import CallWarning, GenerateResult
+from pilothouse.language_model.prompts import Reading
+from pilothouse.language_model.steps import ModelRun, Plan
+from pilothouse.language_model.stream import Abort, Stream
+from pilothouse.options import Options
+from pilothouse.tools.xml import history, new_nonce, system_prompt
+
+if TYPE_CHECKING:
+    from pilothouse.client.bridging import Bridge
+    from pilothouse.options import OptionsBuilder
+
+DEFAULT_MODEL: Final = "sonnet"
+MAX_STEPS: Final = 20  # as frameworks have it: enough for any task of a few tools, and an end for a model in a circle
+MODEL_ALIASES: Final = frozenset({"best", "default", "fable", "haiku", "opus", "opusplan", "sonnet"})
+_WIDE: Final = "[1m]"
+# `claude-…`, also with the prefixes and suffixes of cloud providers.
+_FULL_ID: Final = re.compile(r"[\w.:/@-]*claude-[\w.:/@-]+")
+
+# Settings that make a request what it is: fresh, alone, and without tools of the CLI. (S3, S21, S34)
+_FIXED: Final[Mapping[str, Any]] = {
+    "tools": [],
+    "strict_mcp_config": True,
+    "persist_session": False,
+    "verbatim_prompts": True,
+    **dict.fromkeys(
+        (
+            "agent", "agents", "continue_conversation", "custom_tools", "fork_session", "json_schema", "mcp_servers",
+            "prompt_via", "resume", "resume_drops_turn", "resume_session_at", "session_id", "skills", "tool_bridge",
+        )
+    ),
+}  # fmt: skip
+_OURS: Final = frozenset(_FIXED) | {"partial_messages"}
+_IGNORED: Final = frozenset(
+    {"frequency_penalty", "presence_penalty", "seed", "stop_sequences", "temperature", "top_k", "top_p"}
+)
+
+ToolChoice = Literal["auto", "none", "required"] | Mapping[str, str]
+_MUST_CALL: Final = "Call at least one of the tools in your next answer; do not answer without."
+_MUST_CALL_ONE: Final = "Call the tool {name} in your next answer; do not answer without."
+
+
+class LanguageModel:
+    """A model as frameworks know it: messages and tools in, text and calls out. Immutable; keeps no state. (S2, S3)
+
+    Each request is a fresh process of the CLI, without its tools, without MCP, and with nothing kept on disk. Tools
+    are called in text, and declared in the system prompt.
+
+    Args:
+        model: an alias ("sonnet", "opus", "haiku" …) or a full id (`claude-…`); "sonnet" by default. (S44)
+        options: settings to start from.
+        **settings: settings that win over `options`, such as `max_thinking_tokens`, `effort`, `timeout`, `env`,
+            `can_use_tool`, `hooks`, `system_prompt`; see `pilothouse.Options`. (S27)
+
+    Raises:
+        UsageError: an unknown model, or a setting that cannot work or has no place here; before anything is started.
+    """
+
+    __slots__ = ("_agent", "_model")
+
+    def __init__(
+        self, model: str | None = None, *, options: Options | OptionsBuilder | None = None, **settings: Any
+    ) -> None:
+        _check_settings([*settings, *([] if options is None else _names(options))])
+        self._agent = Agent(options, **settings)
+        given = Options() if options is None else _built(options)
+        self._model = checked_model(model or (given.model if "model" in given else None) or DEFAULT_MODEL)
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self._model!r})"
+
+    @property
+    def model(self) -> str:
+        """The alias or id of the model."""
+        return self._model
+
+    async def generate(
+        self,
+        messages: str | Iterable[Any],
+        tools: GivenTools | None = None,
+        *,
+        tool_choice: ToolChoice = "auto",
+        max_steps: int = MAX_STEPS,
+        abort: Abort | None = None,
+        **settings: Any,
+    ) -> GenerateResult:
+        """Ask, and wait for the whole answer. (S32)
+
+        Args:
+            messages: the conversation, oldest first: mappings with `role` (user, assistant, tool, system) and
+                `content`, a text or parts; or a text. Parts are those of AI SDKs (text, image, file, reasoning,
+                tool-call, tool-result), blocks of the Messages API, or the typed parts of `pilothouse`. (S35, S40)
+            tools: functions and `Tool`s run here, and the model goes on with their results; calls of declarations
+                without a function are handed back, with finish reason "tool-calls". (S1, S20)
+            tool_choice: "auto", "none", "required", or `{"tool_name": …}`. The model is told; nothing forces it.
+            max_steps: how often the model may answer, at least 1; 20 by default. Calls of the last step still run.
+            abort: an event; when it is set, the request ends with `Interrupted`. Set before, nothing is started.
+                (S36)
+            **settings: settings for this request; they win over those of the model. (S28)
+
+        Raises:
+            UsageError: a message, tool or setting is wrong; before anything is started.
+            ResultError: the request failed; the class says how: `RateLimitError`, `AuthenticationError`,
+                `MaxTurnsError`, `BudgetError` … (S38)
+            Interrupted: it was aborted, or a permission callback stopped it.
+            ProcessError, QueryTimeout: the CLI could not be started, or did not answer.
+        """
+        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
+        async with self._ask(messages, tools, settings | {"partial_messages": False}, **asked) as stream:
+            return await stream.result()
+
+    def stream(
+        self,
+        messages: str | Iterable[Any],
+        tools: GivenTools | None = None,
+        *,
+        tool_choice: ToolChoice = "auto",
+        max_steps: int = MAX_STEPS,
+        abort: Abort | None = None,
+        **settings: Any,
+    ) -> Stream:
+        """Ask, and read the answer while it is written; arguments as for `generate`. (S31)
+
+        Raises:
+            UsageError: a message, tool or setting is wrong; raised here. All else is an `Error` part of the stream.
+        """
+        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
+        return self._ask(messages, tools, settings | {"partial_messages": True}, **asked)
+
+    def _ask(
+        self,
+        messages: Any,
+        tools: GivenTools | None,
+        settings: dict[str, Any],
+        *,
+        tool_choice: Any,
+        max_steps: Any,
+        abort: Abort | None,
+    ) -> Stream:
+        partial = settings.pop("partial_messages")
+        warnings = [_ignored(name) for name in sorted(settings.keys() & _IGNORED)]
+        settings = {name: value for name, value in settings.items() if name not in _IGNORED}
+        _check_settings(settings)
+        if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
+            raise UsageError(f"max_steps: a number above 0 is needed, not {max_steps!r}")
+        if abort is not None and not inspect.iscoroutinefunction(getattr(abort, "wait", None)):
+            raise UsageError("abort: an event whose wait() can be awaited is needed, such as anyio.Event()")
+        model = checked_model(settings.pop("model", None) or self._model)
+        options = self._agent.with_options(**settings).options
+        reading = Reading()
+        told, nonce = reading.messages(messages), new_nonce()
+        offer, demand = _chosen(tool_choice, Offer(tools))
+        plan = Plan(
+            offer=offer,
+            nonce=nonce,
+            used_ids=frozenset(reading.call_ids),
+            max_steps=max_steps,
+            must_call=bool(demand),
+            warnings=(*warnings, *reading.warnings),
+        )
+        run = ModelRun(plan, options)
+        written = history(told, nonce)
+        base = "\n\n".join(filter(None, [_own_prompt(options), written.system])) or None
+        prompt = system_prompt(run.offered, nonce, base=base)
+        changes: dict[str, Any] = {
+            **_FIXED,
+            "model": model,
+            "partial_messages": partial,
+            "system_prompt": f"{prompt}\n\n{demand}" if demand else prompt,
+            "extra_args": {**NO_SNAPSHOT, **(options.extra_args or {})},
+        }
+        if "setting_sources" not in options:
+            changes["setting_sources"] = []
+        # A run has what a query asks of its bridge, and its steps give the messages as they are.
+        query = Query(written.content, options.with_(**changes), bridge=cast("Bridge", run))
+        return Stream(query, run, abort)
+
+
+def checked_model(model: Any) -> str:
+    """`model`, if it is an alias that the CLI knows, or looks like a full id. (S44)
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(model, str):
+        name = model.removesuffix(_WIDE)
+        if name in MODEL_ALIASES or _FULL_ID.fullmatch(name):
+            return model
+    raise UsageError(
+        f"model: {model!r} is not known; it has to be an alias ({', '.join(sorted(MODEL_ALIASES))}) or a full id, "
+        "claude-…"
+    )
+
+
+def _chosen(choice: Any, offer: Offer) -> tuple[Offer, str]:
+    """The tools that are offered, and what the model is told of them."""
+    if choice == "none":
+        return Offer(None), ""
+    if choice in ("auto", None):
+        return offer, ""
+    names = [tool.name for tool in offer.own] + list(offer.declared)
+    if choice == "required" and names:
+        return offer, _MUST_CALL
+    named: Any = cast("Mapping[str, Any]", choice) if isinstance(choice, Mapping) else {}
+    name = named.get("tool_name") or named.get("toolName") or named.get("name")
+    if name in names:
+        return offer, _MUST_CALL_ONE.format(name=name)
+    known = ", ".join(names) or "none"
+    raise UsageError(
+        f"tool_choice: {choice!r} is none of 'auto', 'none', 'required' and {{'tool_name': …}}, or there is no such "
+        f"tool; the tools are: {known}"
+    )
+
+
+def _check_settings(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _OURS:
+            raise OptionsError(f"option {name!r} has no place here: a LanguageModel decides it", option=name)
+
+
+def _names(options: Any) -> list[str]:
+    return list(_built(options))
+
+
+def _built(options: Any) -> Options:
+    made = options.build() if hasattr(options, "build") else options
+    if not isinstance(made, Options):
+        raise OptionsError(f"options: expected pilothouse.Options, got {type(options).__name__}")
+    return made
+
+
+def _own_prompt(options: Options) -> str | None:
+    prompt = options.system_prompt
+    if prompt is None or isinstance(prompt, str):
+        return prompt
+    raise OptionsError(
+        "option 'system_prompt' has to be a text here: system messages and tools are added to it",
+        option="system_prompt",
+    )
+
+
+def _ignored(name: str) -> CallWarning:
+    return CallWarning("unsupported-setting", f"{name}: the CLI has no such setting; it is ignored")

@@ -1,0 +1,128 @@
+"""The blocking `LanguageModel`: the same requests, from plain code.
+
+Owns only which thread waits. What a request means is decided in `pilothouse.language_model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pilothouse.language_model import GenerateResult, StreamPart
+from pilothouse.language_model import LanguageModel as AsyncLanguageModel
+from pilothouse.language_model import Stream as AsyncStream
+from pilothouse.language_model.model import MAX_STEPS, ToolChoice
+from pilothouse.language_model.offers import GivenTools
+from pilothouse.options import Options
+from pilothouse.sync.portal import Portal, portal
+
+T = TypeVar("T")
+
+
+class LanguageModel:
+    """A model as frameworks know it, for plain code; any threads may share it. (S2, S3)
+
+    Arguments and errors are those of `pilothouse.language_model.LanguageModel`. There is no `abort`: close the stream,
+    from any thread.
+    """
+
+    __slots__ = ("_model",)
+
+    def __init__(self, model: str | None = None, *, options: Options | None = None, **settings: Any) -> None:
+        self._model = AsyncLanguageModel(model, options=options, **settings)
+
+    def __repr__(self) -> str:
+        return f"pilothouse.sync.{self._model!r}"
+
+    @property
+    def model(self) -> str:
+        """The alias or id of the model."""
+        return self._model.model
+
+    def generate(
+        self,
+        messages: str | Iterable[Any],
+        tools: GivenTools | None = None,
+        *,
+        tool_choice: ToolChoice = "auto",
+        max_steps: int = MAX_STEPS,
+        **settings: Any,
+    ) -> GenerateResult:
+        """Ask, and wait for the whole answer; when the wait is ended by Ctrl-C, the process is, too. (S32)"""
+        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
+        return portal().call(partial(self._model.generate, messages, tools, **asked))
+
+    def stream(
+        self,
+        messages: str | Iterable[Any],
+        tools: GivenTools | None = None,
+        *,
+        tool_choice: ToolChoice = "auto",
+        max_steps: int = MAX_STEPS,
+        **settings: Any,
+    ) -> Stream:
+        """Ask, and read the answer while it is written. (S31)"""
+        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
+        return Stream(self._model.stream(messages, tools, **asked))
+
+
+class Stream:
+    """An answer as it is written; made by `LanguageModel.stream`, read once.
+
+    ::
+
+        for part in model.stream(messages): ...            # leaving the loop ends the process
+        with model.stream(messages) as stream: ...          # the same, and it is gone when the block is left
+    """
+
+    def __init__(self, stream: AsyncStream) -> None:
+        self._stream = stream
+        self._portal: Portal | None = None
+
+    def __iter__(self) -> Parts:
+        return Parts(self._stream, self._call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def result(self) -> GenerateResult:
+        """Read to the end, and give the whole answer. Raises what `generate` raises. (S32)"""
+        return self._call(self._stream.result)
+
+    def close(self) -> None:
+        """End the answer and wait until the process is gone. Idempotent, bounded, from any thread. (S34, S36)"""
+        self._call(self._stream.aclose, finish=True)
+
+    def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
+        if self._portal is None:
+            self._portal = portal()
+        return self._portal.call(work, finish=finish)
+
+
+class Parts:
+    """One loop over a stream. Dropping it ends the answer."""
+
+    __slots__ = ("_call", "_messages", "_stream")
+
+    def __init__(self, stream: AsyncStream, call: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]) -> None:
+        self._stream = stream
+        self._messages = stream.messages()
+        self._call = call
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> StreamPart:
+        stream = self._stream
+        while (part := stream.next_part()) is None:
+            if stream.has_ended:
+                raise StopIteration
+            self._call(partial(stream.advance, self._messages))
+        return part
