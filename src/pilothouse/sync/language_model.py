@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pilothouse.language_model import GenerateResult, StreamPart
 from pilothouse.language_model import LanguageModel as AsyncLanguageModel
@@ -17,6 +17,9 @@ from pilothouse.language_model.model import MAX_STEPS, ToolChoice
 from pilothouse.language_model.offers import GivenTools
 from pilothouse.options import Options
 from pilothouse.sync.portal import Portal, portal
+
+if TYPE_CHECKING:
+    from pilothouse.options import OptionsBuilder
 
 T = TypeVar("T")
 
@@ -30,7 +33,9 @@ class LanguageModel:
 
     __slots__ = ("_model",)
 
-    def __init__(self, model: str | None = None, *, options: Options | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | None = None, *, options: Options | OptionsBuilder | None = None, **settings: Any
+    ) -> None:
         self._model = AsyncLanguageModel(model, options=options, **settings)
 
     def __repr__(self) -> str:
