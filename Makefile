@@ -13,6 +13,7 @@ help:
 	@echo "make demo    show what it does, with the real CLI and a small local model"
 	@echo "make test    all tests; PYTEST_FLAGS='...' for some"
 	@echo "make check   format, lint, import contracts, types"
+	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make bench   the benchmarks"
 	@echo "make clean   remove everything that make made, .cache included"
 
@@ -29,6 +30,9 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+
+soak: $(VENV)/dev.stamp
+	$(WITH_CACHE) $(BIN)/python -m pytest -m "slow or soak" -rP $(PYTEST_FLAGS)
 
 bench: $(VENV)/dev.stamp
 	$(FETCH)
@@ -70,4 +74,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check soak bench clean

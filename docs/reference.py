@@ -9,6 +9,7 @@ Owns how the tables look. What stands in them comes from the code.
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -24,6 +25,7 @@ from pilothouse.options import TABLE, Option, nested
 from pilothouse.options.targets import describe
 
 HERE = Path(__file__).parent
+FAULT_MATRIX = runpy.run_path(str(HERE.parent / "tests" / "faults" / "faults_world.py"))
 MAIN_FIELDS = 8
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
@@ -160,10 +162,34 @@ def genai_names() -> str:
     return table(("what", "1.41.0", "latest"), rows)
 
 
+def faults() -> str:
+    """What the tests of `tests/faults` prove; their data is the only source."""
+    rows = [(name, fault.what) for name, fault in FAULT_MATRIX["FAULTS"].items()]
+    return table(("fault", "what the child does"), rows)
+
+
+def fault_states() -> str:
+    return table(("state", "where the child is then"), FAULT_MATRIX["STATES"].items())
+
+
+def faults_of_queries() -> str:
+    head, *rows = FAULT_MATRIX["matrix"]("query")
+    return table(head, rows)
+
+
+def faults_of_sessions() -> str:
+    head, *rows = FAULT_MATRIX["matrix"]("session")
+    return table(head, rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "content_blocks": content_blocks,
     "conversation": conversation,
     "error_tree": error_tree,
+    "fault_states": fault_states,
+    "faults": faults,
+    "faults_of_queries": faults_of_queries,
+    "faults_of_sessions": faults_of_sessions,
     "genai_names": genai_names,
     "hook_events": hook_events,
     "nested_values": nested_values,

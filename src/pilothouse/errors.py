@@ -27,7 +27,7 @@ Three roots of blame, and the answer itself::
     │   ├── QuotaError                 usage limit or credits used up (`.resets_at`)
     │   ├── InvalidModelError          404 on the model
     │   ├── MaxTurnsError              `max_turns` reached
-    │   ├── BudgetError                `max_budget_usd` reached
+    │   ├── BudgetError                `max_budget_usd` or `max_budget_tokens` reached
     │   ├── ContextOverflowError       prompt too long, request too large
     │   ├── StructuredOutputError      no valid structured output (`.value .raw .attempts`)
     │   ├── SessionNotFoundError       resume of an id that does not exist
@@ -240,7 +240,7 @@ class MaxTurnsError(ResultError):
 
 
 class BudgetError(ResultError):
-    """The run reached `max_budget_usd`."""
+    """The run reached `max_budget_usd` or `max_budget_tokens`."""
 
 
 class ContextOverflowError(ResultError):

@@ -72,7 +72,7 @@ VALUES = {
     "restricted": ("1", True),
     "sandbox": ('{"enabled": true}', {"enabled": True}),
     "api_max_retries": ("0", 0),
-    "retry": ('{"attempts": 2, "on": ["overloaded"]}', RetryPolicy(attempts=2, on=("overloaded",))),
+    "retry": ('{"attempts": 2, "on": ["overloaded"]}', {"attempts": 2, "on": ["overloaded"]}),
     "on_usage_limit": ("wait", "wait"),
     "usage_limit_ceiling": ("3600", 3600.0),
     "output_repairs": ("2", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pilothouse as ph
+from pilothouse import sync as blocking
 from pilothouse.client.costs import KEPT_TURNS, Ledger
 from pilothouse.client.events import BudgetReached
 from pilothouse.messages import Message, decode
@@ -220,6 +222,13 @@ async def test_a_session_tells_its_costs() -> None:
     assert set(costs.models) == {OPUS, HAIKU}
 
 
+def test_the_blocking_twin_tells_the_same() -> None:
+    one = [frames.init(), said("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
+    with blocking.session(transport=mock_transport(one)) as session:
+        session.query("one").result()
+        assert session.costs.usd == 0.25
+
+
 # Budgets.
 
 
@@ -296,7 +305,7 @@ async def test_the_queries_of_a_session_share_one_budget() -> None:
 
 @pytest.mark.anyio
 async def test_every_further_prompt_of_a_query_is_stopped_too() -> None:
-    async def prompts() -> Any:
+    async def prompts() -> AsyncIterator[Any]:
         yield {"type": "user", "message": {"role": "user", "content": "one"}}
         yield {"type": "user", "message": {"role": "user", "content": "two"}}
 
@@ -318,3 +327,27 @@ async def test_a_budget_in_dollars_is_an_event_too() -> None:
     transport = mock_transport([frames.init(), poor])
     events = [event async for event in ph.query("go", transport=transport, max_budget_usd=0.0001).events()]
     assert events[-2] == BudgetReached("usd", frames.PRICE)
+
+
+@pytest.mark.anyio
+async def test_a_new_child_of_a_session_gets_what_is_left() -> None:
+    """The CLI counts for itself alone; one that was killed has not even told the next one what it spent."""
+
+    def play(child: Any) -> None:
+        child.expect("user")
+        spent = {"claude-opus-5-5": {"inputTokens": 10, "outputTokens": 5, "costUSD": 0.25}}
+        done = {"type": "result", "subtype": "success", "is_error": False, "result": "ok", "num_turns": 1}
+        child.emit({**done, "session_id": "s", "modelUsage": spent, "model_usage_since_last_result": spent})
+        child.kill("SIGKILL")
+
+    with FakeCLI.from_function(play) as fake, anyio.fail_after(30):
+        async with ph.session(cli=fake.path, max_budget_usd=0.75) as session:
+            for _ in range(3):
+                await session.query("go")
+                while session.state != "broken":
+                    await anyio.sleep(0.01)
+            with pytest.raises(ph.BudgetError, match=r"\$0\.7500 were spent, and max_budget_usd is 0\.75"):
+                await session.query("go")
+            assert session.costs.usd == 0.75
+        told = [arg for call in fake.calls for arg in call.argv if arg.startswith("--max-budget-usd")]
+    assert told == ["--max-budget-usd=0.75", "--max-budget-usd=0.5", "--max-budget-usd=0.25"]

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from bridge_world import Bridge
 
 import pilothouse as ph
 from pilothouse.messages import Message, UnknownMessage
@@ -101,3 +102,16 @@ def claude(real_cli: str, scripted_model: ScriptedModel) -> Iterator[Claude]:
     yield claude
     claude.check_drift()
     assert not claude.processes()
+
+
+@pytest.fixture(params=["mcp", "deferred", "xml"])
+def bridge(request: pytest.FixtureRequest) -> Bridge:
+    return Bridge(request.param)
+
+
+@pytest.fixture
+def ask(claude: Claude, bridge: Bridge) -> Callable[..., ph.Query]:
+    def make(*tools: Any, prompt: Any = "go", **settings: Any) -> ph.Query:
+        return claude.ask(prompt, custom_tools=list(tools), tool_bridge=bridge.name, **settings)
+
+    return make

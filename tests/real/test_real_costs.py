@@ -80,12 +80,30 @@ async def test_a_token_budget_stops_a_run(agent: ph.Agent, scripted_model: Scrip
     assert alone.session_id
 
 
+async def test_a_dollar_budget_holds_over_a_crash(agent: ph.Agent) -> None:
+    one = (await agent.query("one")).cost_usd or 0
+    async with agent.session(max_budget_usd=one * 2.5) as session:
+        assert (await session.query("one")).is_success
+        assert (await session.query("two")).is_success
+        await killed(session)
+        with anyio.fail_after(30):
+            answer = await session.query("three")  # is paid for, and then it is too much
+        assert answer.is_success or isinstance(answer.error, ph.BudgetError)
+        await killed(session)
+        with pytest.raises(ph.BudgetError, match="max_budget_usd"):
+            await session.query("four")
+        assert session.costs.usd == pytest.approx(3 * one)
+
+
 async def test_a_sub_agent_is_in_the_costs(agent: ph.Agent, scripted_model: ScriptedModel) -> None:
     scripted_model.reply(ToolUse("Agent", {"description": "d", "prompt": "look", "subagent_type": "looker"}))
     scripted_model.on("look", reply=Text("nothing there"))
     agents = {"looker": {"description": "looks", "prompt": "Look.", "model": "haiku"}}
     async with agent.session(agents=agents, tools=["Agent"]) as session:
-        answer = await session.query("go")
+        await session.query("go")
+        with anyio.fail_after(30):
+            await session.tasks.wait_idle()  # it may run in the background, and wake the model when it ends
         costs = session.costs
     assert len(costs.models) == 2
-    assert costs.usd == pytest.approx(answer.cost_usd)
+    assert costs.usd == pytest.approx(sum(turn.usd for turn in costs.turns))
+    assert costs.unpriced_tokens == 0

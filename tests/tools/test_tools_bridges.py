@@ -408,8 +408,9 @@ async def test_a_model_that_never_ends_is_ended() -> None:
     ledger = Ledger(host(*ALLOWED), None)
     for _ in range(199):
         assert (await ledger.run([call()], result()))[0]
-    ran, (closing,) = await ledger.run([call()], result())
+    ran, (told, closing) = await ledger.run([call()], result())
     assert not ran
+    assert isinstance(told, UserMessage)
     assert isinstance(closing, ResultMessage)
     assert closing.subtype == "error_max_turns"
 

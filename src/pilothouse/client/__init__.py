@@ -17,11 +17,14 @@ from pilothouse.client.events import AnswerStarted as AnswerStarted
 from pilothouse.client.events import BudgetReached as BudgetReached
 from pilothouse.client.events import OutputRejected as OutputRejected
 from pilothouse.client.events import Retrying as Retrying
+from pilothouse.client.events import RetryScheduled as RetryScheduled
+from pilothouse.client.events import Stalled as Stalled
 from pilothouse.client.events import TextAdded as TextAdded
 from pilothouse.client.events import TextWithdrawn as TextWithdrawn
 from pilothouse.client.events import ThinkingAdded as ThinkingAdded
 from pilothouse.client.events import ToolFinished as ToolFinished
 from pilothouse.client.events import ToolStarted as ToolStarted
+from pilothouse.client.events import WaitingForLimit as WaitingForLimit
 from pilothouse.client.queries import Query as Query
 from pilothouse.client.result import QueryResult as QueryResult
 

@@ -16,6 +16,7 @@ from pilothouse.client.house import house_of
 from pilothouse.client.policies import tell_contradictions
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
+from pilothouse.client.rate_gate import RateGate
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options, Settings
 from pilothouse.options.outside import from_environ
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """A reusable configuration. Immutable; it keeps no state between queries, and may be shared by any tasks.
+    """A reusable configuration. Immutable, and may be shared by any tasks and threads.
+
+    Between queries it keeps one thing: until when the API wants no more of them, for those that wait for that
+    (`retry`, `on_usage_limit="wait"`); what `with_options` gives shares it. (E70)
 
     What an agent does not set comes from `configure()`, the configuration file, and `PILOTHOUSE_*` variables, in this
     order, as they are when a query is made. (L5, L18, E40)
@@ -40,10 +44,11 @@ class Agent:
         OptionsError: an unknown option or a wrong value.
     """
 
-    __slots__ = ("_own",)
+    __slots__ = ("_gate", "_own")
 
     def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
         self._own = _layer(options, settings, "agent")
+        self._gate = RateGate()
         house_of(self._own)  # a hook, callback or tool that cannot work is told where it is given
         tell_contradictions(self._own, self._own)
 
@@ -64,7 +69,9 @@ class Agent:
 
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
-        return type(self)(Options.stack(self._own, _layer(options, changes, "agent"), whole=False))
+        changed = type(self)(Options.stack(self._own, _layer(options, changes, "agent"), whole=False))
+        changed._gate = self._gate  # noqa: SLF001 - of this very class
+        return changed
 
     def query(
         self,
@@ -90,7 +97,7 @@ class Agent:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
         """
         settings = self._settings(_layer(options, overrides, "call"))
-        return Query(prompt, settings, on_message=on_message, output_type=output_type)
+        return Query(prompt, settings, on_message=on_message, output_type=output_type, gate=self._gate)
 
     def session(
         self,
@@ -117,7 +124,7 @@ class Agent:
 
         asked = {"continue_conversation": continue_latest, "fork_session": fork}
         call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
-        return Session(self._settings(_layer(options, call, "call")))
+        return Session(self._settings(_layer(options, call, "call")), gate=self._gate)
 
     def effective_policy(
         self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]

@@ -67,6 +67,18 @@ class Books(Listeners):
         with self._stage.held_by(continuation):
             yield
 
+    def within_budget(self, options: Options) -> Options:
+        """The settings of the next child.
+
+        Raises:
+            BudgetError: there is nothing left to spend.
+        """
+        if options.max_budget_usd is None:
+            return options
+        from pilothouse.client.budgets import for_child
+
+        return for_child(options, self.ledger)
+
     def launched(self, invocation: Invocation, host: Host | None) -> tuple[Invocation, Host | None]:
         """How to start a child, and what it may ask, with what watchers want of it."""
         if self._stage is None:

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias, cast
 from msgspec.structs import replace
 
 from pilothouse.client.prompt import prepare
-from pilothouse.driver import Continuation, Next, Outgoing
+from pilothouse.client.prompt_queue import PromptQueue
+from pilothouse.driver import Continuation, Next, Outgoing, Prompts
 from pilothouse.errors import OptionsError
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options
@@ -113,13 +114,20 @@ class Bridged:
 
     Args:
         steps: those of the query.
+        prompts: of the query. The next one waits until no call of the answer to the one before is left: the CLI would
+            answer it instead of taking the results.
         after: what goes on once no call is left.
+
+    Attributes:
+        first: what may be said at once.
     """
 
-    def __init__(self, steps: Steps, after: Continuation | None = None) -> None:
+    def __init__(self, steps: Steps, prompts: Prompts = (), after: Continuation | None = None) -> None:
         self.read = steps.read
         self._steps = steps
+        self._prompts = PromptQueue(prompts)
         self._after = after
+        self.first = self._prompts.first
 
     async def go_on(self, result: ResultMessage) -> Next:
         """The results of the calls that `result` leaves to this process."""
@@ -128,6 +136,9 @@ class Bridged:
             # Verbatim: an `@path` or a `/command` in a result is neither. (S23)
             [prompt] = cast("tuple[Outgoing]", prepare(step.content, verbatim=True))
             return Next(prompt, step.messages)
-        if step.messages or self._after is None:
+        if step.messages:
             return Next(None, step.messages)
-        return await self._after.go_on(result)
+        following = Next() if self._after is None else await self._after.go_on(result)
+        if following.prompt is not None or following.messages:
+            return following
+        return Next(await self._prompts.next())

@@ -1,7 +1,7 @@
-"""What stops a query that uses too many tokens: the option `max_budget_tokens`, counted and enforced on this side.
+"""What stops a query that uses too much: the options `max_budget_tokens`, enforced here, and `max_budget_usd`.
 
-Owns when the limit is passed and what is done then. Dollars the CLI counts and limits by itself (`max_budget_usd`).
-Loaded only where the option is set.
+Owns when the limit is passed and what is done then. Dollars are limited by the CLI (2.1.330), which counts those of its
+own process only, neither what it resumes nor what a child before it has spent. Loaded only where an option is set.
 """
 
 from __future__ import annotations
@@ -128,6 +128,20 @@ def check_left(options: Options, ledger: Ledger) -> None:
     limit = options.max_budget_tokens
     if limit is not None and ledger.total_tokens > limit:
         raise _error(ledger, limit)
+
+
+def for_child(options: Options, ledger: Ledger) -> Options:
+    """The settings of the next child of a session: it may spend what those before it have left.
+
+    Raises:
+        BudgetError: nothing.
+    """
+    limit, spent = options.max_budget_usd, ledger.usd
+    if limit is None or not spent:
+        return options
+    if spent >= limit:
+        raise BudgetError(f"${spent:.4f} were spent, and max_budget_usd is {limit:g} (raise it to go on)")
+    return options.with_(max_budget_usd=limit - spent)
 
 
 def _error(ledger: Ledger, limit: int) -> BudgetError:

@@ -19,6 +19,7 @@ from pilothouse.messages import (
     Message,
     ResultMessage,
     StreamEvent,
+    SystemMessage,
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
@@ -73,6 +74,39 @@ class Retrying(Struct, frozen=True):
     message: ApiRetryMessage
 
 
+class RetryScheduled(Struct, frozen=True):
+    """The query failed in a way that may pass, and is tried again: number `attempt` of at most `of` tries. (E70)
+
+    `delay` is in seconds; `reason` is one of `RetryPolicy.on`; `error` says what failed.
+    """
+
+    attempt: int
+    of: int
+    delay: float
+    reason: str
+    error: str
+
+
+class WaitingForLimit(Struct, frozen=True):
+    """The query waits for a limit, `until` a Unix time, `seconds` from then. `limit`: "usage_limit", "rate_limit"."""
+
+    until: float
+    seconds: float
+    limit: str
+    error: str
+
+
+class Stalled(Struct, frozen=True):
+    """The CLI has been silent for `seconds`, half of the `limit` in the option `idle_timeout` or `startup_timeout`.
+
+    `phase` is "startup" before its first message, "idle" between messages. It is told once for each silence.
+    """
+
+    seconds: float
+    limit: float
+    phase: str
+
+
 class AnswerFinished(Struct, frozen=True):
     """The run ended; the message says how."""
 
@@ -106,6 +140,9 @@ AnswerEvent = (
     | ToolStarted
     | ToolFinished
     | Retrying
+    | RetryScheduled
+    | WaitingForLimit
+    | Stalled
     | BudgetReached
     | AnswerFinished
     | OutputRejected
@@ -156,6 +193,8 @@ class EventReader:
                 yield AnswerStarted(message)
             case ApiRetryMessage():
                 yield Retrying(message)
+            case SystemMessage(subtype=subtype) if subtype in _OWN:
+                yield _own(message)
             case _:
                 return
 
@@ -205,6 +244,19 @@ class EventReader:
     def _results(self, message: UserMessage) -> Iterator[AnswerEvent]:
         for result in message.tool_results:
             yield ToolFinished(result, self._calls.pop(result.tool_use_id, None), message.parent_tool_use_id)
+
+
+_OWN: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]] = {
+    "limit_wait": WaitingForLimit,
+    "retry_scheduled": RetryScheduled,
+    "stalled": Stalled,
+}
+"""System messages of pilothouse's own, whose facts have the names of the fields."""
+
+
+def _own(message: SystemMessage) -> RetryScheduled | WaitingForLimit | Stalled:
+    kind, facts = _OWN[message.subtype], message.raw
+    return kind(**{name: facts[name] for name in kind.__struct_fields__})
 
 
 def _missing(told: str, whole: str) -> str:

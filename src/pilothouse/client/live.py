@@ -10,7 +10,7 @@ from typing import Any
 
 from pilothouse.client.given_tools import are_same_tools
 from pilothouse.driver.conversation import Conversation
-from pilothouse.errors import ControlError, OptionsError
+from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError
 from pilothouse.options import TABLE, Options
 from pilothouse.options.targets import Sdk
 
@@ -73,14 +73,19 @@ class LiveSettings:
         """Make the child have the values of `options`, in place of what was set here, and `changes` for certain.
 
         Raises:
-            ControlError, ControlTimeout: the CLI refused, or did not answer.
+            ControlError, ControlTimeout: the CLI refused, or did not answer; then it was ended.
         """
         for name, value in self._wanted(options, changes).items():
             is_so = self._in_effect[name] == value
             if name in changes and name == "permission_mode":
                 is_so = self._child.permission_mode in (value, None) and is_so
-            if not is_so:
+            if is_so:
+                continue
+            try:
                 await self.set(name, value)
+            except ControlTimeout as error:  # a child that is deaf now would fail every later query in the same way
+                self._child.stop(CLIExitedError(f"the CLI was ended: {error}"))
+                raise
 
     async def set(self, name: str, value: Any) -> Mapping[str, Any]:
         """Change one, whatever it is now; gives the answer."""

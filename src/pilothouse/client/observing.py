@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.result import QueryResult
 from pilothouse.driver import Continuation, Desk, Exchange, Host, Next, spawn
 from pilothouse.driver.turn import Turn
@@ -106,6 +107,8 @@ class Observation:
             one_of_many=self._one_of_many,
             incomplete=True,
         )
+        if isinstance(self._inner, TokenBudget):
+            self._inner.settle(result)
         failed = result.error if error is None or interrupted else error
         return QueryEnd(result=result, error=failed, interrupted=isinstance(failed, Interrupted))
 

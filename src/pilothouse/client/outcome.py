@@ -46,7 +46,7 @@ _QUOTA_TEXT = (
 _BY_TEXT: tuple[tuple[tuple[str, ...], type[ResultError]], ...] = (
     (_QUOTA_TEXT, QuotaError),
     (("prompt is too long", "exceeds the maximum", "context window", "request too large"), ContextOverflowError),
-    (("no conversation found",), SessionNotFoundError),
+    (("no conversation found", "does not match any session"), SessionNotFoundError),
     (("not logged in", "please run /login", "invalid api key"), AuthenticationError),
 )
 _BY_SUBTYPE: dict[str, type[ResultError]] = {
@@ -116,6 +116,11 @@ def result_error(result: ResultMessage, messages: Iterable[Message] = ()) -> Pil
     if issubclass(kind, RateLimitError):
         details["resets_at"] = limit
     return kind(message, **details)
+
+
+def refusal(result: ResultMessage) -> Exception:
+    """The error of a result in place of a handshake: `resume` of an unknown id."""
+    return result_error(result) or PilothouseError("the CLI gave a result before the handshake")
 
 
 def failure_text(result: ResultMessage) -> str:

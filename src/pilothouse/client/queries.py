@@ -138,8 +138,7 @@ class Query:
                 raise UsageError("prompt_via='argv' takes a text prompt; use 'stdin' for blocks and iterables")
             render(self._options, {}, prompt=checked_text(self._prompt))
             return ()
-        prompts = prepare(self._prompt, verbatim=self._options.verbatim_prompts)
-        return prompts if self._retries is None else self._retries.watched(prompts)
+        return prepare(self._prompt, verbatim=self._options.verbatim_prompts)
 
     @property
     def session_id(self) -> str | None:
@@ -224,6 +223,7 @@ class Query:
         following = self._following()
         if self._retries is not None:
             following = self._retries.around(following)
+            self._prompts = self._retries.watched(self._prompts)
         return following if self._budget is None else self._budget.around(following)
 
     def _following(self) -> Continuation | None:
@@ -236,7 +236,9 @@ class Query:
             return repairs
         from pilothouse.client.bridging import Bridged
 
-        return Bridged(self._bridge.steps(), repairs)
+        bridged = Bridged(self._bridge.steps(), self._prompts, repairs)
+        self._prompts = bridged.first
+        return bridged
 
     def _alone(self, options: Options, prompts: Prompts, continuation: Continuation | None) -> Exchange:
         in_argv = options.prompt_via == "argv" and isinstance(self._prompt, str)

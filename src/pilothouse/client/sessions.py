@@ -24,7 +24,7 @@ from pilothouse.client.costs import Costs
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings, changes_of
-from pilothouse.client.outcome import result_error
+from pilothouse.client.outcome import refusal
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query, limits_of, transport_of
 from pilothouse.client.replies import InterruptReceipt, typed
@@ -32,20 +32,12 @@ from pilothouse.driver import Continuation, Prompts, caller_into_loop, spawn
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listener, Listeners
 from pilothouse.driver.turn import Turn
-from pilothouse.errors import (
-    CLIExitedError,
-    ControlTimeout,
-    OptionsError,
-    PilothouseError,
-    SessionClosedError,
-    SessionNotFoundError,
-    UsageError,
-)
-from pilothouse.messages import ResultMessage
+from pilothouse.errors import OptionsError, PilothouseError, SessionClosedError, SessionNotFoundError, UsageError
 from pilothouse.options import Options, Settings, render
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
+    from pilothouse.client.rate_gate import RateGate
     from pilothouse.options import OptionsBuilder
     from pilothouse.transports.private_home import PrivateHome
 
@@ -71,12 +63,13 @@ class Session(Controls):
         OptionsError: settings that cannot work; raised here, before anything is started.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, gate: RateGate | None = None) -> None:
         self._conversation: Conversation | None = None  # first: `__del__` looks at it
         self._call: Callable[[Callable[[], object]], None] | None = None
         if options.prompt_via != "stdin":
             raise OptionsError("a session needs prompt_via='stdin'", option="prompt_via")
         self._options = options
+        self._gate = gate
         self._lineage = Lineage(options)
         self._floor = anyio.Lock()
         self._starting = anyio.Lock(fast_acquire=True)
@@ -185,11 +178,13 @@ class Session(Controls):
             self._check_loop()
         turn, conversation = self._turn, self._conversation
         with anyio.CancelScope(shield=True):
-            if turn is not None:
-                turn.stop()
-                await turn.finished()
-            if conversation is not None:
-                await conversation.close()
+            try:
+                if turn is not None:
+                    turn.stop()
+                    await turn.finished()
+            finally:  # also when `Task.cancel` of asyncio came through the shield
+                if conversation is not None:
+                    await conversation.close()
             home, self._home = self._home, None
             if home is not None:
                 await anyio.to_thread.run_sync(home.leave)
@@ -255,7 +250,8 @@ class Session(Controls):
             enter = partial(self._talking, changes, continuation=continuation)
             return Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
 
-        return Query(prompt, settings, make_run=make_run, bridge=self._bridge, ledger=self._books.ledger, **how)
+        shared: dict[str, Any] = {"bridge": self._bridge, "ledger": self._books.ledger, "gate": self._gate}
+        return Query(prompt, settings, make_run=make_run, **shared, **how)
 
     @asynccontextmanager
     async def _talking(
@@ -272,6 +268,11 @@ class Session(Controls):
 
     @asynccontextmanager
     async def _held(self, turn: Turn, changes: Mapping[str, Any]) -> AsyncGenerator[Conversation]:
+        self._turn = turn  # it may be held back for long, and can be stopped meanwhile
+        try:
+            await turn.admitted()
+        finally:
+            self._turn = None
         conversation = await self._alive()
         self._turn = turn
         try:
@@ -288,9 +289,7 @@ class Session(Controls):
     async def _prepared(self, conversation: Conversation, changes: Mapping[str, Any]) -> Conversation:
         try:
             await self._live_settings.have(self._options, changes)
-        except PilothouseError as error:
-            if isinstance(error, ControlTimeout):  # it would not answer the next query either
-                conversation.stop(CLIExitedError(f"the CLI was ended: {error}"))
+        except PilothouseError:
             if not conversation.over or self._closed:
                 raise
             conversation = await self._alive()  # it went away before the prompt was sent
@@ -349,7 +348,7 @@ class Session(Controls):
             return conversation
 
     async def _launch(self) -> Conversation:
-        options = self._child_options()
+        options, before = self._child_options(), self._conversation
         # Not kept alive by what it offers.
         invocation, host = started_with(options, house_of(options, weakref.proxy(self), self._bridge))
         invocation, host = self._books.launched(invocation, host)
@@ -359,10 +358,11 @@ class Session(Controls):
             invocation,
             limits_of(options),
             listeners=self._books,
-            refused=_refused,
+            refused=refusal,
             host=host,
         )
         conversation.session_id = self._lineage.id
+        conversation.says_lifecycle = before is not None and before.says_lifecycle  # it is the same CLI
         self._call = caller_into_loop()
         spawn(conversation.run, "pilothouse session")
         try:
@@ -376,7 +376,7 @@ class Session(Controls):
         return conversation
 
     def _child_options(self) -> Options:
-        options = self._lineage.child(self._options)
+        options = self._books.within_budget(self._lineage.child(self._options))
         if options.isolation is not None and options.as_dict().get("persist_session") is None:
             options = options.with_(persist_session=True)  # in the home of the session, which goes with it
         if options.as_dict().get("partial_messages") is None:
@@ -425,11 +425,11 @@ class Session(Controls):
             cancel_queued: also take out prompts that wait inside the CLI.
         """
         turn, conversation = self._turn, self._conversation
-        if conversation is None or conversation.over or not (turn is not None or conversation.is_working):
-            return InterruptReceipt()
-        if turn is not None and (turn.goes_on or not cancel_queued):
+        if turn is not None and (turn.goes_on or turn.is_held or not cancel_queued):
             await turn.interrupt()
-        if turn is not None and not cancel_queued:
+        if conversation is None or conversation.over:
+            return InterruptReceipt()
+        if not (conversation.is_working if turn is None else cancel_queued):
             return InterruptReceipt()
         body = {"cancel_queued": True} if cancel_queued else {}
         return typed(InterruptReceipt, await conversation.request("interrupt", body))
@@ -479,7 +479,7 @@ class Session(Controls):
             UsageError: nothing was said yet, or `persist_session` is off.
         """
         self._lineage.id = self.id
-        forked = Session(self._lineage.fork(self._options).merge(Options.layer(**overrides)))
+        forked = Session(self._lineage.fork(self._options).merge(Options.layer(**overrides)), gate=self._gate)
         if self._home is not None and forked._home is not None:
             forked._home = self._home.share()  # what was said stands there
         return forked
@@ -491,11 +491,6 @@ def _home_of(options: Options) -> PrivateHome | None:
     from pilothouse.transports.private_home import PrivateHome  # few sessions have one
 
     return PrivateHome()
-
-
-def _refused(result: ResultMessage) -> Exception:
-    """A result in place of a handshake: `resume` of an unknown id."""
-    return result_error(result) or PilothouseError("the CLI gave a result before the handshake")
 
 
 def _drop(conversation: Conversation, listeners: Listeners) -> None:

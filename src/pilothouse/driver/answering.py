@@ -61,7 +61,7 @@ class Answering(Owned, ABC):
         self._silence = Silence(limits)
         self._deadline: float | None = None  # of the whole query
         self._clock = anyio.CancelScope()  # ends it then
-        self._is_held = False  # what it would say waits for its admission
+        self._is_admitted = False
         self._said_all = given
         self._silent_from = 0.0  # the earliest moment from which silence counts
         self._turn_ended = anyio.Event()  # the turn that ran when the last interrupt was asked for
@@ -97,7 +97,7 @@ class Answering(Owned, ABC):
         goes_on = self.goes_on
         if self._finished.is_set() or self._ended.is_set() or (self._rests() and not goes_on):
             return
-        if self._is_held:
+        if self.is_held:
             self.interrupted = True
             self.stop()
             await self.finished()
@@ -127,6 +127,11 @@ class Answering(Owned, ABC):
     def goes_on(self) -> bool:
         """Whether the continuation has a result and has not said what follows."""
         return self._continuing is not None and self._continuing.is_open
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it still has to be admitted, so that nothing was said."""
+        return self.admission is not None and not self._is_admitted
 
     # What the reader calls, and those who look on.
 
@@ -263,14 +268,11 @@ class Answering(Owned, ABC):
         """Wait until nothing holds the query back. Called once, before anything is said; the time counts."""
         if self.admission is None:
             return
-        self._is_held = True
-        try:
-            with anyio.CancelScope(deadline=self._due()) as scope:
-                await self.admission()
-        finally:
-            self._is_held = False
+        with anyio.CancelScope(deadline=self._due()) as scope:
+            await self.admission()
         if scope.cancelled_caught:
             raise self._overdue("nothing was sent")
+        self._is_admitted = True
 
     async def _in_time(self, work: Callable[[], Awaitable[None]]) -> None:
         with anyio.CancelScope(deadline=self._due()) as self._clock:
@@ -312,11 +314,11 @@ class Answering(Owned, ABC):
             look = self._silence.look(since, now, heard=heard, session_id=self.session_id)
             if look is None:
                 return  # once it was heard, nothing limits its silence
+            if look.note is not None:
+                self.tell(look.note)
             if look.limit is not None:
                 await self._cut(look.error(self.CONSEQUENCE, heard=heard))
                 return
-            if look.note is not None:
-                self.tell(look.note)
             await anyio.sleep_until(look.again_at)
 
     @abstractmethod

@@ -58,6 +58,8 @@ class Conversation(Owned):
         server_info: what the peer said in the handshake.
         session_id: id of the conversation, as the peer last named it.
         permission_mode: as the peer last named it; it may change it by itself.
+        says_lifecycle: whether the peer says when it takes up a prompt; then nothing before that is an answer. One
+            that has resumed a call that was cut off gives a result of its own first (2.1.330).
     """
 
     def __init__(
@@ -86,7 +88,6 @@ class Conversation(Owned):
             **dict.fromkeys(BackgroundTasks.NOTED, self._on_task),
         }
         self._turn: Turn | None = None
-        self._says_lifecycle = False
         self._woken_until = 0.0
         self._is_up = False
         self._news = anyio.Event()  # a turn or a background task has ended; a new one each time
@@ -94,6 +95,7 @@ class Conversation(Owned):
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
         self.permission_mode: str | None = None
+        self.says_lifecycle = False
 
     # What the session calls.
 
@@ -229,7 +231,7 @@ class Conversation(Owned):
 
         They wait there while the peer is in a turn of its own, which is not ours to interrupt.
         """
-        if turn.has_begun or not self._says_lifecycle:
+        if turn.has_begun or not self.says_lifecycle:
             return
         for uuid in list(turn.unanswered):
             with suppress(ControlError):  # it does not know the request
@@ -245,15 +247,20 @@ class Conversation(Owned):
         """End the input, let the child save and leave, end it if it does not. Bounded; from any task."""
         self._stopped = True
         with anyio.CancelScope(shield=True):
-            if self._is_up and not self._ended.is_set():
-                self.let_pass()
-                with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
-                    if self._child.in_turn:
-                        await self.request("interrupt", {"cancel_queued": True})
-                    await self.transport.end_input()
-                    await self._ended.wait()
-            self.stop()
+            try:
+                if self._is_up and not self._ended.is_set():
+                    await self._leave()
+            finally:  # also when `Task.cancel` of asyncio came through the shield
+                self.stop()
             await self.finished()
+
+    async def _leave(self) -> None:
+        self.let_pass()
+        with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
+            if self._child.in_turn:
+                await self.request("interrupt", {"cancel_queued": True})
+            await self.transport.end_input()
+            await self._ended.wait()
 
     def stop(self, error: Exception | None = None) -> None:
         """End the child now, from any task of the loop; `error` says why, if it was not asked to."""
@@ -291,7 +298,7 @@ class Conversation(Owned):
         child.validator.track_batch(batch)
         self._listeners.put(batch, size)
         turn = self._turn
-        plain = self._says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(map(type, batch))
+        plain = self.says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(map(type, batch))
         if plain:  # a batch of nothing but text costs no loop
             if turn is not None and turn.has_begun and turn.unanswered:
                 turn.put(batch, size)
@@ -328,10 +335,9 @@ class Conversation(Owned):
         if isinstance(message, ResultMessage):
             return self._is_result_of_turn(message, turn)
         if isinstance(message, CommandLifecycleMessage):
-            self._says_lifecycle = True
             if message.state == "started" and message.command_uuid in turn.unanswered:
                 self._begin(turn, message.command_uuid)
-        elif not self._says_lifecycle:
+        elif not self.says_lifecycle:
             self._begin(turn, None)  # an older peer, or a stand-in: it works on nothing else
         return turn.has_begun
 
@@ -344,9 +350,12 @@ class Conversation(Owned):
         if turn.unanswered.is_named_by(result):
             return True
         unnamed = not result.user_message_uuids and result.user_message_uuid is None
-        return unnamed and not result.is_woken and (turn.has_begun or not self._says_lifecycle)
+        return unnamed and not result.is_woken and (turn.has_begun or not self.says_lifecycle)
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
+        if not self.says_lifecycle and self._turn is not None:
+            self._turn.doubt()
+        self.says_lifecycle = True
         self._child.in_turn = self._child.in_turn or message.state == "started"
 
     def _on_task(self, message: Message) -> None:
@@ -367,7 +376,7 @@ class Conversation(Owned):
     def _on_result(self, message: ResultMessage) -> None:
         self._child.in_turn = False
         self.session_id = message.session_id or self.session_id
-        if not self._is_up:
+        if not self._is_up and message.is_error and message.subtype != "success" and not message.is_woken:
             self._child.failure = self._child.failure or self._refused(message)
             return
         self._tell()

@@ -26,7 +26,14 @@ from pilothouse.driver.host import Host
 from pilothouse.driver.link import Pending
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.messages import ApiRetryMessage, DoneMessage, InitMessage, Message, ResultMessage
+from pilothouse.messages import (
+    ApiRetryMessage,
+    CommandLifecycleMessage,
+    DoneMessage,
+    InitMessage,
+    Message,
+    ResultMessage,
+)
 from pilothouse.options import Invocation
 from pilothouse.transports import Ending, Transport
 
@@ -67,11 +74,14 @@ class Exchange(Answering):
             DoneMessage: self._on_done,
             InitMessage: child.note_init,
             ApiRetryMessage: child.note_retry,
+            CommandLifecycleMessage: self._on_lifecycle,
             **dict.fromkeys(BackgroundTasks.NOTED, child.note_task),
         }
         self._host = host
         self._heard = anyio.Event()  # the first frame: from here on an interrupt reaches a turn
         self._ever_heard = False
+        self._may_answer = True  # False: the peer says when it takes up a prompt, and has taken up none of ours
+        self._has_begun = False
         self._is_cut = False
         self.ended_plainly = False
         self._session_id: str | None = None
@@ -113,9 +123,16 @@ class Exchange(Answering):
         """A part of it failed: the child is ended. The first error counts."""
         self._child.fail(error)
 
+    def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
+        if message.state == "started" and message.command_uuid in self.unanswered:
+            self._has_begun = True
+        self._may_answer = self._has_begun
+
     def _on_result(self, message: ResultMessage) -> None:
-        self.ended_plainly = True
         self._child.in_turn = False
+        if not (self._may_answer or self.interrupted or self.unanswered.is_named_by(message)):
+            return  # a CLI that has resumed a call that was cut off gives a result of its own first (2.1.330)
+        self.ended_plainly = True
         if not message.is_woken or self.result is None:
             self.result = message
         if not message.is_woken:  # a background task that speaks answers none of our prompts
@@ -223,25 +240,22 @@ class Exchange(Answering):
         transport = self._child.transport
         try:
             if first is not None:
-                await transport.send(opening)
-                await self._shake_hands(first)
+                await self._shake_hands(first, opening)
                 opening = b""
+            if beside is not None:  # its time counts from now: a peer that reads nothing holds up what is sent
+                self._beside(partial(self._shake_hands, beside))
             if isinstance(self._prompts, Sequence):
                 await transport.send(opening + b"".join(prompt.data for prompt in self._prompts))
             else:
                 await transport.send(opening)
-                await self._speak_on(self._prompts, beside)
+                await self._speak_on(self._prompts)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the reader finds out how the peer ended
         if pending is None:
             await transport.end_input()
         self._end_if_done()
-        if beside is not None and isinstance(self._prompts, Sequence):
-            await self._shake_hands(beside)
 
-    async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None], pending: Pending | None) -> None:
-        if pending is not None:
-            self._beside(partial(self._shake_hands, pending))
+    async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None]) -> None:
         async with aclosing(prompts):
             async for prompt in prompts:
                 self.unanswered.add(prompt.uuid)
@@ -252,9 +266,9 @@ class Exchange(Answering):
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the reader finds out how it ended
             await self._child.transport.send(prompt.data)
 
-    async def _shake_hands(self, pending: Pending) -> None:
+    async def _shake_hands(self, pending: Pending, unsent: bytes = b"") -> None:
         try:
-            await self._child.link.shake_hands(pending)
+            await self._child.link.shake_hands(pending, unsent)
         except PilothouseError:
             if not self.ended_plainly:  # `--resume` of an unknown id answers with a result instead
                 raise
@@ -304,7 +318,9 @@ class Exchange(Answering):
         self._is_cut = True
         self._inbox.let_pass()
         if self._heard.is_set() and not self._rests() and child.invocation.initialize is not None:
-            ended = self._turn_ended = anyio.Event()
+            if self._turn_ended.is_set():
+                self._turn_ended = anyio.Event()
+            ended = self._turn_ended
             with anyio.move_on_after(RECEIPT_SECONDS) as receipt, suppress(PilothouseError):
                 await child.link.request("interrupt")
                 receipt.deadline = anyio.current_time() + SAVE_SECONDS

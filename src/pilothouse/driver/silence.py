@@ -64,17 +64,22 @@ class Silence:
             limit, kind = self._limits.startup_timeout, "startup_timeout"
         if limit is None:
             return None
-        if now >= since + limit:
-            return Look(now, None, limit, kind)
-        warn_at = since + limit * WARNING_AT
+        warn_at, cut_at = since + limit * WARNING_AT, since + limit
         if now < warn_at:
-            return Look(warn_at)
+            return Look(self._soon(warn_at, now, heard=heard))
         note = None
-        if self._told_of != since:
+        if self._told_of != since:  # also when it comes too late: nothing is cut unsaid
             self._told_of = since
             facts = {"seconds": round(now - since, 3), "limit": limit, "phase": "idle" if heard else "startup"}
             note = own_message(STALLED, session_id, facts)
-        return Look(since + limit, note)
+        if now >= cut_at:
+            return Look(now, note, limit, kind)
+        return Look(self._soon(cut_at, now, heard=heard), note)
+
+    def _soon(self, moment: float, now: float, *, heard: bool) -> float:
+        """`moment`, or before it, where the phase may change meanwhile into one with a shorter limit."""
+        idle = self._limits.idle_timeout
+        return moment if heard or idle is None else min(moment, now + idle * WARNING_AT)
 
 
 def own_message(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:

@@ -102,6 +102,11 @@ class Turn(Answering):
         self._ever_begun = True
         self._begun.set()
 
+    def doubt(self) -> None:
+        """The peer turns out to say what it takes up: what seemed to be the beginning was a turn of its own."""
+        if not self._taken:
+            self._begin_anew()
+
     def put(self, batch: list[Message], size: int) -> None:
         """Messages that belong to this query; dropped once it was given up."""
         if self._given_up:

@@ -18,6 +18,7 @@ from pilothouse.hooks.base import EVENT_KEY, UnknownHookEvent, read_event
 from pilothouse.hooks.catalogue import HOOK_EVENTS
 from pilothouse.hooks.matchers import HookMatcher, Hooks, as_callback, blocks, matches, read_hooks
 from pilothouse.hooks.outputs import refusal, wire_output
+from pilothouse.protocol import merged_answers
 
 log = logging.getLogger("pilothouse.hooks")
 
@@ -127,15 +128,15 @@ class HookDesk:
         return entry
 
     async def _answer_short_form(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask every hook that matches, in order; the first refusal is the answer, else the first opinion. (G50)"""
+        """Ask every hook that matches, in order; the first refusal is the answer, else what they say together. (G50)"""
         name, data = _read_short_form(body)
-        opinion: dict[str, Any] = {}
+        answers: list[dict[str, Any]] = []
         for hook in self._matching(name, data):
             answer = await _ask(hook, data)
             if _refuses(answer):
                 return answer
-            opinion = opinion or answer
-        return opinion
+            answers.append(answer)
+        return merged_answers(answers)
 
     def _matching(self, name: str, data: Mapping[str, Any]) -> Iterator[_Hook]:
         rule = HOOK_EVENTS.get(name)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pilothouse.options.nested import ToolPolicy as ToolPolicy
     from pilothouse.options.policy import Policy as Policy
     from pilothouse.options.policy import PolicyRow as PolicyRow
+    from pilothouse.options.retry_policy import RetryPolicy as RetryPolicy
 
 NESTED = (
     "AdaptiveThinking",
@@ -66,6 +67,7 @@ _ON_DEMAND = {
     "Policy": "policy",
     "PolicyRow": "policy",
     "PolicyWarning": "contradictions",
+    "RetryPolicy": "retry_policy",
     "isolation_report": "isolation",
     **dict.fromkeys(NESTED, "nested"),
 }

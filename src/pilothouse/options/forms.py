@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from pilothouse.options import kinds, nested, shapes
+from pilothouse.options import kinds, nested, retry_policy, shapes
 from pilothouse.options.copies import copied
 from pilothouse.options.faults import Fault
 
@@ -121,6 +121,11 @@ def task_budget(value: Any) -> int:
     if not kinds.COUNT.accepts(value):
         raise Fault(value, kinds.BUDGET.expected)
     return value
+
+
+def retry(value: Any) -> retry_policy.RetryPolicy:
+    """How often, a struct, or a mapping with its fields."""
+    return retry_policy.read(value)
 
 
 def models(value: Any) -> str | list[str]:

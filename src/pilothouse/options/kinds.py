@@ -265,6 +265,7 @@ EXTRA = Kind(
     "JSON|@FILE",
 )
 RESTART = _choice("resume", "never")
+ON_LIMIT = _choice("raise", "wait")
 ISOLATION = _choice("strict")
 HOOKS = _kind("a mapping of event names to hooks", lambda v: isinstance(v, Mapping), parse=None, metavar="")
 FUNCTIONS = _kind(
@@ -324,6 +325,7 @@ SERVERS = Kind(
 AGENTS = Kind("a mapping of names to agents", _form("agents"), texts.as_mapping, "JSON|@FILE")
 SANDBOX = Kind("a Sandbox, or a mapping", _form("sandbox"), texts.as_mapping, "JSON|@FILE")
 TOOL_CONFIG = Kind("a ToolConfig, or a mapping", _form("tool_config"), texts.as_mapping, "JSON|@FILE")
+RETRY = Kind("a whole number of at least 0, or a RetryPolicy", _form("retry"), texts.as_retry, "N|JSON")
 BUDGET = Kind("a whole number of tokens of at least 1", _form("task_budget"), texts.as_count, "N")
 THINKING = Kind(
     "'adaptive', 'disabled', or an AdaptiveThinking, EnabledThinking or DisabledThinking",

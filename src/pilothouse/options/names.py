@@ -75,7 +75,6 @@ RENAMED: dict[str, str] = {
 
 LATER: dict[str, str] = {
     "load_timeout_ms": "it belongs to session stores",
-    "retry": "the CLI itself repeats refused requests: `api_max_retries`",
     "session_store": "the CLI keeps sessions in `config_dir`",
     "session_store_flush": "it belongs to session stores",
 }

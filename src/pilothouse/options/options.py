@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pilothouse.options.nested import Plugin, ToolConfig
     from pilothouse.options.policy import Policy
     from pilothouse.options.presets import PresetName
+    from pilothouse.options.retry_policy import RetryPolicy
     from pilothouse.options.settings import (
         Effort,
         PermissionMode,
@@ -92,9 +93,13 @@ class Options:
         max_budget_tokens: int | None
         timeout: float | None
         idle_timeout: float | None
+        startup_timeout: float | None
         control_timeout: float
         max_line_bytes: int
         api_max_retries: int | None
+        retry: RetryPolicy | None
+        on_usage_limit: str
+        usage_limit_ceiling: float
         json_schema: dict[str, Any] | None
         output_repairs: int
         partial_messages: bool

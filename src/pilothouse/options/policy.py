@@ -153,7 +153,11 @@ class View:
         if tool.startswith("mcp__"):
             return None
         reasons = (
-            (self.options.tool_bridge == "xml" and self.options.custom_tools, "tool_bridge", "tool_bridge 'xml' has none of the CLI's own tools"),
+            (
+                self.options.tool_bridge == "xml" and self.options.custom_tools,
+                "tool_bridge",
+                "tool_bridge 'xml' has none of the CLI's own tools",
+            ),
             (self.options.bare and tool not in facts.BARE_TOOLS, "bare", "bare has Bash, Edit and Read only"),
             (self.named is not None and tool not in self.named, "tools", "tools does not name it"),
             (

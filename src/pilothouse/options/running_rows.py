@@ -19,6 +19,7 @@ from pilothouse.options.targets import (
 )
 
 DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
+DEFAULT_USAGE_LIMIT_CEILING = 6 * 3600.0  # seconds: the shortest window of a plan takes five hours
 DEFAULT_CONTROL_TIMEOUT = 60.0  # seconds; the CLI answers in under a second, a cold disk may take ten
 
 LIMITS = (
@@ -43,6 +44,12 @@ LIMITS = (
         "Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by default.",
     ),
     Option(
+        "startup_timeout",
+        kinds.SECONDS,
+        Sdk(),
+        "The same until the first message, in place of `idle_timeout`, which holds there too if this is not set.",
+    ),
+    Option(
         "control_timeout",
         kinds.SECONDS,
         Sdk(),
@@ -61,6 +68,27 @@ LIMITS = (
         kinds.WHOLE,
         EnvVar("CLAUDE_CODE_MAX_RETRIES"),
         "How often the CLI repeats a request that the API refused for the moment; 10 if it is not said.",
+    ),
+    Option(
+        "retry",
+        kinds.RETRY,
+        Sdk(),
+        "How often a query is tried again after the CLI has given up, or a RetryPolicy. Not at all by default: the CLI "
+        "has repeated the request by itself (`api_max_retries`).",
+    ),
+    Option(
+        "on_usage_limit",
+        kinds.ON_LIMIT,
+        Sdk(),
+        "What happens when a usage limit is reached: the query fails, or 'wait': it goes on when the limit resets.",
+        default="raise",
+    ),
+    Option(
+        "usage_limit_ceiling",
+        kinds.SECONDS,
+        Sdk(),
+        "Seconds that a query waits for usage limits at most; one that resets later makes it fail at once.",
+        default=DEFAULT_USAGE_LIMIT_CEILING,
     ),
 )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SystemPromptPreset,
         ToolConfig,
     )
+    from pilothouse.options.retry_policy import RetryPolicy
 
     SystemPrompt = str | SystemPromptPreset | CustomSystemPrompt | SystemPromptFile
     SystemPromptChoice = SystemPrompt | Sequence[str] | Mapping[str, Any]
@@ -86,9 +87,13 @@ class Settings(TypedDict, total=False):
     max_budget_tokens: int | None
     timeout: float | None
     idle_timeout: float | None
+    startup_timeout: float | None
     control_timeout: float | None
     max_line_bytes: int | None
     api_max_retries: int | None
+    retry: RetryPolicy | int | Mapping[str, Any] | None
+    on_usage_limit: Literal["raise", "wait"] | None
+    usage_limit_ceiling: float | None
     json_schema: Mapping[str, Any] | None
     output_repairs: int | None
     partial_messages: bool | None

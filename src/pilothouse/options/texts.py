@@ -108,6 +108,11 @@ def as_text_or_mapping(text: str) -> dict[str, Any] | str:
     return as_mapping(text) if text.lstrip().startswith("{") else text
 
 
+def as_retry(text: str) -> dict[str, Any] | int:
+    """A JSON object, or a whole number."""
+    return as_mapping(text) if text.lstrip().startswith("{") else as_whole(text)
+
+
 def as_config(text: str) -> dict[str, Any] | str:
     """A JSON object, or a path."""
     return as_text_or_mapping(text)

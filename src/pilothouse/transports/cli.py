@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
-from pilothouse.errors import UsageError
+from pilothouse.errors import CLIStartError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
 from pilothouse.options.secrets import Redactor, invocation_secrets
@@ -114,15 +114,23 @@ class CliTransport(Transport):
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started = True
         self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
+        reason = "unknown system error"
         try:
-            account = None if invocation.user is None else await to_thread.run_sync(_account_of, invocation.user)
-            file_flags = await self._write_files(invocation, account)
-            arguments = [*invocation.argv, *file_flags, *invocation.tail]
-            child = await self._start_child(invocation, arguments, await self._child_env(invocation, account), account)
-        except BaseException:
-            self._remove_files()
-            raise
-        self._child = child
+            self._child = await self._launch(invocation)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else reason
+        finally:
+            if self._child is None:
+                self._remove_files()
+        if self._child is None:
+            # What explains errors is loaded when there is one. Where no descriptor is left, it cannot be.
+            raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
+
+    async def _launch(self, invocation: Invocation) -> Child:
+        account = None if invocation.user is None else await to_thread.run_sync(_account_of, invocation.user)
+        file_flags = await self._write_files(invocation, account)
+        arguments = [*invocation.argv, *file_flags, *invocation.tail]
+        return await self._start_child(invocation, arguments, await self._child_env(invocation, account), account)
 
     async def _write_files(self, invocation: Invocation, account: Account | None) -> list[str]:
         if not invocation.files:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, UserMessage
+from pilothouse.protocol import merged_answers
 from pilothouse.tools.bridges.host import Ask, HostCall, ToolHost
 from pilothouse.tools.bridges.steps import Ledger, Step, tool_result
 
 DEFERRED: Final = "tool_deferred"
 CUT_OFF: Final = "The process that ran this call ended; whether it was done is not known."
-_WEIGHT: Final = {"deny": 3, "ask": 2, "allow": 1}
 
 
 class DeferredBridge:
@@ -32,6 +32,7 @@ class DeferredBridge:
         self._steps: DeferredSteps | None = None
         self._opinions: dict[str, dict[str, Any]] = {}
         self._heard = False
+        self.answers = False  # the next prompt is the results of calls, and no prompt of the user
 
     is_declared_by_server: Final = True
     """Whether the CLI has to know the tools of an MCP server."""
@@ -50,6 +51,7 @@ class DeferredBridge:
 
     def steps(self) -> DeferredSteps:
         """A query begins."""
+        self.answers = False
         return DeferredSteps(self, Ledger(self.host, self._max_turns))
 
     def defer(self, event: Any) -> dict[str, Any] | None:
@@ -73,30 +75,25 @@ class DeferredBridge:
 
     def heard_by(self, steps: DeferredSteps) -> None:
         """The model speaks in the query of `steps`."""
-        self._steps, self._heard = steps, True
+        self._steps, self._heard, self.answers = steps, True, False
 
     def _listening_to(self, hook: Ask) -> Ask:
         async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
-            answer = await hook(body)
             data: Any = body.get("input")
-            if isinstance(data, Mapping):
-                event = cast("Mapping[str, Any]", data)
-                if event.get("hook_event_name") == "PreToolUse" and event.get("tool_name") in self.host.names:
-                    self._note(str(event.get("tool_use_id")), answer)
+            event: Mapping[str, Any] = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {}
+            if self.answers and event.get("hook_event_name") == "UserPromptSubmit" and not event.get("prompt"):
+                return {}
+            answer = await hook(body)
+            if event.get("hook_event_name") == "PreToolUse" and event.get("tool_name") in self.host.names:
+                self._note(str(event.get("tool_use_id")), answer)
             return answer
 
         return ask
 
     def _note(self, tool_use_id: str, answer: Mapping[str, Any]) -> None:
         own: Mapping[str, Any] = answer.get("hookSpecificOutput") or {}
-        decision = own.get("permissionDecision")
-        if decision == "defer":
-            return  # that is ours
-        known = self._opinions.setdefault(tool_use_id, {"hookSpecificOutput": {}})
-        merged: dict[str, Any] = known["hookSpecificOutput"]
-        merged |= {key: value for key, value in own.items() if key != "permissionDecision"}
-        if _WEIGHT.get(str(decision), 0) > _WEIGHT.get(str(merged.get("permissionDecision")), 0):
-            merged["permissionDecision"] = decision
+        if own.get("permissionDecision") != "defer":  # that is ours
+            self._opinions[tool_use_id] = merged_answers([self._opinions.get(tool_use_id, {}), answer])
 
 
 class DeferredSteps:
@@ -142,7 +139,7 @@ class DeferredSteps:
             return Step()
         self._reads = False  # a background task may wake the model meanwhile; nobody would go on for it
         ran, messages = await self._ledger.run([self._with_opinion(call) for call in calls], result)
-        self._reads = bool(ran)
+        self._reads = self._bridge.answers = bool(ran)
         return Step([tool_result(each) for each in ran] or None, messages)
 
     def _with_opinion(self, call: HostCall) -> HostCall:

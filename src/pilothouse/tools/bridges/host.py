@@ -53,12 +53,14 @@ class Ran(Struct, frozen=True):
         result: in the words of MCP.
         denied: whether it was not allowed to run.
         stops: whether nothing more may happen in this query.
+        interrupts: whether that is so because a person refused; if not, a hook ended the turn.
     """
 
     call: HostCall
     result: Mapping[str, Any]
     denied: bool = False
     stops: bool = False
+    interrupts: bool = False
 
     @property
     def is_error(self) -> bool:
@@ -140,7 +142,7 @@ class ToolHost:
             return refusal
         begun = time.monotonic()
         result = await self._invoke(call)
-        return await self._after(call, result, round((time.monotonic() - begun) * 1000))
+        return await self._after(call, opinion, result, round((time.monotonic() - begun) * 1000))
 
     async def _permitted(self, call: HostCall, opinion: Mapping[str, Any]) -> tuple[HostCall, Ran | None]:
         own: Mapping[str, Any] = opinion.get("hookSpecificOutput") or {}
@@ -167,7 +169,8 @@ class ToolHost:
         answer = await self.permission(body)
         if answer.get("behavior") != "allow":
             stops = answer.get("interrupt") is True
-            return call, Ran(call, error_result(str(answer.get("message") or "")), denied=True, stops=stops)
+            told = error_result(str(answer.get("message") or ""))
+            return call, Ran(call, told, denied=True, stops=stops, interrupts=stops)
         self._rules.update(answer.get("updatedPermissions"))
         updated = answer.get("updatedInput")
         return (_changed(call, cast("Mapping[str, Any]", updated)) if isinstance(updated, Mapping) else call), None
@@ -191,7 +194,9 @@ class ToolHost:
                 )
             return error_result(str(error))
 
-    async def _after(self, call: HostCall, result: Mapping[str, Any], milliseconds: int) -> Ran:
+    async def _after(
+        self, call: HostCall, before: Mapping[str, Any], result: Mapping[str, Any], milliseconds: int
+    ) -> Ran:
         failed = result.get("isError") is True
         more: dict[str, Any] = {"duration_ms": milliseconds}
         if failed:
@@ -202,7 +207,9 @@ class ToolHost:
         for key in ("updatedMCPToolOutput", "updatedToolOutput"):
             if not failed and own.get(key) is not None:
                 result = _replaced(own[key])
-        notes = [own.get("additionalContext"), opinion.get("reason") if opinion.get("decision") == "block" else None]
+        earlier: Mapping[str, Any] = before.get("hookSpecificOutput") or {}
+        blocked = opinion.get("reason") if opinion.get("decision") == "block" else None
+        notes = [earlier.get("additionalContext"), own.get("additionalContext"), blocked]
         result = _with_notes(result, [str(note) for note in notes if note])
         return Ran(call, result, stops=opinion.get("continue") is False)
 

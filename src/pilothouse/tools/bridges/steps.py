@@ -79,8 +79,6 @@ class Ledger:
         No results: nothing may come after it; the messages then close the query.
         """
         self._turns += max(1, int(result.num_turns or 0))
-        if self._turns >= self._limit:
-            return [], [_out_of_turns(result, self._limit)]
         ran = await self._host.run_all(calls)
         self._denied += [
             PermissionDenial(tool_name=each.call.name, tool_use_id=each.call.id, tool_input=dict(each.call.arguments))
@@ -89,8 +87,12 @@ class Ledger:
         ]
         told = results_message(ran, result.session_id)
         if any(each.stops for each in ran):
-            return [], [told, self.closing(_stopped(result))]
-        return ran, [told]
+            how = _INTERRUPTED if any(each.interrupts for each in ran) else _HOOK_STOPPED
+        elif self._turns >= self._limit:  # the last calls have run, as those that the CLI runs itself
+            how = _OUT_OF_TURNS | {"errors": [f"Reached maximum number of turns ({self._limit})"]}
+        else:
+            return ran, [told]
+        return [], [told, self.closing(_ended(result, how))]
 
 
 def tool_result(ran: Ran) -> dict[str, Any]:
@@ -113,19 +115,23 @@ def results_message(ran: Sequence[Ran], session_id: str | None) -> Message:
     )
 
 
-def _out_of_turns(result: ResultMessage, limit: int) -> ResultMessage:
-    text = f"Reached maximum number of turns ({limit})"
-    return _ended(result, {"subtype": "error_max_turns", "terminal_reason": "max_turns", "errors": [text]})
-
-
-def _stopped(result: ResultMessage) -> ResultMessage:
-    return _ended(result, {"subtype": "error_during_execution", "terminal_reason": "aborted_tools"})
+# How the CLI (2.1.330) closes a query that ends with calls. It counts messages: the results are a turn, and so is its
+# note of an interruption.
+_HOOK_STOPPED: Final[dict[str, Any]] = {
+    "subtype": "success", "terminal_reason": "hook_stopped", "is_error": False, "num_turns": 1, "result": "",
+}  # fmt: skip
+_INTERRUPTED: Final[dict[str, Any]] = {
+    "subtype": "error_during_execution", "terminal_reason": "aborted_tools", "is_error": True, "num_turns": 2,
+}  # fmt: skip
+_OUT_OF_TURNS: Final[dict[str, Any]] = {
+    "subtype": "error_max_turns", "terminal_reason": "max_turns", "is_error": True, "num_turns": 1,
+}  # fmt: skip
 
 
 def _ended(result: ResultMessage, how: Mapping[str, Any]) -> ResultMessage:
     """A closing message of its own: what `result` counted is counted already."""
     kept = ("type", "session_id", "total_cost_usd", "modelUsage")
     said = {key: value for key, value in to_dict(result).items() if key in kept}
-    made = from_dict({**said, "uuid": str(uuid.uuid4()), "is_error": True, "num_turns": 0, **how})
+    made = from_dict({**said, "uuid": str(uuid.uuid4()), **how})
     assert isinstance(made, ResultMessage)
     return made

@@ -6,7 +6,8 @@ replies are read, is the business of `tools.xml`.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from msgspec import structs
 
@@ -19,6 +20,9 @@ from pilothouse.tools.xml.frames import Answer, results_content
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.protocol import new_nonce, system_prompt
 from pilothouse.tools.xml.replies import Reply, ReplyReader
+
+# Where the text stands, in the events of a turn's begin and end.
+_SAID: Final = {"UserPromptSubmit": "prompt", "Stop": "last_assistant_message"}
 
 
 class XmlBridge:
@@ -44,7 +48,21 @@ class XmlBridge:
     def attach(self, hook: Ask | None, permission: Ask | None) -> Ask | None:
         """A new child: who answers for it. Gives what has to answer for `hook`."""
         self.host.hook, self.host.permission = hook, permission
-        return hook
+        return None if hook is None else self._between(hook)
+
+    def _between(self, hook: Ask) -> Ask:
+        """Hooks of the user do not hear of the turns that the CLI takes for whole, although calls are left."""
+
+        async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            data: Any = body.get("input")
+            if isinstance(data, Mapping):
+                event = cast("Mapping[str, Any]", data)
+                said = event.get(_SAID.get(str(event.get("hook_event_name")), ""))
+                if isinstance(said, str) and f"-{self.nonce}>" in said:
+                    return {}
+            return await hook(body)
+
+        return ask
 
     def steps(self) -> XmlSteps:
         """A query begins."""

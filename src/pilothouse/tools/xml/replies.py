@@ -85,6 +85,8 @@ class ReplyReader:
             case UserMessage(parent_tool_use_id=None):
                 ids = {*message.retracted_message_uuids, *filter(None, [message.refused_message_id])}
                 turn.retract(ids)
+                if message.is_synthetic:
+                    turn.keep()
             case ResultMessage() if not turn.is_over:
                 turn.finish()
                 failed = message.is_error or turn.is_aborted

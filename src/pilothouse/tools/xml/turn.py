@@ -127,6 +127,10 @@ class Turn:
             block.again = block.again or block.message == message
         self.message, self._open = message, None
 
+    def keep(self) -> None:
+        """The CLI asks the model to go on: what came whole of a broken stream stays said, and counts."""
+        self._abandoned.clear()
+
     def open_block(self, index: int) -> None:
         """Block `index` of the message under way begins."""
         self._open = index

@@ -1,0 +1,305 @@
+"""Tries a query again that the API refused, and waits for limits: the options `retry` and `on_usage_limit`.
+
+Owns which failures are worth another try, when, and with which words. Knows nothing of the query, so that one that is
+dropped can end. Loaded only where one of the options is set.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
+from uuid import uuid4
+
+from msgspec import Struct
+
+from pilothouse.client.outcome import result_error
+from pilothouse.client.prompt import prepare
+from pilothouse.client.rate_gate import Limit, Place, RateGate, sleep_until
+from pilothouse.driver import Continuation, Next, Outgoing, Prompts
+from pilothouse.driver.silence import own_message
+from pilothouse.errors import (
+    ExecutionError,
+    OptionsError,
+    OverloadedError,
+    PilothouseError,
+    QuotaError,
+    RateLimitError,
+    ResultError,
+)
+from pilothouse.messages import (
+    ApiRetryMessage,
+    AssistantMessage,
+    Message,
+    RateLimitEvent,
+    ResultMessage,
+    SystemMessage,
+)
+from pilothouse.options import Options
+
+if TYPE_CHECKING:
+    from pilothouse.driver import Exchange
+    from pilothouse.driver.turn import Turn
+
+log = logging.getLogger("pilothouse")
+
+RETRY_SCHEDULED = "retry_scheduled"
+"""Subtype of the system message that tells of a further try, before it is waited for."""
+LIMIT_WAIT = "limit_wait"
+"""Subtype of the system message that tells that a limit is waited for."""
+CONTINUE_PROMPT = (
+    "The connection to the model failed in the middle of your work. Everything up to here has been kept: go on from "
+    "there, and do nothing again that is done."
+)
+"""What the model is told when it had said or done something before the API failed."""
+
+ANSWER_PROMPT = "The connection to the model failed before you could answer. Answer the message before this one."
+"""What it is told in place of a long prompt that failed: the CLI keeps it, and each copy of it would be paid for."""
+REPEATED_BYTES = 16 * 1024  # a prompt up to that size is said again as it was
+
+AFTER_RESET_SECONDS = 4.0  # limits do not reset to the second, and clocks differ; a random part of it is waited
+MAX_LIMIT_WAITS = 8  # for one query, so that a limit whose reset is always just past ends
+ERROR_CHARS = 500  # of an error in a system message
+
+RATE_LIMITED = 429
+NETWORK = frozenset({"connection_failed"})  # `api_error` of a result (2.1.330)
+# Limits of one model; every other one is that of the account.
+ONE_MODEL = ("seven_day_opus", "seven_day_sonnet")
+
+
+class Wait(Struct, frozen=True):
+    """A further try is due `until` then, in Unix seconds."""
+
+    until: float
+    note: SystemMessage
+
+
+class Retries:
+    """Tries one query again; a continuation around the one that it may have.
+
+    Args:
+        options: those of the query.
+        gate: that of its agent.
+
+    Attributes:
+        errors: why it was tried again, oldest first.
+    """
+
+    def __init__(self, options: Options, gate: RateGate | None) -> None:
+        if options.prompt_via != "stdin":
+            name = "retry" if options.retry is not None else "on_usage_limit"
+            raise OptionsError(f"option {name!r} needs prompt_via='stdin': the argv form says one prompt", option=name)
+        self._policy = options.retry
+        self._waits_for_limits = options.on_usage_limit == "wait"
+        self._ceiling = options.usage_limit_ceiling
+        self._gate = gate or RateGate()
+        self._place = Place.of(options)
+        self._inner: Continuation | None = None
+        self._tell: Callable[[SystemMessage], object] | None = None
+        self._prompt: Outgoing | None = None  # what to say again, as long as the model has said nothing to it
+        self._is_answering = False  # the model has said something since the last result that was no failure
+        self._session_id: str | None = None
+        self._turn: list[Message] = []  # what explains the failure of the turn under way
+        self._last_turn: list[Message] = []
+        self._tries = 0
+        self._limit_waits = 0
+        self._waited = 0.0  # seconds, for usage limits
+        self.errors: list[PilothouseError] = []
+
+    # How a query sets it up.
+
+    def watched(self, prompts: Prompts) -> Prompts:
+        """`prompts`, of which the last one that was said is kept."""
+        if isinstance(prompts, AsyncGenerator):
+            return self._watched(prompts)
+        self._prompt = prompts[-1] if prompts else None
+        return prompts
+
+    async def _watched(self, prompts: AsyncGenerator[Outgoing, None]) -> AsyncGenerator[Outgoing, None]:
+        async with aclosing(prompts):
+            async for prompt in prompts:
+                self._prompt = prompt
+                yield prompt
+
+    def around(self, continuation: Continuation | None) -> Continuation:
+        """This, with what follows results that are no failures left to `continuation`."""
+        self._inner = continuation
+        return self
+
+    def serves(self, run: Exchange | Turn) -> None:
+        """What runs the query: it is held back while the gate is closed, and told of every wait."""
+        run.admission = self.admitted
+        self._tell = run.tell
+
+    # What the driver calls.
+
+    def read(self, batch: list[Message]) -> list[Message]:
+        """Look at a batch on its way to the consumer."""
+        for message in batch:
+            self._note(message)
+        return batch if self._inner is None else self._inner.read(batch)
+
+    def _note(self, message: Message) -> None:
+        self._session_id = message.session_id or self._session_id
+        if isinstance(message, AssistantMessage):
+            if message.is_api_error_message:
+                self._turn.append(message)
+            else:
+                self._is_answering = True  # from here on it goes on, and never begins again
+        elif isinstance(message, RateLimitEvent):
+            self._turn.append(message)
+        elif isinstance(message, ApiRetryMessage):
+            if message.error_status == RATE_LIMITED:  # the CLI waits; others of the agent would meet the same limit
+                self._gate.close("rate_limit", self._place, time.time() + message.retry_delay_ms / 1000)
+        elif isinstance(message, ResultMessage) and not message.is_woken:
+            self._last_turn, self._turn = self._turn, []
+            self._is_answering = self._is_answering and message.is_error
+
+    async def go_on(self, result: ResultMessage) -> Next:
+        """Another try after a wait, if `result` is a failure that may pass; else what the continuation inside says."""
+        wait = self._wait_after(result)
+        if wait is None:
+            following = Next() if self._inner is None else await self._inner.go_on(result)
+            self._prompt = None  # what others say may hold results of tools, which are told once
+            return following
+        self._say(wait.note)
+        await sleep_until(wait.until)
+        return Next(self._again())
+
+    async def admitted(self) -> None:
+        """Wait while the gate is closed, as far as this query would wait for its own sake."""
+        told: float | None = None
+        while (held := self._held_until()) is not None:
+            limit, until = held
+            if told != until:
+                told = until
+                self._say(self._limit_note(limit, until, "another query of the agent has met it"))
+            moment = until + self._gate.line_up()
+            if limit == "usage_limit":
+                self._waited += max(0.0, moment - time.time())
+            await sleep_until(moment)
+
+    def _held_until(self) -> tuple[Limit, float] | None:
+        until = self._gate.until("usage_limit", self._place)
+        if until is not None and self._may_wait_until(until):
+            return "usage_limit", until
+        policy, until = self._policy, self._gate.until("rate_limit", self._place)
+        if until is None or policy is None or "rate_limit" not in policy.on:
+            return None
+        return ("rate_limit", until) if until - time.time() <= policy.max_delay else None
+
+    # What is worth another try, and when.
+
+    def _wait_after(self, result: ResultMessage) -> Wait | None:
+        error = result_error(result, self._last_turn)
+        if not isinstance(error, ResultError):
+            return None
+        resets_at = self._resets_at()
+        reason = _reason(error, result, rejected=resets_at is not None)
+        if reason == "usage_limit":
+            wait = None if resets_at is None else self._wait_for_reset(error, resets_at)
+        else:
+            wait = self._wait_before_retry(error, reason)
+        if wait is not None:
+            if self.errors:
+                error.__cause__ = self.errors[-1]
+            self.errors.append(error)
+            log.info("%s; it is tried again in %.1f s", error, wait.until - time.time())
+        return wait
+
+    def _resets_at(self) -> float | None:
+        """When the limit resets that has rejected the last turn."""
+        for message in reversed(self._last_turn):
+            if isinstance(message, RateLimitEvent) and message.rate_limit_info.status == "rejected":
+                return message.rate_limit_info.resets_at
+        return None
+
+    def _wait_for_reset(self, error: ResultError, resets_at: float) -> Wait | None:
+        place = self._place if self._is_of_one_model() else self._place.whole_account
+        if not self._may_wait_until(resets_at) or self._limit_waits >= MAX_LIMIT_WAITS:
+            self._gate.close("usage_limit", place, resets_at)
+            return None
+        self._limit_waits += 1
+        now = time.time()
+        until = max(resets_at, now) + AFTER_RESET_SECONDS * (1 + _luck()) / 2
+        self._gate.close("usage_limit", place, until)  # who met it first looks first whether it is over
+        self._waited += until - now
+        return Wait(until, self._limit_note("usage_limit", until, str(error)))
+
+    def _is_of_one_model(self) -> bool:
+        events = [m for m in self._last_turn if isinstance(m, RateLimitEvent)]
+        return bool(events) and events[-1].rate_limit_info.rate_limit_type in ONE_MODEL
+
+    def _may_wait_until(self, until: float) -> bool:
+        return self._waits_for_limits and self._waited + until - time.time() <= self._ceiling
+
+    def _wait_before_retry(self, error: ResultError, reason: str | None) -> Wait | None:
+        policy = self._policy
+        if policy is None or reason not in policy.on or self._tries >= policy.attempts:
+            return None
+        self._tries += 1
+        delay = policy.delay(self._tries, _luck())
+        until = time.time() + delay
+        if reason == "rate_limit":
+            self._gate.close("rate_limit", self._place, until)
+        facts = {"attempt": self._tries, "of": policy.attempts, "delay": round(delay, 3), "reason": reason}
+        facts |= {"error": str(error)[:ERROR_CHARS], "error_status": error.api_error_status}
+        return Wait(until, own_message(RETRY_SCHEDULED, self._session_id, facts))
+
+    def _limit_note(self, limit: Limit, until: float, words: str) -> SystemMessage:
+        seconds = max(0.0, until - time.time())
+        facts = {"until": until, "seconds": round(seconds, 3), "limit": limit, "error": words[:ERROR_CHARS]}
+        log.info("waiting %.0f s for a %s", seconds, limit.replace("_", " "))
+        return own_message(LIMIT_WAIT, self._session_id, facts)
+
+    def _say(self, note: SystemMessage) -> None:
+        if self._tell is not None:
+            self._tell(note)
+
+    def _again(self) -> Outgoing:
+        before = self._prompt
+        if before is None or self._is_answering:
+            return _spoken(CONTINUE_PROMPT)
+        if len(before.data) > REPEATED_BYTES:
+            return _spoken(ANSWER_PROMPT)
+        # The same words under another name: results say which prompt they answer.
+        key = str(uuid4())
+        return Outgoing(key, json.dumps(json.loads(before.data) | {"uuid": key}).encode() + b"\n")
+
+    # What the query says of it at the end.
+
+    def explained(self, error: BaseException | None) -> None:
+        """`error`, with why it was tried again before as its cause. (G40)"""
+        if error is None or not self.errors or error is self.errors[-1]:
+            return
+        while error.__cause__ is not None and error.__cause__ is not self.errors[-1]:
+            error = error.__cause__
+        error.__cause__ = self.errors[-1]
+
+
+def _spoken(words: str) -> Outgoing:
+    [prompt] = cast("tuple[Outgoing]", prepare(words, verbatim=True))
+    return prompt
+
+
+def _luck() -> float:
+    return random.random()  # noqa: S311 - no secret
+
+
+def _reason(error: ResultError, result: ResultMessage, *, rejected: bool) -> str | None:
+    """Of which kind a failure is; None: of one that does not pass by itself."""
+    if isinstance(error, QuotaError) or (isinstance(error, RateLimitError) and rejected):
+        return "usage_limit"
+    if isinstance(error, RateLimitError):
+        return "rate_limit"
+    if isinstance(error, OverloadedError):
+        return "overloaded"
+    if type(error) is not ExecutionError:
+        return None
+    if result.api_error in NETWORK:
+        return "network"
+    return "server" if (error.api_error_status or 0) >= 500 else None

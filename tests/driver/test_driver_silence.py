@@ -1,0 +1,118 @@
+"""`Silence`: two phases, one warning for each silence, the end at the limit. No clock runs here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from pilothouse.driver.child import Child
+from pilothouse.driver.outgoing import Limits
+from pilothouse.driver.silence import Silence
+from pilothouse.messages import ApiRetryMessage
+from pilothouse.options import Invocation
+from pilothouse.transports import MemoryTransport
+
+
+def silence(idle: float | None = None, startup: float | None = None) -> Silence:
+    return Silence(Limits(None, idle, 60.0, 1000, startup))
+
+
+def test_nothing_is_limited_by_default() -> None:
+    assert not silence().is_limited
+    assert silence().look(0.0, 1e9, heard=False) is None
+
+
+def test_a_warning_comes_at_half_of_the_limit_and_once() -> None:
+    watch = silence(idle=10.0)
+    assert watch.is_limited
+    early = watch.look(100.0, 104.9, heard=True)
+    assert early is not None
+    assert (early.again_at, early.note, early.limit) == (105.0, None, None)
+    half = watch.look(100.0, 105.0, heard=True, session_id="s1")
+    assert half is not None
+    assert half.again_at == 110.0
+    assert half.note is not None
+    assert (half.note.subtype, half.note.session_id) == ("stalled", "s1")
+    assert {k: half.note.raw[k] for k in ("seconds", "limit", "phase")} == {
+        "seconds": 5.0,
+        "limit": 10.0,
+        "phase": "idle",
+    }
+    again = watch.look(100.0, 107.0, heard=True)
+    assert again is not None
+    assert (again.again_at, again.note) == (110.0, None)
+    over = watch.look(100.0, 110.0, heard=True)
+    assert over is not None
+    assert (over.limit, over.kind) == (10.0, "idle_timeout")
+
+
+def test_each_silence_has_its_own_warning() -> None:
+    watch = silence(idle=10.0)
+    looks = [watch.look(since, since + 6.0, heard=True) for since in (0.0, 20.0, 20.0, 40.0)]
+    assert [look is not None and look.note is not None for look in looks] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("idle", "startup", "heard", "limit", "kind"),
+    [
+        (10.0, None, False, 10.0, "idle_timeout"),
+        (10.0, 30.0, False, 30.0, "startup_timeout"),
+        (10.0, 30.0, True, 10.0, "idle_timeout"),
+        (None, 30.0, False, 30.0, "startup_timeout"),
+    ],
+)
+def test_the_phases_have_limits_of_their_own(
+    idle: float | None, startup: float | None, heard: bool, limit: float, kind: str
+) -> None:
+    watch = silence(idle, startup)
+    before, after = watch.look(0.0, limit - 0.1, heard=heard), watch.look(0.0, limit, heard=heard)
+    assert before is not None
+    assert after is not None
+    assert (before.limit, after.limit, after.kind) == (None, limit, kind)
+    error = after.error("it was ended", heard=heard)
+    assert (error.seconds, error.kind) == (limit, kind)
+    assert f"option {kind}" in str(error)
+    assert ("since its last message" if heard else "since it was started") in str(error)
+
+
+def test_once_it_was_heard_a_limit_for_the_start_alone_is_over() -> None:
+    watch = silence(startup=5.0)
+    assert watch.look(0.0, 1e6, heard=True) is None
+
+
+def test_a_long_limit_for_the_start_does_not_delay_the_shorter_one_after_it() -> None:
+    watch = silence(idle=1.0, startup=20.0)
+    look = watch.look(0.0, 0.0, heard=False)
+    assert look is not None
+    assert look.again_at == 0.5
+
+
+def test_nothing_is_cut_unsaid() -> None:
+    look = silence(idle=1.0).look(0.0, 5.0, heard=True)  # the event loop was blocked, for one
+    assert look is not None
+    assert look.note is not None
+    assert look.limit == 1.0
+
+
+class _Sink:
+    full = False
+
+    def put(self, batch: list[Any], size: int) -> None: ...
+    async def room(self) -> None: ...
+    def let_pass(self) -> None: ...
+
+
+@pytest.mark.anyio
+async def test_a_wait_that_was_announced_is_no_silence() -> None:
+    invocation = Invocation(cli="claude", argv=(), env={}, cwd=None)
+    child = Child(MemoryTransport(), invocation, Limits(None, 1.0, 1.0, 1000), _Sink(), None)
+    now = anyio.current_time()
+    child.last_heard = now
+    child.note_retry(ApiRetryMessage(retry_delay_ms=30_000))
+    assert now + 30 <= child.quiet_since(busy=False) <= anyio.current_time() + 30
+    assert child.quiet_since(busy=True) >= now + 30  # a tool that runs beside it shortens nothing
+    child.note_retry(ApiRetryMessage(retry_delay_ms=-5))
+    child.note_retry(ApiRetryMessage(retry_delay_ms=100))
+    assert child.quiet_since(busy=False) >= now + 30

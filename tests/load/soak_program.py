@@ -1,0 +1,211 @@
+"""Mixed work for as long as it is told, in a process of its own: what it has open and its memory, after each round.
+
+    python soak_program.py BACKEND SECONDS ROUND_SECONDS
+
+Prints one JSON object: `samples`, the first of which was taken after the first round, and how often each kind of work
+was `done`. A round ends when all that was begun in it has ended, so what is still open then was left behind. Judges
+nothing but the answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import random
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from load_world import SETTLE_SECONDS, memory, usage
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse.testing import FakeCLI
+from pilothouse.transports import CliTransport
+
+random.seed(330)
+logging.getLogger("pilothouse").addHandler(logging.NullHandler())  # new children for killed ones are warned about
+MARK = uuid.uuid4().hex  # in the environment of all that this run starts
+
+
+def play(child: Any) -> None:
+    """Runs in the child, which sees nothing of this file."""
+    import sys
+
+    sys.path.insert(0, child.env["SOAK_CODE"])
+    from soak_child import serve
+
+    serve(child)
+
+
+@ph.tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def check(event: Any) -> None:
+    await anyio.sleep(0)
+
+
+async def permit(request: ph.PermissionRequest) -> bool:
+    return request.tool_name == "Bash"
+
+
+async def short(agent: ph.Agent) -> None:
+    assert (await agent.query("hello")).text == "re: hello"
+
+
+async def blocking(agent: ph.Agent) -> None:
+    twin = sync.Agent.of(agent)
+    assert (await to_thread.run_sync(lambda: twin.query("from a thread").result().text)) == "re: from a thread"
+
+
+async def conversation(agent: ph.Agent) -> None:
+    async with agent.session() as session:
+        for turn in range(3):
+            assert (await session.query(f"turn {turn}")).text == f"re: turn {turn}"
+        await session.set_model("opus")
+
+
+async def interrupted(agent: ph.Agent) -> None:
+    async with agent.session() as session:
+        async with session.query("wait") as query:
+            async for message in query:
+                if isinstance(message, ph.AssistantMessage):
+                    await query.interrupt()
+        assert (await query.result()).outcome == "interrupted"
+        assert (await session.query("and now")).text == "re: and now"
+
+
+async def asked(agent: ph.Agent) -> None:
+    hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
+    agent = agent.with_options(hooks=hooks, can_use_tool=permit, custom_tools=[add])
+    async with agent.session() as session:
+        for _ in range(3):
+            assert (await session.query("ask")).text == "success success success"
+
+
+async def killed(agent: ph.Agent) -> None:
+    async with agent.session() as session:
+        try:
+            await session.query("die")
+        except ph.CLIExitedError:
+            assert (await session.query("again")).text == "re: again"
+        else:
+            raise AssertionError("it died, and nobody heard of it")
+
+
+async def failed(agent: ph.Agent) -> None:
+    assert (await agent.query("fail")).outcome != "success"
+
+
+async def left(agent: ph.Agent) -> None:
+    async for message in agent.query("flood"):
+        if isinstance(message, ph.AssistantMessage):
+            break
+
+
+async def unread(agent: ph.Agent) -> None:
+    async with agent.query("flood") as query:
+        await anext(aiter(query))
+        await anyio.sleep(0.05)
+
+
+async def cancelled(agent: ph.Agent) -> None:
+    with anyio.move_on_after(random.random() * 0.08):
+        async with agent.session() as session:
+            await session.query("hello")
+            await session.query("wait")
+
+
+async def dropped(agent: ph.Agent) -> None:
+    query = agent.query("wait")
+    await query.start()
+    del query
+
+
+async def stubborn(agent: ph.Agent) -> None:
+    async for message in agent.query("stubborn", transport=lambda: CliTransport(term_grace=0.1)):
+        if isinstance(message, ph.AssistantMessage):
+            break
+
+
+WORK: tuple[Callable[[ph.Agent], Awaitable[None]], ...] = (
+    short,
+    blocking,
+    conversation,
+    interrupted,
+    asked,
+    killed,
+    failed,
+    left,
+    unread,
+    cancelled,
+    dropped,
+    stubborn,
+)
+
+
+async def work_for(seconds: float, done: Counter[str]) -> None:
+    """One round: each kind of work over and over, all of them side by side."""
+    until = time.monotonic() + seconds
+    with FakeCLI.from_function(play, manual=("initialize",)) as fake:
+        agent = ph.Agent(cli=fake.path, env={"SOAK_CODE": str(Path(__file__).parent), "SOAK_MARK": MARK})
+
+        async def repeat(work: Callable[[ph.Agent], Awaitable[None]]) -> None:
+            while time.monotonic() < until:
+                await work(agent)
+                done[work.__name__] += 1
+
+        async with anyio.create_task_group() as group:
+            for work in WORK:
+                group.start_soon(repeat, work)
+        await settle()
+
+
+async def settle() -> None:
+    """Wait until what was dropped has ended too; not for ever, because what is left then is for the test to find."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < until and (usage().children or orphans()):
+        gc.collect()
+        await anyio.sleep(0.05)
+
+
+def orphans() -> int:
+    """How many processes that this run started, or that its children started, are still there."""
+    found = 0
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                found += f"SOAK_MARK={MARK}".encode() in (process / "environ").read_bytes().split(b"\0")
+    return found
+
+
+def sample(began: float) -> dict[str, float]:
+    gc.collect()
+    now = round(time.monotonic() - began)
+    held = {"objects": len(gc.get_objects()), "rss": memory("VmRSS")}
+    return {"seconds": now, **usage()._asdict(), "orphans": orphans(), **held}
+
+
+async def soak(seconds: float, round_seconds: float) -> None:
+    began = time.monotonic()
+    done: Counter[str] = Counter()
+    samples: list[dict[str, float]] = []
+    while time.monotonic() - began < seconds:
+        await work_for(round_seconds, done)
+        samples.append(sample(began))
+    print(json.dumps({"samples": samples, "done": done}))
+
+
+if __name__ == "__main__":
+    anyio.run(soak, float(sys.argv[2]), float(sys.argv[3]), backend=sys.argv[1])
