@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from pilothouse.client import Query as Query
     from pilothouse.client import QueryResult as QueryResult
     from pilothouse.client import Retrying as Retrying
+    from pilothouse.client import RetryScheduled as RetryScheduled
     from pilothouse.client import Session as Session
+    from pilothouse.client import Stalled as Stalled
     from pilothouse.client import TextAdded as TextAdded
     from pilothouse.client import TextWithdrawn as TextWithdrawn
     from pilothouse.client import ThinkingAdded as ThinkingAdded
     from pilothouse.client import ToolFinished as ToolFinished
     from pilothouse.client import ToolStarted as ToolStarted
+    from pilothouse.client import WaitingForLimit as WaitingForLimit
     from pilothouse.client import configure as configure
     from pilothouse.client import default_agent as default_agent
     from pilothouse.client import document as document
@@ -221,6 +224,7 @@ if TYPE_CHECKING:
     from pilothouse.options import PolicyRow as PolicyRow
     from pilothouse.options import PolicyWarning as PolicyWarning
     from pilothouse.options import QuestionConfig as QuestionConfig
+    from pilothouse.options import RetryPolicy as RetryPolicy
     from pilothouse.options import Sandbox as Sandbox
     from pilothouse.options import SandboxFilesystem as SandboxFilesystem
     from pilothouse.options import SandboxNetwork as SandboxNetwork
@@ -285,9 +289,9 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "client": (
-        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Query QueryResult Retrying "
-        "Session TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted configure default_agent document "
-        "image query session set_default_agent"
+        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Query QueryResult "
+        "RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted "
+        "WaitingForLimit configure default_agent document image query session set_default_agent"
     ),
     "client.costs": "Costs TurnCosts",
     "errors": (
@@ -333,9 +337,9 @@ _ROOMS = {
     ),
     "options": (
         "AdaptiveThinking AgentDefinition CustomSystemPrompt DisabledThinking EnabledThinking HttpServer "
-        "IsolationReport Options OptionsBuilder Plugin Policy PolicyRow PolicyWarning QuestionConfig Sandbox "
-        "SandboxFilesystem SandboxNetwork SseServer StdioServer SystemPromptFile SystemPromptPreset ToolConfig "
-        "ToolPolicy isolation_report"
+        "IsolationReport Options OptionsBuilder Plugin Policy PolicyRow PolicyWarning QuestionConfig RetryPolicy "
+        "Sandbox SandboxFilesystem SandboxNetwork SseServer StdioServer SystemPromptFile SystemPromptPreset "
+        "ToolConfig ToolPolicy isolation_report"
     ),
     "permissions": (
         "Accept AddDirectories AddRules Allow Cancel Confirm Decline Deny DialogRequest ElicitationRequest "

@@ -38,7 +38,7 @@ Three roots of blame, and the answer itself::
     │   ├── ToolExecutionError         it raised
     │   ├── ToolTimeout (TimeoutError) it took too long
     │   └── ToolResultError            what it returned cannot be sent
-    ├── QueryTimeout (TimeoutError)    `timeout` or `idle_timeout` ran out
+    ├── QueryTimeout (TimeoutError)    `timeout`, `idle_timeout` or `startup_timeout` ran out
     ├── Interrupted                    the query was interrupted on request
     └── SessionClosedError             used after it was closed
 
@@ -288,7 +288,7 @@ class RefusalError(ExecutionError):
 
 
 class QueryTimeout(PilothouseError, TimeoutError):  # noqa: N818 - named by the public contract
-    """`timeout` or `idle_timeout` ran out. `.seconds` is the limit, `.kind` which of the two."""
+    """`timeout`, `idle_timeout` or `startup_timeout` ran out. `.seconds` is the limit, `.kind` which of them."""
 
     def __init__(self, message: str, *, seconds: float = 0.0, kind: str = "timeout") -> None:
         super().__init__(message)

@@ -114,13 +114,29 @@ async def test_after_an_announced_wait_it_counts_again(kind: str) -> None:
 async def test_prompts_that_are_slow_to_come_are_not_its_silence(kind: str) -> None:
     async def prompts() -> AsyncIterator[str]:
         yield "one"
-        await anyio.sleep(0.5)
+        await anyio.sleep(1.2)
         yield "two"
 
     async with asking(Api(), kind) as it:
-        messages, error = await read(it.query(prompts(), idle_timeout=0.25))
+        messages, error = await read(it.query(prompts(), idle_timeout=0.8))
         assert error is None
         assert not notes(messages, "stalled")
+
+
+async def test_after_a_slow_prompt_it_has_the_whole_limit(kind: str) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        yield "one"
+        await anyio.sleep(0.7)
+        said.append(anyio.current_time())
+        yield "two"
+
+    said: list[float] = []
+    api = Api()
+    api.acts["two"] = hang
+    async with asking(api, kind) as it:
+        _, error = await read(it.query(prompts(), idle_timeout=0.5))
+        assert isinstance(error, ph.QueryTimeout)
+        assert anyio.current_time() - said[0] >= 0.5
 
 
 async def _never_speaks(peer: MemoryPeer) -> None:

@@ -14,10 +14,13 @@ from pilothouse.client import (
     AnswerEvent,
     QueryResult,
     Retrying,
+    RetryScheduled,
+    Stalled,
     TextWithdrawn,
     ThinkingAdded,
     ToolFinished,
     ToolStarted,
+    WaitingForLimit,
 )
 from pilothouse.client.events import EventReader, TextReader
 from pilothouse.messages import (
@@ -87,6 +90,14 @@ class Telling:
             case Retrying(message=message):
                 self._screen.note(retry_line(message), "warning")
                 self._screen.busy("waiting for the API")
+            case RetryScheduled(attempt=attempt, of=of, delay=delay):
+                self._screen.note(f"{shorten(event.error)}; try {attempt} of {of} in {delay:.0f} s", "warning")
+                self._screen.busy("waiting to try again")
+            case WaitingForLimit(seconds=seconds):
+                self._screen.note(f"{shorten(event.error)}; waiting {seconds:.0f} s for the limit", "warning")
+                self._screen.busy("waiting for the limit")
+            case Stalled(seconds=seconds, limit=limit):
+                self._screen.note(f"nothing was heard for {seconds:g} s; the query ends after {limit:g} s", "warning")
             case _:
                 return
 

@@ -211,6 +211,12 @@ class Answering(Owned, ABC):
         self._silent_from = anyio.current_time()
         self._beside(partial(self._go_on, following.prompt))
 
+    def _owe(self, prompt: Outgoing) -> None:
+        """A prompt of those that come one by one is about to be said: silence counts from here on."""
+        if not self.unanswered:
+            self._silent_from = anyio.current_time()
+        self.unanswered.add(prompt.uuid)
+
     async def _go_on(self, prompt: Outgoing) -> None:
         await self._say(prompt)
         self._silent_from = anyio.current_time()

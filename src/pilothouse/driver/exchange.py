@@ -258,7 +258,7 @@ class Exchange(Answering):
     async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None]) -> None:
         async with aclosing(prompts):
             async for prompt in prompts:
-                self.unanswered.add(prompt.uuid)
+                self._owe(prompt)
                 await self._child.transport.send(prompt.data)
         self._said_all = True
 

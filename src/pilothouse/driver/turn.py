@@ -217,7 +217,7 @@ class Turn(Answering):
         else:
             async with aclosing(self._prompts) as prompts:
                 async for prompt in prompts:
-                    self.unanswered.add(prompt.uuid)
+                    self._owe(prompt)
                     await self._say(prompt)
             self._said_all = True
         self._end_if_done()
