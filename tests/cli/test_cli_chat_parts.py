@@ -397,6 +397,23 @@ def test_a_tool_run_is_one_line() -> None:
     assert line.endswith("(denied)")
 
 
+def test_waiting_is_told() -> None:
+    def own(subtype: str, **facts: Any) -> dict[str, Any]:
+        return {"type": "system", "subtype": subtype, "session_id": "s", **facts}
+
+    lines = told(
+        own("retry_scheduled", attempt=1, of=3, delay=2.4, reason="overloaded", error="the API is overloaded"),
+        own("limit_wait", until=1e9, seconds=61.0, limit="usage_limit", error="the limit is used up"),
+        own("stalled", seconds=30.0, limit=60.0, phase="idle"),
+        own("stalled", something="else"),
+    )
+    assert lines == [
+        "the API is overloaded; try 1 of 3 in 2 s",
+        "the limit is used up; waiting 61 s for the limit",
+        "nothing was heard for 30 s; the query ends after 60 s",
+    ]
+
+
 @pytest.mark.anyio
 async def test_a_question_waits_until_its_call_has_been_told() -> None:
     out = StringIO()

@@ -194,7 +194,7 @@ class EventReader:
             case ApiRetryMessage():
                 yield Retrying(message)
             case SystemMessage(subtype=subtype) if subtype in _OWN:
-                yield _own(message)
+                yield from _own(message)
             case _:
                 return
 
@@ -254,9 +254,10 @@ _OWN: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]] = {
 """System messages of pilothouse's own, whose facts have the names of the fields."""
 
 
-def _own(message: SystemMessage) -> RetryScheduled | WaitingForLimit | Stalled:
+def _own(message: SystemMessage) -> Iterator[RetryScheduled | WaitingForLimit | Stalled]:
     kind, facts = _OWN[message.subtype], message.raw
-    return kind(**{name: facts[name] for name in kind.__struct_fields__})
+    if facts.keys() >= set(kind.__struct_fields__):  # a peer may use the same word for something else
+        yield kind(**{name: facts[name] for name in kind.__struct_fields__})
 
 
 def _missing(told: str, whole: str) -> str:
