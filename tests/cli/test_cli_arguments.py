@@ -64,6 +64,7 @@ VALUES = {
     "tool_aliases": ('{"Shell": "Bash"}', {"Shell": "Bash"}),
     "tool_config": ('{"askUserQuestion": {"previewFormat": "html"}}', {"askUserQuestion": {"previewFormat": "html"}}),
     "skills": ("pdf,xlsx", ["pdf", "xlsx"]),
+    "tool_bridge": ("xml", "xml"),
     "disable_slash_commands": ("on", True),
     "agent": ("reviewer", "reviewer"),
     "allow_dangerously_skip_permissions": ("no", False),

@@ -124,8 +124,9 @@ class Exchange(Answering):
         self._child.fail(error)
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
-        if message.state == "started" and message.command_uuid in self.unanswered:
-            self._has_begun = True
+        if message.command_uuid not in self.unanswered:
+            return  # a recording names the prompts of its own time
+        self._has_begun = self._has_begun or message.state == "started"
         self._may_answer = self._has_begun
 
     def _on_result(self, message: ResultMessage) -> None:
