@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import runpy
 import shlex
@@ -40,6 +41,15 @@ class Invoice(msgspec.Struct):
     """README.md uses it, and `show`, without saying what they are."""
 
     number: str
+
+
+@pytest.fixture(autouse=True)
+def _levels_kept() -> Iterator[None]:
+    """The pages show how to hear more; other tests do not want to."""
+    levels = {name: logging.getLogger(name).level for name in ("pilothouse", *logging.root.manager.loggerDict)}
+    yield
+    for name in (*levels, *logging.root.manager.loggerDict):
+        logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
 
 
 @pytest.fixture
