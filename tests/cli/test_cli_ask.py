@@ -235,7 +235,10 @@ def test_a_timeout_is_exit_code_124(pilothouse: Command, option: str) -> None:
         [call] = fake.calls
         assert is_gone(call.pid)
     assert (ran.code, ran.out) == (124, "So far\n")
-    assert f"raise {option} to wait longer" in one_line(ran)
+    *before, last = ran.err.splitlines()
+    assert f"raise {option} to wait longer" in last
+    assert len(before) == (option == "--idle-timeout"), "half-way through a silence, a word of warning"
+    assert "Traceback" not in ran.err
 
 
 def test_who_has_no_key_and_no_login_is_told_three_ways(pilothouse: Command) -> None:

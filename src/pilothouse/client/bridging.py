@@ -5,36 +5,25 @@ Owns the choice of the bridge and the flags it changes. Loaded only where one ot
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from msgspec.structs import replace
 
+from pilothouse.client.given_tools import TOOL_SERVER, allowed_with, log_failure
 from pilothouse.client.prompt import prepare
 from pilothouse.client.prompt_queue import PromptQueue
 from pilothouse.driver import Continuation, Next, Outgoing, Prompts
 from pilothouse.errors import OptionsError
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options
-from pilothouse.tools import ToolFailure, sdk_server
+from pilothouse.tools import sdk_server
 from pilothouse.tools.bridges import DeferredBridge, Rules, Steps, ToolHost, XmlBridge
-
-log = logging.getLogger("pilothouse.tools")
-
-TOOL_SERVER = "tools"
-"""Name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
 
 Bridge: TypeAlias = DeferredBridge | XmlBridge
 
 NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
 """The CLI (2.1.330) would give a resumed conversation its old system prompt, with the old declarations."""
-
-
-def allowed_with(options: Options) -> list[str]:
-    """`allowed_tools`, and the tools of this process where nobody is there to ask: who gave them wants them used."""
-    asks = options.can_use_tool is not None or options.confirm is not None
-    return [*(options.allowed_tools or ()), *(() if asks else (f"mcp__{TOOL_SERVER}",))]
 
 
 def make_bridge(options: Options) -> Bridge:
@@ -69,7 +58,7 @@ def make_bridge(options: Options) -> Bridge:
     return XmlBridge(host, options.max_turns)
 
 
-def bridge_changes(bridge: Bridge | None, options: Options) -> dict[str, Any]:
+def bridge_changes(bridge: Bridge, options: Options) -> dict[str, Any]:
     """The options that a bridge needs; for `xml` its rules in the system prompt, and no other tools. (S1, S21)"""
     if not isinstance(bridge, XmlBridge):
         return {}
@@ -84,17 +73,6 @@ def bridge_changes(bridge: Bridge | None, options: Options) -> dict[str, Any]:
         return changes | {"system_prompt": replace(preset, append=f"{preset.append}\n\n{own}")}
     before = f"{options.append_system_prompt}\n\n" if options.append_system_prompt else ""
     return changes | {"append_system_prompt": before + own}
-
-
-def log_failure(failure: ToolFailure) -> None:
-    """The model is told in a line what went wrong; who wrote the tool wants to know where."""
-    from pilothouse.tools import ToolExecutionError, ToolResultError, ToolTimeout
-
-    name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
-    if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
-        log.error("the tool %s failed: %s", name, error, exc_info=error)
-    else:  # told on purpose, or an input of the model that does not fit
-        log.info("the tool %s refused: %s", name, error)
 
 
 def with_deferral(hooks: Any, bridge: Bridge) -> Any:

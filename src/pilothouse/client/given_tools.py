@@ -1,15 +1,24 @@
-"""Functions that were given as tools: made into tools once, where they are given.
+"""Functions that were given as tools: made into tools once, where they are given; the same on every bridge.
 
-Owns this step between what a user writes and the settings of an agent, a query or a session. What a tool is, the room
-of the tools knows; it is loaded when there are some.
+Owns this step between what a user writes and the settings of an agent, a query or a session, and what holds for these
+tools whichever bridge carries their calls. What a tool is, the room of the tools knows; it is loaded when some are given.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pilothouse.options import Options
+
+if TYPE_CHECKING:
+    from pilothouse.tools import ToolFailure
+
+log = logging.getLogger("pilothouse.tools")
+
+TOOL_SERVER = "tools"
+"""Name of the server that offers `custom_tools`: the model sees them as `mcp__tools__<name>`."""
 
 
 def with_tools_made(options: Options) -> Options:
@@ -33,3 +42,20 @@ def are_same_tools(given: Sequence[Any] | None, made: Sequence[Any] | None) -> b
     if not given or not made or len(given) != len(made):
         return not given and not made
     return all(one in (other, getattr(other, "__wrapped__", other)) for one, other in zip(given, made, strict=True))
+
+
+def allowed_with(options: Options) -> list[str]:
+    """`allowed_tools`, and the tools of this process where nobody is there to ask: who gave them wants them used."""
+    asks = options.can_use_tool is not None or options.confirm is not None
+    return [*(options.allowed_tools or ()), *(() if asks else (f"mcp__{TOOL_SERVER}",))]
+
+
+def log_failure(failure: ToolFailure) -> None:
+    """The model is told in a line what went wrong; who wrote the tool wants to know where."""
+    from pilothouse.tools import ToolExecutionError, ToolResultError, ToolTimeout
+
+    name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
+    if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
+        log.error("the tool %s failed: %s", name, error, exc_info=error)
+    else:  # told on purpose, or an input of the model that does not fit
+        log.info("the tool %s refused: %s", name, error)

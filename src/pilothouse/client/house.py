@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from pilothouse.client.given_tools import TOOL_SERVER, allowed_with, log_failure
 from pilothouse.driver import Desk, Host, Tell
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.options import Invocation, Options, render
@@ -162,13 +163,15 @@ class House:
         servers = in_process(options.mcp_servers)
         if not servers and not options.custom_tools:
             return
-        from pilothouse.client.bridging import TOOL_SERVER, allowed_with, bridge_changes, log_failure
         from pilothouse.tools import sdk_server, tool_desk
 
         if options.custom_tools:
             if TOOL_SERVER in servers:
                 raise ToolDefinitionError(f"the name {TOOL_SERVER!r} is that of the server of `custom_tools`")
-            self._changes |= bridge_changes(self.bridge, options)
+            if self.bridge is not None:
+                from pilothouse.client.bridging import bridge_changes
+
+                self._changes |= bridge_changes(self.bridge, options)
             if self.bridge is None or self.bridge.is_declared_by_server:
                 servers[TOOL_SERVER] = sdk_server(TOOL_SERVER, options.custom_tools)
                 if allowed := allowed_with(options):

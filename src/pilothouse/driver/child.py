@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 
 import anyio
 
@@ -49,12 +49,13 @@ class Child:
     ) -> None:
         self.transport = transport
         self.invocation = invocation
+        redactor = cache(lambda: Redactor(invocation_secrets(invocation)))  # most children give no occasion for it
         self.link = Link(
             transport,
             sink,
             beside=self.beside,
             host=host,
-            redact=lambda text: Redactor(invocation_secrets(invocation)).redact(text),
+            redact=lambda text: redactor().redact(text),
             max_line_bytes=limits.max_line_bytes,
             control_timeout=limits.control_timeout,
         )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.client.bridging import TOOL_SERVER, allowed_with, log_failure
+from pilothouse.client.given_tools import TOOL_SERVER, allowed_with, log_failure
 from pilothouse.client.outcome import result_error
 from pilothouse.errors import PilothouseError
 from pilothouse.language_model.offers import Offer

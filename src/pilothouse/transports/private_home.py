@@ -1,19 +1,16 @@
 """The home of an isolated child: a directory that only this user can read, and that is gone with its owner.
 
-Owns the directory and the variables that point there. Blocking: call it off the event loop.
+Owns what lies in it and the variables that point there. Blocking: call it off the event loop.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Self
 
-from pilothouse.transports.watchdog import watchdog
+from pilothouse.transports.private_directory import PrivateDirectory
 
 VARIABLES = {
     "HOME": "",
@@ -27,12 +24,11 @@ VARIABLES = {
 WINDOWS_VARIABLES = {"USERPROFILE": "", "APPDATA": "AppData/Roaming", "LOCALAPPDATA": "AppData/Local"}
 
 
-class PrivateHome:
-    """A directory of mode 0700. Removed by `remove`, with this object, or with this process."""
+class PrivateHome(PrivateDirectory):
+    """The directory, and who needs it."""
 
     def __init__(self) -> None:
-        self._directory: str | None = None
-        self._owner = os.getpid()
+        super().__init__()
         self._others = 0
 
     def share(self) -> Self:
@@ -54,25 +50,13 @@ class PrivateHome:
             owner: user and group that it belongs to instead of this process's own.
         """
         if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="pilothouse-isolated-")
-            watchdog.guard_directory(self._directory)
+            self._directory = self._open("pilothouse-isolated-")
             config = Path(self._directory) / VARIABLES["CLAUDE_CONFIG_DIR"]
             config.mkdir(mode=0o700)
             if owner is not None:
                 os.chown(config, *owner)
                 os.chown(self._directory, *owner)
         return self._directory
-
-    def remove(self) -> None:
-        """Remove the directory with all that is in it. Idempotent; in the child of a fork it does nothing."""
-        directory, self._directory = self._directory, None
-        if directory is not None and os.getpid() == self._owner:
-            shutil.rmtree(directory, ignore_errors=True)
-            watchdog.release_directory(directory)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self.remove()
 
 
 def home_variables(home: str) -> dict[str, str]:
