@@ -23,8 +23,8 @@ import trio
 
 import pilothouse as ph
 from pilothouse.client.house import started_with
+from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import prepare
-from pilothouse.client.queries import limits_of
 from pilothouse.driver import Exchange, Next, Outgoing
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames

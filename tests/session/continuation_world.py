@@ -13,8 +13,9 @@ from session_world import Cli, Say
 
 import pilothouse as ph
 from pilothouse.client.house import started_with
+from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import prepare
-from pilothouse.client.queries import Query, limits_of
+from pilothouse.client.queries import Query
 from pilothouse.client.sessions import Session
 from pilothouse.driver import Continuation, Exchange, Next, Outgoing
 from pilothouse.driver.turn import Turn

@@ -14,8 +14,9 @@ import trio
 from session_world import Cli, die, hang
 
 import pilothouse as ph
+from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import prepare
-from pilothouse.client.queries import Query, limits_of
+from pilothouse.client.queries import Query
 from pilothouse.client.sessions import Session
 from pilothouse.driver import Next, Outgoing
 from pilothouse.driver.turn import Turn

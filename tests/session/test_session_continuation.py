@@ -55,8 +55,8 @@ async def test_its_messages_come_first_and_its_result_closes(cli: Cli, kind: str
         expected = ["re: one", "re: one", "from a tool", "re: two", "re: two", "closed"]
         assert [text for text in texts if text] == expected
         assert (await query.result()).text == "closed"
-        assert query._exchange is not None
-        assert query._exchange.result is closing
+        assert query._run is not None
+        assert query._run.result is closing
         await it.still_works()
 
 

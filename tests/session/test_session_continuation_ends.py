@@ -14,7 +14,8 @@ from session_world import Cli, Say, hang
 
 import pilothouse as ph
 from pilothouse.client.house import started_with
-from pilothouse.client.queries import Query, limits_of
+from pilothouse.client.plan import limits_of
+from pilothouse.client.queries import Query
 from pilothouse.driver import Exchange, Next
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
 from pilothouse.testing import frames

@@ -17,7 +17,7 @@ from pilothouse.client import Agent as AsyncAgent
 from pilothouse.client import Query as AsyncQuery
 from pilothouse.client import Session as AsyncSession
 from pilothouse.client import controls as async_controls
-from pilothouse.client.queries import Reading as AsyncReading
+from pilothouse.client.reading import Reading as AsyncReading
 from pilothouse.client.replies import AccountInfo, McpServerInfo
 from pilothouse.driver.listeners import Listener as AsyncListener
 from pilothouse.language_model import LanguageModel as AsyncLanguageModel

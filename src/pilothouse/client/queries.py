@@ -9,38 +9,30 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
-from functools import partial
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
-from pilothouse.client.events import AnswerEvent, EventReader, TextReader
-from pilothouse.client.house import house_of, started_with
-from pilothouse.client.prompt import Prompt, checked_text, prepare
+from pilothouse.client.events import AnswerEvent, TextReader
+from pilothouse.client.plan import MakeRun, Plan, Run
+from pilothouse.client.prompt import Prompt
+from pilothouse.client.reading import Reading
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import Continuation, Exchange, Limits, Prompts, caller_into_loop, spawn
-from pilothouse.errors import Interrupted, OptionsError, PilothouseError, SessionClosedError, UsageError
+from pilothouse.driver import caller_into_loop
+from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import Message, ResultMessage
-from pilothouse.options import Options, render
-from pilothouse.transports import CliTransport, Transport
+from pilothouse.options import Options
 
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
-    from pilothouse.client.budgets import TokenBudget
     from pilothouse.client.costs import Ledger
-    from pilothouse.client.observing import Observation
-    from pilothouse.client.output import TypedOutput
     from pilothouse.client.rate_gate import RateGate
-    from pilothouse.client.retrying import Retries
-    from pilothouse.driver.turn import Turn
 
 log = logging.getLogger("pilothouse")
 
 OnMessage = Callable[[Message], object]
-MakeRun = Callable[[Options, Prompts, Continuation | None], "Exchange | Turn"]
-"""Makes what runs a query: with a child of its own, or as a turn of a session."""
 T = TypeVar("T")
 
 # What is kept beside a stream, in bytes of lines, so that `result()` after a loop has the messages of any ordinary
@@ -77,22 +69,15 @@ class Query:
         ledger: Ledger | None = None,
         gate: RateGate | None = None,
     ) -> None:
-        self._exchange: Exchange | Turn | None = None  # first: `__del__` looks at it
-        self._make_run = make_run
-        self._is_one_of_many = bool(make_run or options.resume or options.continue_conversation)
+        self._run: Run | None = None  # first: `__del__` looks at it
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
-        self._options = options
-        self._prompt = prompt
         self._on_message = on_message
-        self._output = self._expect(output_type)
-        self._house = house_of(self._options, bridge=bridge) if make_run is None else None
-        self._bridge = bridge if self._house is None else self._house.bridge
-        self._budget = self._limited(ledger)
-        self._retries = self._persistent(gate)
-        self._prompts = self._prepare()
+        self._plan = Plan(
+            prompt, options, output_type=output_type, make_run=make_run, bridge=bridge, ledger=ledger, gate=gate
+        )
         self._call: Callable[[Callable[[], object]], None] | None = None
-        self._unread: deque[Message] = deque()  # taken from the exchange, not yet given out
+        self._unread: deque[Message] = deque()  # taken from the run, not yet given out
         self._kept: list[Message] = []
         self._kept_bytes = 0
         self._overflowed = False
@@ -103,52 +88,15 @@ class Query:
         self._result: QueryResult | None = None
         self._callback_errors: list[Exception] = []
 
-    def _expect(self, output_type: Any) -> TypedOutput | None:
-        schema = self._options.json_schema
-        if output_type is None and schema is None:
-            return None
-        from pilothouse.client.output import ExpectedOutput, TypedOutput  # most queries do without
-
-        repairs = self._options.output_repairs
-        if output_type is None:
-            return TypedOutput(ExpectedOutput.of_schema(schema or {}), repairs)
-        expected = ExpectedOutput.of_type(output_type)
-        if schema is not None and schema != expected.schema:
-            raise OptionsError("pass output_type or json_schema, not both", option="json_schema")
-        self._options = self._options.with_(json_schema=expected.schema)
-        return TypedOutput(expected, repairs)
-
-    def _limited(self, ledger: Ledger | None) -> TokenBudget | None:
-        if self._options.max_budget_tokens is None:
-            return None
-        from pilothouse.client.budgets import TokenBudget  # most queries do without
-
-        return TokenBudget(self._options, ledger)
-
-    def _persistent(self, gate: RateGate | None) -> Retries | None:
-        if self._options.retry is None and self._options.on_usage_limit == "raise":
-            return None
-        from pilothouse.client.retrying import Retries  # most queries do without
-
-        return Retries(self._options, gate)
-
-    def _prepare(self) -> Prompts:
-        if self._options.prompt_via == "argv":
-            if not isinstance(self._prompt, str):
-                raise UsageError("prompt_via='argv' takes a text prompt; use 'stdin' for blocks and iterables")
-            render(self._options, {}, prompt=checked_text(self._prompt))
-            return ()
-        return prepare(self._prompt, verbatim=self._options.verbatim_prompts)
-
     @property
     def session_id(self) -> str | None:
         """Id of the session, None before the first message. (E28, L47)."""
-        return self._exchange.session_id if self._exchange is not None else None
+        return self._run.session_id if self._run is not None else None
 
     @property
     def options(self) -> Options:
         """The options it runs with."""
-        return self._options
+        return self._plan.options
 
     def __await__(self) -> Generator[Any, Any, QueryResult]:
         return self.result().__await__()
@@ -170,14 +118,11 @@ class Query:
         Turns `partial_messages` on, as `text_stream` does.
         """
         self._want_partial_messages()
-        read = EventReader(runs_deferred=self._bridge is not None).read
-        if self._budget is not None:
-            read = self._budget.reporting(read)
-        return self._reading(read if self._output is None else self._output.reporting(read))
+        return self._reading(self._plan.event_reader())
 
     def _want_partial_messages(self) -> None:
-        if self._exchange is None:
-            self._options = self._options.with_(partial_messages=True)
+        if self._run is None:
+            self._plan.with_partial_messages()
 
     async def start(self) -> Self:
         """Start the child now and wait until it runs. Reading starts it by itself.
@@ -192,63 +137,13 @@ class Query:
             raise
         return self
 
-    def _running(self) -> Exchange | Turn:
-        if self._exchange is None:
+    def _running(self) -> Run:
+        if self._run is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
-            options = self._options
-            make = self._make_run or self._alone  # not kept: a query in a cycle would not end when it is dropped
-            continuation = self._continuation()
-            observation = self._observed(continuation) if options.instrumentation else None
-            if observation is None:
-                self._exchange = exchange = make(options, self._prompts, continuation)
-            else:
-                self._exchange = exchange = observation.of(partial(make, options, self._prompts, observation))
-            if self._budget is not None:
-                self._budget.enforced_by(exchange.interrupt)
-            if self._retries is not None:
-                self._retries.serves(exchange)
             self._call = caller_into_loop()
-            start = spawn if observation is None else observation.spawn
-            start(exchange.run, "pilothouse query")
-        return self._exchange
-
-    def _observed(self, continuation: Continuation | None) -> Observation | None:
-        from pilothouse.client.observing import observe  # most queries do without
-
-        how = {"in_session": self._make_run is not None, "one_of_many": self._is_one_of_many}
-        return observe(self._options, self._prompt, continuation, **how)
-
-    def _continuation(self) -> Continuation | None:
-        following = self._following()
-        if self._retries is not None:
-            following = self._retries.around(following)
-            self._prompts = self._retries.watched(self._prompts)
-        return following if self._budget is None else self._budget.around(following)
-
-    def _following(self) -> Continuation | None:
-        if self._options.prompt_via != "stdin" or (self._output is None and self._bridge is None):
-            return None
-        from pilothouse.client.repairs import Repairs  # most queries do without
-
-        repairs = None if self._output is None else Repairs(self._output)
-        if self._bridge is None:
-            return repairs
-        from pilothouse.client.bridging import Bridged
-
-        bridged = Bridged(self._bridge.steps(), self._prompts, repairs)
-        self._prompts = bridged.first
-        return bridged
-
-    def _alone(self, options: Options, prompts: Prompts, continuation: Continuation | None) -> Exchange:
-        in_argv = options.prompt_via == "argv" and isinstance(self._prompt, str)
-        prompt = str(self._prompt) if in_argv else None
-        invocation, host = started_with(options, self._house, prompt)
-        if options.instrumentation:
-            from pilothouse.client.observing import started_watched
-
-            invocation, host = started_watched(continuation, invocation, host, options)
-        return Exchange(transport_of(options), invocation, prompts, limits_of(options), continuation, host)
+            self._run = self._plan.start()
+        return self._run
 
     async def __aenter__(self) -> Self:
         self._managed = True
@@ -302,23 +197,18 @@ class Query:
             self._callback_errors.append(error)
 
     def _make_result(self) -> QueryResult:
-        run = self._exchange
+        run = self._run
         interrupted = self._early_interrupt or (run is not None and run.interrupted)
         result = QueryResult(
             self._kept,
-            structured_expected=self._output is not None,
+            structured_expected=self._plan.output is not None,
             interrupted=interrupted,
             failure=Interrupted("the query was interrupted", result=run.result) if run and run.cut_short else None,
             callback_errors=self._callback_errors,
             incomplete=self._overflowed,
-            one_of_many=self._is_one_of_many,
+            one_of_many=self._plan.is_one_of_many,
         )
-        if self._budget is not None:
-            self._budget.settle(result)
-        if self._output is not None:
-            self._output.settle(result, self._kept)
-        if self._retries is not None:
-            self._retries.explained(result.error)
+        self._plan.settle(result, self._kept)
         return result
 
     async def interrupt(self) -> None:
@@ -331,20 +221,20 @@ class Query:
             UsageError: in the argv form, which has no control protocol. (R16)
             ControlError, ControlTimeout: the CLI refused, or did not answer.
         """
-        if self._exchange is not None:
-            await self._exchange.interrupt()
+        if self._run is not None:
+            await self._run.interrupt()
         elif not self._closed:
             self._early_interrupt = True
 
     async def aclose(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, safe from any task. (G6, G11, L52)."""
         self._closed = True
-        if self._exchange is not None:
-            self._exchange.stop()
+        if self._run is not None:
+            self._run.stop()
             with anyio.CancelScope(shield=True):
-                await self._exchange.finished()
-        elif isinstance(self._prompts, AsyncGenerator):
-            await self._prompts.aclose()
+                await self._run.finished()
+        else:
+            await self._plan.discard()
 
     def __del__(self) -> None:
         self._end_soon()
@@ -361,10 +251,7 @@ class Query:
         try:
             batch, size = await self._running().next_batch()
         except PilothouseError as error:
-            if self._output is not None:
-                self._output.explained(error)
-            if self._retries is not None:
-                self._retries.explained(error)
+            self._plan.explain(error)
             raise
         self._keep(batch, size)
         return batch
@@ -393,108 +280,6 @@ class Query:
             self._end_soon()
 
     def _end_soon(self) -> None:
-        if self._exchange is not None and self._call is not None and not self._exchange.over:
+        if self._run is not None and self._call is not None and not self._run.over:
             self._closed = True
-            self._call(self._exchange.stop)
-
-
-class Reading(Generic[T]):
-    """One loop over a query: its messages, or what `read` makes of each.
-
-    Not a generator: a generator would run its cleanup wherever it happens to be collected. Dropping this object tells
-    the query that the loop was left.
-
-    Attributes:
-        unread: messages that were taken over and not given out; the readings of a query share them, so that the next
-            loop goes on where one was left. Other threads may take from it too.
-    """
-
-    __slots__ = ("_begun", "_drop", "_ended", "_items", "_leave", "_next_batch", "_read", "unread")
-
-    def __init__(
-        self,
-        unread: deque[Message],
-        next_batch: Callable[[], Awaitable[list[Message]]],
-        leave: Callable[[], Awaitable[None]],
-        drop: Callable[[], None],
-        read: Callable[[Message], Iterator[T]] | None,
-    ) -> None:
-        self.unread = unread
-        self._next_batch = next_batch
-        self._leave = leave
-        self._drop = drop
-        self._read = read
-        self._items: deque[T] = deque()  # what `read` made of the last message
-        self._begun = False
-        self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        items, unread, read = self._items, self.unread, self._read
-        self._begun = True
-        while not items:
-            try:
-                message: Any = unread.popleft()
-            except IndexError:
-                if not await self.fill():
-                    raise StopAsyncIteration from None
-                continue
-            if read is None:
-                return message
-            items.extend(read(message))
-        return items.popleft()
-
-    async def fill(self) -> bool:
-        """Wait until there are unread messages; False when there is nothing more."""
-        self._begun = True
-        while not self.unread:
-            if self._ended:
-                return False
-            try:
-                batch = await self._next_batch()
-            except anyio.get_cancelled_exc_class():
-                self._drop()  # now: whoever handles the error keeps this object, and a session would wait for its end
-                raise
-            self._ended = not batch
-            self.unread.extend(batch)
-        return True
-
-    async def aclose(self) -> None:
-        """Leave the loop, which ends the query unless an `async with` block owns it."""
-        if not self._ended:
-            await self._leave()
-
-    def __del__(self) -> None:
-        if self._begun and not self._ended:
-            self._drop()
-
-
-def transport_of(options: Options) -> Transport:
-    """The transport that `options` ask for, not started.
-
-    Raises:
-        OptionsError: what was given is none.
-    """
-    wanted = options.transport
-    if wanted is None:
-        return CliTransport()
-    made = wanted if isinstance(wanted, Transport) else wanted()
-    if not isinstance(made, Transport):
-        raise OptionsError(
-            f"option 'transport': expected a Transport, or a callable that makes one, got {type(made).__name__}",
-            option="transport",
-        )
-    return made
-
-
-def limits_of(options: Options) -> Limits:
-    """The bounds that `options` set."""
-    return Limits(
-        timeout=options.timeout,
-        idle_timeout=options.idle_timeout,
-        startup_timeout=options.startup_timeout,
-        control_timeout=options.control_timeout,
-        max_line_bytes=options.max_line_bytes,
-    )
+            self._call(self._run.stop)

@@ -25,8 +25,9 @@ from pilothouse.client.house import house_of, started_with
 from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings, changes_of
 from pilothouse.client.outcome import refusal
+from pilothouse.client.plan import limits_of, transport_of
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.queries import OnMessage, Query, limits_of, transport_of
+from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.replies import InterruptReceipt, typed
 from pilothouse.driver import Continuation, Prompts, caller_into_loop, spawn
 from pilothouse.driver.conversation import Conversation

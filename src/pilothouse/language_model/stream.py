@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 import anyio
 
 from pilothouse.client.queries import Query
-from pilothouse.client.queries import Reading as Messages
+from pilothouse.client.reading import Reading as Messages
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError
 from pilothouse.language_model.parts import Error, Finish, GenerateResult, StreamPart
 from pilothouse.language_model.steps import ModelRun

@@ -19,7 +19,7 @@ from pilothouse.client import AnswerEvent, QueryResult
 from pilothouse.client import Query as AsyncQuery
 from pilothouse.client.events import EventReader, TextReader
 from pilothouse.client.queries import OnMessage
-from pilothouse.client.queries import Reading as AsyncReading
+from pilothouse.client.reading import Reading as AsyncReading
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import CallOnLoop, Portal, portal

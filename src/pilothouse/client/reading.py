@@ -1,0 +1,90 @@
+"""`Reading`: one loop over a query.
+
+Owns what is given out when, and that a loop which is dropped ends. What the messages are and who sends them, the query
+knows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, Self, TypeVar
+
+import anyio
+
+from pilothouse.messages import Message
+
+T = TypeVar("T")
+
+
+class Reading(Generic[T]):
+    """One loop over a query: its messages, or what `read` makes of each.
+
+    Not a generator: a generator would run its cleanup wherever it happens to be collected. Dropping this object tells
+    the query that the loop was left.
+
+    Attributes:
+        unread: messages that were taken over and not given out; the readings of a query share them, so that the next
+            loop goes on where one was left. Other threads may take from it too.
+    """
+
+    __slots__ = ("_begun", "_drop", "_ended", "_items", "_leave", "_next_batch", "_read", "unread")
+
+    def __init__(
+        self,
+        unread: deque[Message],
+        next_batch: Callable[[], Awaitable[list[Message]]],
+        leave: Callable[[], Awaitable[None]],
+        drop: Callable[[], None],
+        read: Callable[[Message], Iterator[T]] | None,
+    ) -> None:
+        self.unread = unread
+        self._next_batch = next_batch
+        self._leave = leave
+        self._drop = drop
+        self._read = read
+        self._items: deque[T] = deque()  # what `read` made of the last message
+        self._begun = False
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        items, unread, read = self._items, self.unread, self._read
+        self._begun = True
+        while not items:
+            try:
+                message: Any = unread.popleft()
+            except IndexError:
+                if not await self.fill():
+                    raise StopAsyncIteration from None
+                continue
+            if read is None:
+                return message
+            items.extend(read(message))
+        return items.popleft()
+
+    async def fill(self) -> bool:
+        """Wait until there are unread messages; False when there is nothing more."""
+        self._begun = True
+        while not self.unread:
+            if self._ended:
+                return False
+            try:
+                batch = await self._next_batch()
+            except anyio.get_cancelled_exc_class():
+                self._drop()  # now: whoever handles the error keeps this object, and a session would wait for its end
+                raise
+            self._ended = not batch
+            self.unread.extend(batch)
+        return True
+
+    async def aclose(self) -> None:
+        """Leave the loop, which ends the query unless an `async with` block owns it."""
+        if not self._ended:
+            await self._leave()
+
+    def __del__(self) -> None:
+        if self._begun and not self._ended:
+            self._drop()
