@@ -319,7 +319,7 @@ async def test_a_slow_reader_gets_events_in_order() -> None:
     query = ph.query("go", transport=mock_transport(answer(WRONG), answer(GOOD)), output_type=Invoice)
     async with query:
         result = await query.result()  # judged and read before the events are made of it
-    output = query._output
+    output = query._plan.output
     assert output is not None
     read = output.reporting(EventReader().read)
     kinds = [type(event).__name__ for message in result.messages for event in read(message)]

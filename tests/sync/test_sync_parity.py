@@ -30,6 +30,7 @@ from pilothouse.testing import FakeCLI
 SHARED = {
     "CliTransport": "driven by the event loop of a query, never by its user",
     "LocalModel": "a plain context manager too",
+    "Pool": "a plain context manager too",
     "Prompt": "served to the CLI on the event loop of a query",
     "Resource": "served to the CLI on the event loop of a query",
     "Tool": "served to the CLI on the event loop of a query; calling it calls the plain function",
@@ -38,6 +39,9 @@ SHARED = {
 
 # Members of the asynchronous classes: what they are called here, None if they are not here, and why.
 RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
+    ("Agent", "__aenter__"): ("__enter__", "the plain protocol"),
+    ("Agent", "__aexit__"): ("__exit__", "the plain protocol"),
+    ("Agent", "aclose"): ("close", "as with Query"),
     ("Listener", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Listener", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Listener", "__aiter__"): ("__iter__", "the plain protocol"),

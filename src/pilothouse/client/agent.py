@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from pilothouse.client.config_file import file_layer, forget
 from pilothouse.client.given_tools import with_tools_made
@@ -19,10 +20,11 @@ from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.rate_gate import RateGate
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options, Settings
-from pilothouse.options.outside import from_environ
+from pilothouse.options.outside import PREFIX, from_environ
 
 if TYPE_CHECKING:
     from pilothouse.client.sessions import Session
+    from pilothouse.driver.pool import Pool
     from pilothouse.options import OptionsBuilder
     from pilothouse.options.policy import Policy
 
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
 class Agent:
     """A reusable configuration. Immutable, and may be shared by any tasks and threads.
 
-    Between queries it keeps one thing: until when the API wants no more of them, for those that wait for that
-    (`retry`, `on_usage_limit="wait"`); what `with_options` gives shares it. (E70)
+    Between queries it keeps two things, which agents made by `with_options` share: until when the API wants no more of
+    them, for those that wait for that (`retry`, `on_usage_limit="wait"`), and the children that `prewarm` has started.
+    `async with agent:` ends these; nothing else has to be closed. (E70)
 
     What an agent does not set comes from `configure()`, the configuration file, and `PILOTHOUSE_*` variables, in this
     order, as they are when a query is made. (L5, L18, E40)
@@ -44,11 +47,12 @@ class Agent:
         OptionsError: an unknown option or a wrong value.
     """
 
-    __slots__ = ("_gate", "_own")
+    __slots__ = ("_gate", "_own", "_pool")
 
     def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
         self._own = _layer(options, settings, "agent")
         self._gate = RateGate()
+        self._pool: Pool | None = None
         house_of(self._own)  # a hook, callback or tool that cannot work is told where it is given
         tell_contradictions(self._own, self._own)
 
@@ -65,12 +69,12 @@ class Agent:
         return Options.stack(*self._layers(), whole=False)
 
     def _layers(self) -> tuple[Options, ...]:
-        return from_environ(os.environ), file_layer(), _configured, self._own
+        return from_environ(_own_variables()), file_layer(), _configured, self._own
 
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
         changed = type(self)(Options.stack(self._own, _layer(options, changes, "agent"), whole=False))
-        changed._gate = self._gate  # noqa: SLF001 - of this very class
+        changed._gate, changed._pool = self._gate, self._pool  # noqa: SLF001 - of this very class
         return changed
 
     def query(
@@ -126,6 +130,57 @@ class Agent:
         call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
         return Session(self._settings(_layer(options, call, "call")), gate=self._gate)
 
+    async def prewarm(
+        self,
+        count: int = 1,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        sessions: bool = False,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> None:
+        """Start children ahead and wait until they are ready; the next queries need not wait for a start.
+
+        They are given to queries with the very same settings, as far as the CLI sees them (see `Pool`): what a query
+        sets beside those of the agent has to be said here too, `partial_messages=True` for `text_stream` and `events`.
+        Each one that is used is replaced by another. Without a `Pool` as `transport`, the agent makes one.
+
+        Args:
+            count: how many to keep ready. Default 1.
+            options: as for `query`.
+            sessions: whether they are for `session`, whose children are started in another way. Default False.
+            output_type: as for `query`.
+            **overrides: as for `query`.
+
+        Raises:
+            OptionsError: settings that cannot work, or with which no child can be started ahead.
+            PilothouseError: a child could not be started.
+        """
+        from pilothouse.client.warming import invocation_of
+        from pilothouse.driver.pool import Pool
+
+        settings = self._settings(_layer(options, overrides, "call"))
+        if settings.transport is None:
+            self._pool = Pool()
+            settings = settings.with_(transport=self._pool)
+        if not isinstance(settings.transport, Pool):
+            raise OptionsError("give the agent transport=Pool(transport=…) for this", option="transport")
+        await settings.transport.warm(invocation_of(settings, output_type=output_type, session=sessions), count)
+
+    async def aclose(self) -> None:
+        """End the children that `prewarm` has started and nobody uses. Queries may go on. Idempotent."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
     def effective_policy(
         self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]
     ) -> Policy:
@@ -144,6 +199,8 @@ class Agent:
 
     def _settings(self, call: Options) -> Options:
         settings = Options.stack(*self._layers(), call)
+        if self._pool is not None and settings.transport is None:
+            settings = settings.with_(transport=self._pool)
         tell_contradictions(call, settings)
         return settings
 
@@ -154,9 +211,17 @@ def _layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     return with_tools_made(Options.stack(_checked(options), own, whole=False)).labelled(origin)
 
 
+def _own_variables() -> dict[str, str]:
+    """The variables of the environment that are ours; to decode the names of all others costs more than all else."""
+    if not os.supports_bytes_environ:
+        return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    names = [os.fsdecode(name) for name in os.environb if name.startswith(_PREFIX_BYTES)]
+    return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it meanwhile
+
+
 def _checked(options: Any) -> Options:
     if options is None:
-        return Options()
+        return _NOTHING
     if hasattr(options, "build"):  # what `Options.make()` gives; its module is not loaded for those who have none
         options = options.build()
     if not isinstance(options, Options):
@@ -164,7 +229,9 @@ def _checked(options: Any) -> Options:
     return options
 
 
-_configured = Options()
+_NOTHING = Options()
+_PREFIX_BYTES = PREFIX.encode()
+_configured = _NOTHING
 _default = Agent()
 
 

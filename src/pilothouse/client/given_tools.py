@@ -1,7 +1,8 @@
 """Functions that were given as tools: made into tools once, where they are given; the same on every bridge.
 
 Owns this step between what a user writes and the settings of an agent, a query or a session, and what holds for these
-tools whichever bridge carries their calls. What a tool is, the room of the tools knows; it is loaded when some are given.
+tools whichever bridge carries their calls. What a tool is, the room of the tools knows; it is loaded when there are
+any.
 """
 
 from __future__ import annotations

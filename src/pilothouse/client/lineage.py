@@ -32,16 +32,27 @@ class Lineage:
         id: of the conversation; None for `continue_conversation`, until the CLI has named it.
     """
 
-    __slots__ = ("_asked", "_way", "id", "is_saved")
+    __slots__ = ("_asked", "_made_up", "_way", "id", "is_saved")
 
     def __init__(self, options: Options) -> None:
         makes_new = not options.continue_conversation and (options.resume is None or options.fork_session)
+        self._made_up = makes_new and options.session_id is None and not options.fork_session
         if makes_new and options.session_id is None:
             options = options.with_(session_id=str(uuid.uuid4()))
         self.id = options.session_id or (None if options.fork_session else options.resume)
         self.is_saved = False
         self._asked = {name: value for name, value in options.as_dict().items() if name in _NOTHING}
         self._way: Literal["as asked", "resume"] = "as asked"
+
+    @property
+    def may_be_renamed(self) -> bool:
+        """Whether nobody has asked for this id, and nothing was said under it."""
+        return self._made_up and self._way == "as asked" and not self.is_saved
+
+    def rename(self, session_id: str) -> None:
+        """The child has another id, and always had."""
+        self.id = session_id
+        self._asked = {**self._asked, "session_id": session_id}
 
     def begin(self) -> None:
         """A prompt is about to be sent: from now on another child has to resume."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pilothouse.client.events import AnswerEvent, EventReader
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
-from pilothouse.driver import Continuation, Exchange, Limits, Prompts, spawn
+from pilothouse.driver import Continuation, Exchange, Host, Limits, Prompts, spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message
-from pilothouse.options import Options, render
+from pilothouse.options import Invocation, Options, render
 from pilothouse.transports import CliTransport, Transport
 
 if TYPE_CHECKING:
@@ -140,10 +140,15 @@ class Plan:
         if self._budget is not None:
             self._budget.enforced_by(run.interrupt)
         if self._retries is not None:
-            self._retries.serves(run)
+            self._retries.serves(run, observation)
         start = spawn if observation is None else observation.spawn
         start(run.run, "pilothouse query")
         return run
+
+    def start_of(self) -> tuple[Invocation, Host | None]:
+        """How a child of its own is started, and what this process offers to it."""
+        in_argv = self.options.prompt_via == "argv" and isinstance(self._prompt, str)
+        return started_with(self.options, self._house, str(self._prompt) if in_argv else None)
 
     def _observed(self, continuation: Continuation | None) -> Observation | None:
         from pilothouse.client.observing import observe  # most queries do without
@@ -173,9 +178,7 @@ class Plan:
         return bridged
 
     def _alone(self, options: Options, prompts: Prompts, continuation: Continuation | None) -> Exchange:
-        in_argv = options.prompt_via == "argv" and isinstance(self._prompt, str)
-        prompt = str(self._prompt) if in_argv else None
-        invocation, host = started_with(options, self._house, prompt)
+        invocation, host = self.start_of()
         if options.instrumentation:
             from pilothouse.client.observing import started_watched
 

@@ -1,13 +1,12 @@
 """`Session`: a conversation with one child, over many queries.
 
-Owns who may talk, and the restart after a crash. The child belongs to a task of the driver, so a session may be
-started, used and closed from any task of the loop.
+Owns who may talk, and what a query may change while it talks. The child belongs to a task of the driver, so a session
+may be started, used and closed from any task of the loop; a new one after a crash is the business of `children`.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -15,32 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
-from msgspec.structs import replace
 
-from pilothouse.client.bookkeeping import Books
+from pilothouse.client.children import Children
 from pilothouse.client.controls import Controls
 from pilothouse.client.costs import Costs
-from pilothouse.client.house import house_of, started_with
-from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings, changes_of
-from pilothouse.client.outcome import refusal
-from pilothouse.client.plan import limits_of, transport_of
+from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.replies import InterruptReceipt, typed
-from pilothouse.driver import Continuation, Prompts, caller_into_loop, spawn
+from pilothouse.driver import Continuation, Prompts
 from pilothouse.driver.conversation import Conversation
-from pilothouse.driver.listeners import Listener, Listeners
+from pilothouse.driver.listeners import Listener
 from pilothouse.driver.turn import Turn
-from pilothouse.errors import OptionsError, PilothouseError, SessionClosedError, SessionNotFoundError, UsageError
-from pilothouse.options import Options, Settings, render
+from pilothouse.errors import OptionsError, PilothouseError
+from pilothouse.messages import InitMessage
+from pilothouse.options import Invocation, Options, Settings
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
     from pilothouse.client.rate_gate import RateGate
     from pilothouse.options import OptionsBuilder
-    from pilothouse.transports.private_home import PrivateHome
 
 State = Literal["new", "starting", "idle", "running", "broken", "closed"]
 
@@ -65,25 +59,13 @@ class Session(Controls):
     """
 
     def __init__(self, options: Options, *, gate: RateGate | None = None) -> None:
-        self._conversation: Conversation | None = None  # first: `__del__` looks at it
-        self._call: Callable[[Callable[[], object]], None] | None = None
-        if options.prompt_via != "stdin":
-            raise OptionsError("a session needs prompt_via='stdin'", option="prompt_via")
-        self._options = options
+        self._children = Children(options, self)
+        self._books = self._children.books
         self._gate = gate
-        self._lineage = Lineage(options)
         self._floor = anyio.Lock()
-        self._starting = anyio.Lock(fast_acquire=True)
-        self._books = Books(options)
-        self._live: LiveSettings | None = None
-        self._loop: object = None
         self._turn: Turn | None = None
         self._queue: list[Turn] = []
         self._closed = False
-        house = house_of(options)  # a mistake is told before anything is started
-        self._bridge = None if house is None else house.bridge
-        self._home = _home_of(options)
-        render(self._child_options(), {})
 
     def __repr__(self) -> str:
         return f"<Session {self.id or 'without an id'}: {self.state}>"
@@ -92,14 +74,20 @@ class Session(Controls):
 
     @property
     def id(self) -> str | None:
-        """Id of the conversation; known from the start, but for `continue_latest`. `clear` gives it a new one. (E28)"""
-        heard = self._conversation.session_id if self._conversation is not None else None
-        return heard or self._lineage.id
+        """Id of the conversation; `clear` gives it a new one. (E28)
+
+        Known before the start, but for `continue_latest`, and where a `Pool` may have a child ready with its own id.
+        """
+        return self._children.id
 
     @property
     def options(self) -> Options:
         """The settings that it runs with."""
-        return self._options
+        return self._children.options
+
+    @property
+    def _conversation(self) -> Conversation | None:
+        return self._children.conversation
 
     @property
     def state(self) -> State:
@@ -131,6 +119,10 @@ class Session(Controls):
     def server_info(self) -> Mapping[str, Any]:
         """What the CLI said of itself in the handshake: commands, agents, models, account, version. (G14)"""
         return self._conversation.server_info if self._conversation is not None else {}
+
+    @property
+    def _loaded(self) -> InitMessage | None:
+        return self._conversation.loaded if self._conversation is not None else None
 
     @property
     def restarts(self) -> int:
@@ -175,30 +167,23 @@ class Session(Controls):
         A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
         """
         self._closed = True
-        if self._loop is not None:
-            self._check_loop()
-        turn, conversation = self._turn, self._conversation
+        self._children.begin_close()
+        turn = self._turn
         with anyio.CancelScope(shield=True):
             try:
                 if turn is not None:
                     turn.stop()
                     await turn.finished()
             finally:  # also when `Task.cancel` of asyncio came through the shield
-                if conversation is not None:
-                    await conversation.close()
-            home, self._home = self._home, None
-            if home is not None:
-                await anyio.to_thread.run_sync(home.leave)
-        self._books.end()
+                await self._children.close()
 
     async def aclose(self) -> None:
         """The same as `close`, for `contextlib.aclosing`."""
         await self.close()
 
     def __del__(self) -> None:
-        conversation = self._conversation
-        if conversation is not None and self._call is not None and not conversation.over:
-            self._call(partial(_drop, conversation, self._books))
+        if (children := getattr(self, "_children", None)) is not None:  # not when the settings could not work
+            children.drop()
 
     # Asking.
 
@@ -226,11 +211,11 @@ class Session(Controls):
             OptionsError: a setting that cannot change in a session.
             SessionClosedError: the session was closed.
         """
-        self._check_open()
+        self._children.check_open()
         own = options.build() if options is not None and not isinstance(options, Options) else options or Options()
         call = Options.stack(own, Options.layer(**overrides), whole=False).labelled("call")
-        changes = changes_of(call, self._options)
-        settings = self._options.merge(call)
+        changes = changes_of(call, self.options)
+        settings = self.options.merge(call)
         if output_type is not None:
             settings = self._with_output(settings, output_type)
         return self._ask(prompt, settings, changes, on_message=on_message, output_type=output_type)
@@ -251,7 +236,7 @@ class Session(Controls):
             enter = partial(self._talking, changes, continuation=continuation)
             return Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
 
-        shared: dict[str, Any] = {"bridge": self._bridge, "ledger": self._books.ledger, "gate": self._gate}
+        shared: dict[str, Any] = {"bridge": self._children.bridge, "ledger": self._books.ledger, "gate": self._gate}
         return Query(prompt, settings, make_run=make_run, **shared, **how)
 
     @asynccontextmanager
@@ -278,111 +263,37 @@ class Session(Controls):
         self._turn = turn
         try:
             conversation = await self._prepared(conversation, changes)
-            self._lineage.begin()
+            self._children.lineage.begin()
             yield conversation
         finally:
             self._turn = None
             if turn.result is not None:
-                self._lineage.save(conversation.session_id)
+                self._children.lineage.save(conversation.session_id)
             if changes and not conversation.over:
                 await self._set_back()
 
     async def _prepared(self, conversation: Conversation, changes: Mapping[str, Any]) -> Conversation:
         try:
-            await self._live_settings.have(self._options, changes)
+            await self._live.have(self.options, changes)
         except PilothouseError:
             if not conversation.over or self._closed:
                 raise
             conversation = await self._alive()  # it went away before the prompt was sent
-            await self._live_settings.have(self._options, changes)
+            await self._live.have(self.options, changes)
         return conversation
 
     async def _set_back(self) -> None:
         # What cannot be set back now is so before the next query, which fails when it cannot be then either.
         with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
-            await self._live_settings.have(self._options, {})
+            await self._live.have(self.options, {})
 
     @property
-    def _live_settings(self) -> LiveSettings:
-        assert self._live is not None
-        return self._live
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosedError("the session is closed; make a new one, with resume= to go on")
-
-    def _check_loop(self) -> None:
-        loop = anyio.lowlevel.current_token().native_token
-        if self._loop not in (None, loop):
-            raise UsageError("a session stays on the event loop that it was started on; make another with resume=")
-        self._loop = loop
-
-    # The child.
+    def _live(self) -> LiveSettings:
+        assert self._children.live is not None
+        return self._children.live
 
     async def _alive(self) -> Conversation:
-        """The conversation, with a child that runs.
-
-        Raises:
-            PilothouseError: it cannot be started.
-        """
-        self._check_loop()
-        async with self._starting:
-            before = self._conversation
-            if before is not None and self._turn is None:
-                await before.look()  # nothing was said to it yet, so that nothing is said twice
-            if before is not None and before.over:
-                await before.finished()
-            self._check_open()
-            if before is not None and not before.over:
-                return before
-            crashed = before if before is not None and before.has_started else None
-            if crashed is not None and self._options.restart == "never":
-                raise crashed.failure or SessionClosedError("the child has ended, and restart='never'")
-            try:
-                conversation = await self._launch()
-            except SessionNotFoundError:
-                if not self._lineage.fall_back():
-                    raise
-                conversation = await self._launch()  # the child before had died before it saved anything
-            if crashed is not None:
-                self._books.restarted(self.id, crashed.failure)
-            return conversation
-
-    async def _launch(self) -> Conversation:
-        options, before = self._child_options(), self._conversation
-        # Not kept alive by what it offers.
-        invocation, host = started_with(options, house_of(options, weakref.proxy(self), self._bridge))
-        invocation, host = self._books.launched(invocation, host)
-        invocation = replace(invocation, home=self._home)  # the next child finds there what this one has kept
-        conversation = self._conversation = Conversation(
-            transport_of(options),
-            invocation,
-            limits_of(options),
-            listeners=self._books,
-            refused=refusal,
-            host=host,
-        )
-        conversation.session_id = self._lineage.id
-        conversation.says_lifecycle = before is not None and before.says_lifecycle  # it is the same CLI
-        self._call = caller_into_loop()
-        spawn(conversation.run, "pilothouse session")
-        try:
-            await conversation.start()
-        except BaseException:
-            conversation.stop()
-            with anyio.CancelScope(shield=True):
-                await conversation.finished()
-            raise
-        self._live = LiveSettings(options, conversation)
-        return conversation
-
-    def _child_options(self) -> Options:
-        options = self._books.within_budget(self._lineage.child(self._options))
-        if options.isolation is not None and options.as_dict().get("persist_session") is None:
-            options = options.with_(persist_session=True)  # in the home of the session, which goes with it
-        if options.as_dict().get("partial_messages") is None:
-            options = options.with_(partial_messages=True)  # for `text_stream`; queries that do not want them get none
-        return options
+        return await self._children.alive(in_turn=self._turn is not None)
 
     async def _wait_idle(self) -> None:
         while True:
@@ -453,19 +364,19 @@ class Session(Controls):
         await self._set("max_thinking_tokens", tokens)
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
-        options = self._options.with_(**cast("Settings", {name: value}))
+        options = self.options.with_(**cast("Settings", {name: value}))
         await self._alive()
-        answer = await self._live_settings.set(name, value)
-        self._options = options
+        answer = await self._live.set(name, value)
+        self._children.options = options
         return answer
 
     async def clear(self) -> str | None:
         """Begin a fresh conversation in the same child; what was said is forgotten. Returns the new id. (E29)"""
-        self._check_open()
+        self._children.check_open()
         # Neither verbatim, which would make it a prompt, nor with an output, which it has not.
-        settings = self._options.with_(verbatim_prompts=None, json_schema=None)
+        settings = self.options.with_(verbatim_prompts=None, json_schema=None)
         (await self._ask("/clear", settings, {})).raise_for_error()
-        self._lineage.clear(self.id)
+        self._children.lineage.clear(self.id)
         return self.id
 
     def fork(self, **overrides: Unpack[Settings]) -> Session:
@@ -479,22 +390,17 @@ class Session(Controls):
         Raises:
             UsageError: nothing was said yet, or `persist_session` is off.
         """
-        self._lineage.id = self.id
-        forked = Session(self._lineage.fork(self._options).merge(Options.layer(**overrides)), gate=self._gate)
-        if self._home is not None and forked._home is not None:
-            forked._home = self._home.share()  # what was said stands there
+        self._children.lineage.id = self.id
+        forked = Session(self._children.lineage.fork(self.options).merge(Options.layer(**overrides)), gate=self._gate)
+        if self._children.home is not None and forked._children.home is not None:
+            forked._children.home = self._children.home.share()  # what was said stands there
         return forked
 
 
-def _home_of(options: Options) -> PrivateHome | None:
-    if options.isolation is None:
-        return None
-    from pilothouse.transports.private_home import PrivateHome  # few sessions have one
+def start_of_session(options: Options) -> Invocation:
+    """How the first child of a session with these settings is started.
 
-    return PrivateHome()
-
-
-def _drop(conversation: Conversation, listeners: Listeners) -> None:
-    """Nobody holds the session any more."""
-    conversation.stop()
-    listeners.end()
+    Raises:
+        OptionsError: settings that cannot work.
+    """
+    return Session(options)._children.start_of()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here

@@ -53,6 +53,7 @@ class Invocation(Struct, frozen=True):
         user: user of this system to run the child as; None: that of this process.
         isolated: give it a HOME of its own, which goes with it.
         home: that HOME, where others have it as well; None: the transport makes one, and removes it.
+        may_keep_its_id: the session id in `argv` was made up: a peer that is there already may have another.
     """
 
     cli: str
@@ -66,6 +67,7 @@ class Invocation(Struct, frozen=True):
     user: str | int | None = None
     isolated: bool = False
     home: Home | None = None
+    may_keep_its_id: bool = False
 
     def __repr__(self) -> str:
         return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

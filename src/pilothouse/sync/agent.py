@@ -7,6 +7,7 @@ one program share them.
 from __future__ import annotations
 
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pilothouse import client
@@ -14,7 +15,7 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage
 from pilothouse.errors import UsageError
 from pilothouse.options import Options, Settings
-from pilothouse.sync.portal import hand_to_caller
+from pilothouse.sync.portal import hand_to_caller, portal
 from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
 from pilothouse.sync.signatures import method_takes_as, takes_as
@@ -119,6 +120,26 @@ class Agent:
         from pilothouse.sync.sessions import Session  # one query needs none
 
         return Session(partial(self._agent.session, *args, **named))
+
+    @method_takes_as(client.Agent.prewarm)
+    def prewarm(self, *args: Any, **named: Any) -> None:
+        """Start children ahead and wait until they are ready; the next queries need not wait for a start.
+
+        See the twin of `pilothouse` for what it takes and raises.
+        """
+        portal().call(partial(self._agent.prewarm, *args, **named))
+
+    def close(self) -> None:
+        """End the children that `prewarm` has started and nobody uses. Queries may go on. Idempotent."""
+        portal().call(self._agent.aclose, finish=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 _default = Agent.of(client.default_agent())
