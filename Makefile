@@ -6,15 +6,17 @@ VENV = .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 WITH_CACHE = PILOTHOUSE_CACHE="$${PILOTHOUSE_CACHE:-$$PWD/.cache/pilothouse}"
+# One worker a core. More than four and the children of the tests, of 300 MB each, want more memory than there may be.
+WORKERS = -n auto --maxprocesses 4 --dist worksteal
 FETCH = @$(WITH_CACHE) $(BIN)/python -m pilothouse.provision cli model
 PYTEST_FLAGS =
 
 help:
 	@echo "make demo    show what it does, with the real CLI and a small local model"
-	@echo "make test    all tests; PYTEST_FLAGS='...' for some"
+	@echo "make test    all tests, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
 	@echo "make check   format, lint, import contracts, types"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
-	@echo "make bench   the benchmarks"
+	@echo "make bench   the benchmarks, a quarter of an hour; make bench-short: less than two minutes, writes nothing"
 	@echo "make clean   remove everything that make made, .cache included"
 
 demo: $(VENV)/demo.stamp
@@ -23,7 +25,7 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(FETCH)
-	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
@@ -37,6 +39,9 @@ soak: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(FETCH)
 	$(WITH_CACHE) $(BIN)/python -m benchmarks
+
+bench-short: $(VENV)/dev.stamp
+	$(WITH_CACHE) $(BIN)/python -m benchmarks --short
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/build
@@ -74,4 +79,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test check soak bench clean
+.PHONY: help demo test check soak bench bench-short clean

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from virtual_time import virtual_time
 
 from pilothouse.client import defaults_kept
 
@@ -15,14 +17,17 @@ TRANSCRIPTS = Path(__file__).parent / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
 KEPT = ("PILOTHOUSE_CACHE",)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts its background jobs with Ctrl-C ignored, nohup starts what it runs with SIGHUP ignored, and their
+# children inherit that.
+for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return request.param
+def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, Mapping[str, Any]]:
+    backend: str = request.param
+    return virtual_time(backend) if request.node.get_closest_marker("virtual_time") else backend
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +37,7 @@ def _hermetic(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
         if name.startswith(PRIVATE_PREFIXES) and name not in KEPT:
             monkeypatch.delenv(name)
     home = tmp_path_factory.mktemp("home")
+    (home / ".claude.json").write_text("{}")  # a CLI has run here before: no child waits for the first start of another
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("PILOTHOUSE_INSTALL", "0")  # no test fetches 175 MB because it looks for a CLI
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))

@@ -10,6 +10,7 @@ import pytest
 from client_world import ended
 
 import pilothouse as ph
+from pilothouse.driver import exchange
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
@@ -55,7 +56,8 @@ async def test_an_interrupt_passes_unread_messages_and_a_silent_child(
 
 
 @pytest.mark.requirement("L29", "L30", "E10", "G46")
-async def test_timeout(fake: FakeCLI) -> None:
+async def test_timeout(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     fake.expect("user").emit(frames.init()).hang()
     with pytest.raises(ph.QueryTimeout, match="option timeout") as caught:
         await ph.query("go", cli=fake.path, timeout=0.5)
@@ -64,6 +66,7 @@ async def test_timeout(fake: FakeCLI) -> None:
     await ended(fake)
 
 
+@pytest.mark.virtual_time
 async def test_idle_timeout_counts_silence_only() -> None:
     async def talkative(peer: MemoryPeer) -> None:
         for _ in range(6):
@@ -89,6 +92,7 @@ async def test_idle_timeout_counts_silence_only() -> None:
         await ph.query("go", transport=lambda: MemoryTransport(never_speaks), idle_timeout=0.2)
 
 
+@pytest.mark.virtual_time
 async def test_idle_timeout_waits_for_a_running_tool() -> None:
     use = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}
 

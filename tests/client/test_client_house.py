@@ -335,6 +335,7 @@ async def test_nothing_is_left_of_a_question_when_the_query_ends(how: str) -> No
 
 
 @pytest.mark.anyio
+@pytest.mark.virtual_time
 async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
     async def play(peer: Peer) -> None:
         assert (await peer.ask(ASK))["response"]["behavior"] == "allow"

@@ -17,6 +17,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.config_file import LARGEST, config_path
+from pilothouse.driver import exchange
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 
 MODEL_OF = "where the model comes from"
@@ -387,7 +388,10 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str,
 
 @pytest.mark.requirement("L30", "L22", "E10")
 @pytest.mark.anyio
-async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(project: Path) -> None:
+async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     write(project / "pilothouse.toml", "timeout = 0.3")
     with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
         with pytest.raises(ph.QueryTimeout):

@@ -59,6 +59,7 @@ def late_news(cli: Cli) -> MemoryTransport:
     return transport
 
 
+@pytest.mark.virtual_time
 @pytest.mark.requirement("E69")
 @pytest.mark.parametrize("restart", ["resume", "never"])
 async def test_a_death_that_nobody_has_noticed_costs_no_query(

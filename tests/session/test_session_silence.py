@@ -17,7 +17,7 @@ from pilothouse.messages import Message
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
 
 @pytest.fixture(params=["alone", "session"])
