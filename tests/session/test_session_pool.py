@@ -34,7 +34,7 @@ async def test_a_query_gets_a_child_that_was_started_ahead(cli: Cli) -> None:
         await agent.prewarm(2)
         assert (len(cli.children), pool.idle, pool.in_use) == (2, 2, 0)
         assert (await agent.query("one")).text == "re: one"
-        assert cli.prompts[:2] == [["one"], []], "the oldest one"
+        assert sorted(cli.prompts[:2]) == [[], ["one"]]
         await until(lambda: len(cli.prompts) == 3)  # and another in its place
         assert (pool.idle, pool.in_use) == (2, 0)
     assert not cli.running
@@ -145,7 +145,7 @@ async def test_functions_may_differ_where_their_kinds_are_the_same(cli: Cli) -> 
 
             await agent.query(name, can_use_tool=decide)
     assert asked == ["one", "two"]
-    assert cli.prompts[:2] == [["one"], ["two"]]
+    assert sorted(cli.prompts[:2]) == [["one"], ["two"]]
 
 
 async def test_a_kind_that_comes_again_is_kept_ready(cli: Cli) -> None:
@@ -214,7 +214,9 @@ async def test_one_that_asks_before_anybody_is_there_is_of_no_use(cli: Cli) -> N
         agent = ph.Agent(transport=pool)
         with pytest.raises(ph.CLIExitedError, match="asked 'hook_callback' before anybody could answer"):
             await agent.prewarm()
-        assert (await agent.query("one")).text == "re: one"
+        for _ in range(4):
+            assert (await agent.query("one")).text == "re: one"
+        assert len(cli.children) == 5, "no other one is started ahead for such queries"
 
 
 async def test_a_child_that_cannot_be_started_is_told(cli: Cli) -> None:

@@ -40,6 +40,7 @@ class PeerAhead:
         session_id: that it was started with, if any.
         failure: why it cannot be used.
         is_taken: whether it belongs to somebody.
+        is_asking: whether it has asked something before.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class PeerAhead:
         self.said = bytearray()
         self.failure: Exception | None = None
         self.is_taken = False
+        self.is_asking = False
         self._invocation = replace(invocation, on_stderr=self._relay)
         self._idle_seconds = idle_seconds
         self._gone = gone
@@ -201,6 +203,8 @@ class PeerAhead:
                     f"the CLI refused the control request {subtype!r}: {text}", subtype=subtype, code=code
                 )
             case Inbound(subtype=subtype):
-                raise CLIExitedError(f"the child asked {subtype!r} before anybody could answer")
+                self.is_asking = True
+                words = f"the child asked {subtype!r} before anybody could answer: such a one cannot be started ahead"
+                raise CLIExitedError(words)
             case _:
                 pass

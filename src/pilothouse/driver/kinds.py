@@ -36,12 +36,14 @@ class Kind:
         idle: those that nobody uses yet, oldest first.
         asked: how often one was asked for.
         wanted: how many should be idle.
+        is_asking: whether one has asked something before anybody was there; then none is started ahead by itself.
     """
 
     def __init__(self, invocation: Invocation) -> None:
         self.idle: deque[PeerAhead] = deque()
         self.asked = 0
         self.wanted = 0
+        self.is_asking = False
         self._invocation = replace(invocation, on_stderr=None)
 
     def next_invocation(self) -> tuple[str | None, Invocation]:

@@ -113,7 +113,7 @@ class Pool:
         await self.aclose()
 
     async def warm(self, invocation: Invocation, count: int) -> None:
-        """Have `count` children of this kind ready, and wait for that. `Agent.prewarm` calls it.
+        """Have `count` children of this kind ready, as far as there is room, and wait for that. For `Agent.prewarm`.
 
         Raises:
             OptionsError: such a child cannot be started ahead, or there may not be so many.
@@ -181,7 +181,7 @@ class Pool:
         kind = self._kind(invocation)
         if kind is not None:
             kind.asked += 1
-            if kind.asked >= ASKED_BEFORE:
+            if kind.asked >= ASKED_BEFORE and not kind.is_asking:
                 kind.wanted = max(self.min_idle, kind.wanted)
         await self._admit(kind)
         try:
@@ -219,6 +219,9 @@ class Pool:
 
     async def _admit(self, kind: Kind | None) -> None:
         """Wait until one more may be in use."""
+        if self.max_live is None:
+            self._in_use += 1
+            return
         self._waiting += 1
         try:
             async with self._queue:  # first come, first served
@@ -291,8 +294,8 @@ class Pool:
         self._peers.discard(peer)
         if kind is not None and peer in kind.idle:
             kind.idle.remove(peer)
-            kind.wanted = 0  # it was not asked for in time, or cannot be started: wait until it is asked for again
-            kind.asked = 0
+            kind.wanted = kind.asked = 0  # not asked for in time, or cannot be started: wait until it is, twice
+            kind.is_asking = peer.is_asking
             if peer.failure is not None:
                 log.info("a child that was started ahead has ended: %s", peer.failure)
         self._notify()
