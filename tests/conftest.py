@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from virtual_time import virtual_time
 
 from pilothouse.client import defaults_kept
@@ -16,6 +17,10 @@ from pilothouse.client import defaults_kept
 TRANSCRIPTS = Path(__file__).parent / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
 KEPT = ("PILOTHOUSE_CACHE",)
+
+# How long one example takes says nothing: another worker, or another program, has the machine.
+settings.register_profile("pilothouse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pilothouse")
 
 # A shell starts its background jobs with Ctrl-C ignored, nohup starts what it runs with SIGHUP ignored, and their
 # children inherit that.

@@ -1,8 +1,8 @@
 """Loops whose clock skips what nobody works in: a wait of a minute is over at once, and a slow machine is in time.
 
-For peers that live in memory, marked `virtual_time`. Not where a thread, a process or a socket is waited for: the
-loop does not see that those still work, and skips the time that they have. Nor where somebody polls without a pause: on
-asyncio time passes only when nobody is ready.
+For peers that live in memory, marked `virtual_time`. Not where a thread, a process or a socket is waited for: the loop
+does not see that those still work, and skips the time that they have. Where somebody polls without a pause nothing is
+skipped: time passes as it does.
 """
 
 from __future__ import annotations
@@ -42,4 +42,4 @@ def virtual_time(backend: str) -> tuple[str, Mapping[str, Any]]:
         return backend, {"loop_factory": _Loop}
     from trio.testing import MockClock
 
-    return backend, {"clock": MockClock(autojump_threshold=0)}
+    return backend, {"clock": MockClock(rate=1.0, autojump_threshold=0)}

@@ -28,6 +28,7 @@ from pilothouse.provision.model import model_path
 REQUIRED = os.environ.get("PILOTHOUSE_REQUIRE_CLI") == "1"
 REPO_CACHE = Path(__file__).parents[2] / ".cache" / "pilothouse"
 QUESTION = "What is the capital of France?"
+SOON = 10.0  # seconds on any machine: an answer of 4000 tokens takes longer
 LOADED = importlib.util.find_spec("xllamacpp") is not None
 
 pytestmark = pytest.mark.local_model
@@ -148,7 +149,7 @@ def test_nothing_is_left(gguf: Path, capfd: pytest.CaptureFixture[str]) -> None:
         url, child = model.url, model._child
         assert is_open(url)
         begun = time.monotonic()
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < SOON
     assert child is not None
     assert child.returncode == 0
     assert not is_open(url)
@@ -169,7 +170,7 @@ def test_ends_while_it_is_answering(gguf: Path) -> None:
             busy.recv(100)
             begun = time.monotonic()
             model.stop()
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < SOON
 
 
 def test_can_start_again(gguf: Path) -> None:

@@ -17,7 +17,7 @@ from pilothouse.driver import Next
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, StreamEvent
 from pilothouse.testing import frames
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
 
 @pytest.fixture(params=["alone", "session"])

@@ -197,6 +197,7 @@ async def test_the_time_limit_holds_meanwhile(cli: Cli, kind: str) -> None:
         await it.still_works()
 
 
+@pytest.mark.virtual_time
 @pytest.mark.requirement("G46")
 async def test_the_silence_limit_rests_meanwhile_and_begins_anew(cli: Cli, kind: str) -> None:
     async def slowly(_: ResultMessage) -> Next:

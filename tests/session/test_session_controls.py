@@ -14,7 +14,7 @@ import pilothouse as ph
 from pilothouse.client.controls import Info, Mcp, SessionSettings, Tasks
 from pilothouse.client.replies import InterruptReceipt, McpServerInfo, typed, typed_list
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
 
 def recorded(transcripts: list[Path]) -> tuple[dict[str, Any], dict[str, Any]]:

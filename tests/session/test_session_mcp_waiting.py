@@ -145,6 +145,7 @@ async def test_an_iterable_of_prompts_waits_too(cli: Cli) -> None:
         await ph.query(prompts(), transport=cli.transport, mcp_servers={"a": SERVER}, wait_for_mcp=True)
 
 
+@pytest.mark.virtual_time
 async def test_silence_does_not_count_while_servers_connect(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.client.mcp_waiting.POLL_SECONDS", 0.1)
     states = iter(["pending"] * 4 + ["connected"])

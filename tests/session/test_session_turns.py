@@ -12,7 +12,7 @@ from session_world import Cli, Say, hang, talking
 import pilothouse as ph
 from pilothouse.testing import frames
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
 
 @pytest.mark.requirement("E13", "E25", "G48", "R6", "E14")
