@@ -16,7 +16,8 @@ help:
 	@echo "make test    all tests, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
 	@echo "make check   format, lint, import contracts, types"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
-	@echo "make bench   the benchmarks, a quarter of an hour; make bench-short: less than two minutes, writes nothing"
+	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
+	@echo "make bench   the benchmarks, about ten minutes; make bench-short: less than two, and writes no file"
 	@echo "make clean   remove everything that make made, .cache included"
 
 demo: $(VENV)/demo.stamp
@@ -35,6 +36,10 @@ check: $(VENV)/dev.stamp
 
 soak: $(VENV)/dev.stamp
 	$(WITH_CACHE) $(BIN)/python -m pytest -m "slow or soak" -rP $(PYTEST_FLAGS)
+
+fuzz: $(VENV)/dev.stamp
+	@$(PIP) install --group fuzz
+	$(BIN)/python tests/fuzz/fuzz_program.py "$${FUZZ_SECONDS:-60}"
 
 bench: $(VENV)/dev.stamp
 	$(FETCH)
@@ -79,4 +84,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test check soak bench bench-short clean
+.PHONY: help demo test check soak fuzz bench bench-short clean

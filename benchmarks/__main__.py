@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, INCUMBENT, Case, Size
-from benchmarks.environment import HERE, build_fake_cli, clean_environment, installed, machine_notes, prepare_python
+from benchmarks.environment import (
+    HERE,
+    build_fake_cli,
+    clean_environment,
+    draw,
+    installed,
+    machine_notes,
+    prepare_python,
+)
+from benchmarks.page import main as write_page
 from benchmarks.report import summarize, table
 from benchmarks.sampling import Bench, collect
 
@@ -26,7 +35,7 @@ from benchmarks.sampling import Bench, collect
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--short", action="store_const", const="short", dest="size", help="about three minutes")
+    size.add_argument("--short", action="store_const", const="short", dest="size", help="less than two minutes")
     size.add_argument("--smoke", action="store_const", const="smoke", dest="size", help="seconds: does it run at all?")
     names = ", ".join(case.name for case in CASES)
     parser.add_argument(
@@ -74,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     notes = {"size": size, "machine": machine_notes(python, kind), "cases": results}
     if output := asked.output or _place_of(asked):
         output.write_text(json.dumps(notes, indent=2, ensure_ascii=False) + "\n")
+        if not asked.no_incumbent:
+            draw(python, "results", output)
+        if output == HERE / "results.json":
+            write_page([])
     return int(any("ours" in result["failed"] for result in results.values()))
 
 
@@ -91,7 +104,7 @@ def _chosen(patterns: Sequence[str] | None, size: Size) -> list[Case]:
 @contextmanager
 def _set_up(bench: Bench, case: Case) -> Generator[Bench | None]:
     """What a case needs beside the fake CLI; None when it cannot run here."""
-    if case.measure != "real":
+    if not case.needs_cli:
         yield bench
         return
     cli = _managed_cli()

@@ -40,6 +40,7 @@ class Case:
         subjects: who can do it.
         pinned: run on one core, so that who wakes whom on which core does not decide.
         timeout: seconds after which a sample is killed and counts as failed.
+        needs_cli: runs the real CLI, with a scripted model on loopback.
     """
 
     name: str
@@ -54,34 +55,49 @@ class Case:
     subjects: tuple[str, ...] = SUBJECTS
     pinned: bool = False
     timeout: float = 60.0
+    needs_cli: bool = False
 
 
-SAMPLES: dict[Size, int] = {"full": 9, "short": 5, "smoke": 1}
-FIRST_QUERIES: dict[Size, str] = {"full": "21", "short": "11", "smoke": "2"}
+SAMPLES: dict[Size, int] = {"full": 9, "short": 3, "smoke": 1}
 FEW: dict[Size, int] = {"full": 7, "short": 3, "smoke": 1}
+FIRST_QUERIES: dict[Size, str] = {"full": "21", "short": "7", "smoke": "2"}
 CALLS: dict[Size, Mapping[str, str]] = {
-    "full": {"CALLS": "3000"},
-    "short": {"CALLS": "1000"},
-    "smoke": {"CALLS": "5"},
+    "full": {"CALLS": "2000", "TOOLS": "1"},
+    "short": {"CALLS": "500", "TOOLS": "1"},
+    "smoke": {"CALLS": "5", "TOOLS": "1"},
 }
-LARGE_MB = 64  # left out of a short run
-PARSED_MB = 16  # at least so much is read in a sample: less is over before the clock can tell
+LARGE_MB = 16  # left out of a short run
+PARSED_MB = 2  # at least so much is read in a sample: less is over before the clock can tell
 LARGE_PIECE, SMALL_PIECE = 65536, 40  # characters: a file that is read; what a model streams
 
 
-def _stream(partial: bool, full: int, short: int) -> dict[Size, Mapping[str, str]]:
-    sizes: dict[Size, int] = {"full": full, "short": short, "smoke": 50}
-    return {size: {"COUNT": str(count), "PARTIAL": str(int(partial))} for size, count in sizes.items()}
+def _stream(name: str, title: str, scenario: str, goals: tuple[Goal, ...], *, measure: str = "stream") -> Case:
+    """Messages as fast as they come; its memory is the most that the process ever had."""
+    counts: dict[Size, int] = {"full": 100_000, "short": 20_000, "smoke": 50}
+    partial = str(int(scenario == "delta"))
+    return Case(
+        name=name,
+        title=title,
+        measure=measure,
+        scenario=scenario,
+        sizes={size: {"COUNT": str(count), "PARTIAL": partial} for size, count in counts.items()},
+        samples=FEW,
+        metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
+        goals=goals,
+        rate=("COUNT", "messages"),
+    )
 
 
 def _huge(megabytes: int, limit: float) -> Case:
     parameters = {"COUNT": "1", "PARTIAL": "0"}
-    sizes: dict[Size, Mapping[str, str]] = {"full": parameters, "short": parameters}
+    sizes: dict[Size, Mapping[str, str]] = {"full": parameters}
+    if megabytes == 1:
+        sizes["short"] = parameters
     return Case(
         name=f"line-{megabytes}mb",
         title=f"one line of {megabytes} MB",
         measure="stream",
-        scenario=f"huge-{megabytes}",
+        scenario=f"line-{megabytes}000000",
         sizes=sizes,
         samples=FEW,
         metrics={"wall": "ms", "memory": "MB"},
@@ -89,15 +105,15 @@ def _huge(megabytes: int, limit: float) -> Case:
     )
 
 
-def _asked(name: str, title: str, limit: float) -> Case:
+def _asked(name: str, title: str, limit: float, scenario: str | None = None) -> Case:
     return Case(
         name=name,
         title=f"{title}, round trip (one core)",
         measure=name,
-        scenario=name,
+        scenario=scenario or name,
         sizes=CALLS,
         samples=FEW,
-        metrics={"wall": "µs"},
+        metrics={"wall": "µs", "cpu": "µs"},
         goals=(Goal("wall", INCUMBENT, limit),),
         pinned=True,
     )
@@ -105,19 +121,18 @@ def _asked(name: str, title: str, limit: float) -> Case:
 
 def _parsed(kind: str, title: str, megabytes: int, piece: int, goal: float | None = None) -> Case:
     """Text of some kind through the parser of the text bridge; `piece` is the length of what it is given at a time."""
-    repeats = max(1, PARSED_MB // megabytes)
-    full = {"KIND": kind, "MB": str(megabytes), "PIECE": str(piece), "REPEATS": str(repeats)}
+    given = {"KIND": kind, "MB": str(megabytes), "PIECE": str(piece)}
+    full = {**given, "REPEATS": str(max(1, PARSED_MB // megabytes))}
     sizes: dict[Size, Mapping[str, str]] = {"full": full}
     if megabytes < LARGE_MB:
-        sizes["short"] = full
-        sizes["smoke"] = {**full, "MB": "0.01", "REPEATS": "1"}
+        sizes |= {"short": full, "smoke": {**given, "MB": "0.01", "REPEATS": "1"}}
     return Case(
         name=f"xml-{kind}-{megabytes}mb" if piece > SMALL_PIECE else f"xml-{kind}-pieces",
         title=f"XML parser, {title}, {megabytes} MB" + ("" if piece > SMALL_PIECE else f" in pieces of {piece}"),
         measure="parse",
         scenario="small",
         sizes=sizes,
-        samples=FEW if megabytes < LARGE_MB else {"full": 3},
+        samples=FEW,
         metrics={"wall": "ms", "memory": "MB"},
         goals=() if goal is None else (Goal("wall", FLOOR, goal),),
         rate=("MB", "MB"),
@@ -127,44 +142,52 @@ def _parsed(kind: str, title: str, megabytes: int, piece: int, goal: float | Non
 
 
 CASES: tuple[Case, ...] = (
-    Case(
-        name="small",
-        title="short messages, streamed",
-        measure="stream",
-        scenario="small",
-        sizes=_stream(False, 200_000, 50_000),
-        samples=FEW,
-        metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
-        goals=(Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2)),
-        rate=("COUNT", "messages"),
-    ),
-    Case(
-        name="deltas",
-        title="text deltas, streamed",
-        measure="stream",
-        scenario="delta",
-        sizes=_stream(True, 200_000, 50_000),
-        samples=FEW,
-        metrics={"wall": "ms", "cpu": "ms", "memory": "MB"},
-        goals=(Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2)),
-        rate=("COUNT", "messages"),
-    ),
+    _stream("small", "short messages, streamed", "small", (Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2))),
+    _stream("deltas", "text deltas, streamed", "delta", (Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2))),
+    _stream("blocking", "short messages, blocking", "small", (Goal("wall", INCUMBENT, 1 / 4),), measure="blocking"),
     _huge(1, 1.4),
     _huge(8, 1.2),
     _huge(64, 1.1),
     Case(
         name="many",
-        title="300 one-shot queries at once",
+        title="hundreds of queries at once",
         measure="many",
         scenario="small",
         sizes={
             "full": {"QUERIES": "300", "COUNT": "1"},
-            "short": {"QUERIES": "300", "COUNT": "1"},
+            "short": {"QUERIES": "100", "COUNT": "1"},
             "smoke": {"QUERIES": "3", "COUNT": "1"},
         },
         samples=FEW,
         metrics={"wall": "ms", "cpu": "ms"},
-        goals=(Goal("wall", FLOOR, 1.2),),
+        goals=(Goal("wall", FLOOR, 1.2), Goal("cpu", FLOOR, 1.5)),
+    ),
+    Case(
+        name="idle",
+        title="a session that waits",
+        measure="idle",
+        scenario="small",
+        sizes={
+            "full": {"SESSIONS": "50", "COUNT": "1"},
+            "short": {"SESSIONS": "20", "COUNT": "1"},
+            "smoke": {"SESSIONS": "2", "COUNT": "1"},
+        },
+        samples=FEW,
+        metrics={"memory": "KB", "wall": "ms"},
+    ),
+    Case(
+        name="kept",
+        title="a million short messages, all kept",
+        measure="kept",
+        scenario="small",
+        sizes={
+            "full": {"COUNT": "100000"},
+            "short": {"COUNT": "20000"},
+            "smoke": {"COUNT": "50"},
+        },
+        samples=FEW,
+        metrics={"memory": "MB", "wall": "ms"},
+        goals=(Goal("memory", INCUMBENT, 1),),
     ),
     Case(
         name="first",
@@ -186,36 +209,39 @@ CASES: tuple[Case, ...] = (
         metrics={"wall": "ms", "memory": "MB"},
         goals=(Goal("wall", INCUMBENT, 1 / 8), Goal("memory", INCUMBENT, 0.4)),
     ),
-    Case(
-        name="control",
-        title="control request, round trip (one core)",
-        measure="control",
-        scenario="hold",
-        sizes=CALLS,
-        samples=FEW,
-        metrics={"wall": "µs"},
-        goals=(Goal("wall", INCUMBENT, 1 / 2),),
-        pinned=True,
-    ),
+    _asked("control", "control request", 1 / 2, "hold"),
     _asked("hook", "hook", 1 / 2),
     _asked("permission", "permission", 1 / 2),
     _asked("tool", "in-process tool call", 1 / 8),
     _parsed("text", "text without tags", 1, LARGE_PIECE),
-    _parsed("text", "text without tags", 64, LARGE_PIECE, 3),
+    _parsed("text", "text without tags", LARGE_MB, LARGE_PIECE, 3),
     _parsed("text", "text without tags", 1, SMALL_PIECE),
     _parsed("calls", "many calls", 1, LARGE_PIECE),
-    _parsed("calls", "many calls", 64, LARGE_PIECE),
+    _parsed("calls", "many calls", LARGE_MB, LARGE_PIECE),
     _parsed("calls", "many calls", 1, SMALL_PIECE),
     _parsed("call", "one call", 1, LARGE_PIECE),
-    _parsed("call", "one call", 64, LARGE_PIECE),
+    _parsed("call", "one call", LARGE_MB, LARGE_PIECE),
     Case(
         name="real",
         title="one-shot query, real CLI, scripted model",
         measure="real",
         scenario="small",
         sizes={"full": {}},
-        samples={"full": 5},
+        samples=FEW,
         goals=(Goal("wall", FLOOR, 1.1),),
         timeout=90.0,
+        needs_cli=True,
+    ),
+    Case(
+        name="pool",
+        title="first message, real CLI, ours from a warm pool",
+        measure="pool",
+        scenario="small",
+        sizes={"full": {}},
+        samples=FEW,
+        metrics={"wall": "ms", "answer": "ms", "cold": "ms"},
+        goals=(Goal("wall", FLOOR, 1 / 4),),
+        timeout=120.0,
+        needs_cli=True,
     ),
 )

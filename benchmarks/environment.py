@@ -13,6 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import tomllib
 import venv
 from importlib import metadata
@@ -22,10 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "benchmarks"
 BUILD = HERE / "build"
 VENV = ROOT / ".venv-bench"
-INCUMBENT = "claude-agent-sdk==0.2.187"
-PACKAGES = (INCUMBENT, "anyio", "msgspec")
 REPORTED = ("anyio", "claude-agent-sdk", "mcp", "msgspec", "pilothouse")
-INSTALL_TIMEOUT = 900.0
+INSTALL_TIMEOUT, DRAW_TIMEOUT = 900.0, 120.0  # seconds
+SHOWN_ERROR_CHARS = 600
 # What reaches a measured process from outside; no key, no home, no configuration.
 KEPT_VARIABLES = ("PATH", "SYSTEMROOT")
 
@@ -38,17 +38,20 @@ def prepare_python(*, with_incumbent: bool) -> Path:
     if not with_incumbent:
         return Path(sys.executable)
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = hashlib.sha256(
-        "\n".join((*PACKAGES, platform.python_version(), *project["dependencies"])).encode()
-    ).hexdigest()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = settings["dependency-groups"]["bench"]
+    needed = (*packages, platform.python_version(), *settings["project"]["dependencies"])
+    wanted = hashlib.sha256("\n".join(needed).encode()).hexdigest()
     stamp = VENV / "made.stamp"
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
         return python
-    print(f"making {VENV.name} with {INCUMBENT}: its wheel has a CLI inside, so this takes a while", file=sys.stderr)
+    print(
+        f"making {VENV.name} with {', '.join(packages)}; the first has a CLI inside, so it takes a while",
+        file=sys.stderr,
+    )
     venv.create(VENV, with_pip=True, clear=True)
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, *PACKAGES, "--editable", ROOT], check=True, timeout=INSTALL_TIMEOUT, stdout=sys.stderr)
+    subprocess.run([*install, *packages, "--editable", ROOT], check=True, timeout=INSTALL_TIMEOUT, stdout=sys.stderr)
     stamp.write_text(wanted)
     return python
 
@@ -77,6 +80,16 @@ def build_fake_cli(*, compiler: str | None = None) -> tuple[Path, str]:
     return script, "python"
 
 
+def draw(python: Path, kind: str, numbers: Path) -> None:
+    """Draw the picture of a file of numbers beside it, if the Python of the measured programs can."""
+    command = [python, "-m", "benchmarks.plot", kind, numbers, numbers.with_suffix(".svg")]
+    with tempfile.TemporaryDirectory() as home:
+        environment = clean_environment(Path(home))
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DRAW_TIMEOUT)
+    if done.returncode != 0:
+        print(f"no picture of {numbers.name}: {done.stderr.strip()[-SHOWN_ERROR_CHARS:]}", file=sys.stderr)
+
+
 def clean_environment(home: Path, **parameters: str) -> dict[str, str]:
     """The complete environment of a measured process: a home of its own and nothing of the caller's settings."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
@@ -98,11 +111,17 @@ def machine_notes(python: Path, fake: str) -> dict[str, object]:
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": _processor(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,  # at the end of the run
+        "scheduling": "real-time" if _is_real_time() else "normal",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "python": version,
         "packages": {name: number for name, number in packages.items() if number},
         "fake_cli": fake,
     }
+
+
+def _is_real_time() -> bool:
+    return hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
 
 
 def _processor() -> str:

@@ -2,7 +2,7 @@
  * The CLI's side of the wire, as fast as a process can play it, so that what is measured is the reader.
  *
  * Knows three things: every control request is answered at once; every user message is followed by the lines of a
- * scenario; and a scenario may have questions, each of which is asked when the one before it was answered. An answer
+ * scenario; and a scenario may have questions, each of which is asked when one before it was answered. An answer
  * that is no success ends it. Ends when its input ends. Arguments are accepted and ignored, except that --version and
  * -v print a version.
  *
@@ -11,6 +11,7 @@
  *                 again, the others once before it
  * BENCH_COUNT     how often `frame` is said
  * BENCH_CALLS     how often the last question is asked; each time NUMBER in it becomes another number of that length
+ * BENCH_AHEAD     how many questions wait for an answer at a time; 1 if it is not set
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -80,7 +81,7 @@ static void play(struct text line, struct text batch, long count) {
 /* What is asked in one turn: each line once, the last of them `calls` times. */
 struct questions {
     struct text line[MAX_QUESTIONS];
-    long lines, calls, asked;
+    long lines, calls, asked, answered;
     char *number[MAX_NUMBERS];
     int numbers;
 };
@@ -99,15 +100,16 @@ static void prepare(struct questions *all, struct text file, long calls) {
     all->calls = calls;
 }
 
-/* Says the next question; 0 when all were answered. */
-static int ask(struct questions *all) {
+static long in_all(const struct questions *all) { return all->lines == 0 ? 0 : all->lines - 1 + all->calls; }
+
+/* Says the next question, if there is one. */
+static void ask(struct questions *all) {
     char number[sizeof NUMBER];
-    if (all->lines == 0 || all->asked == all->lines - 1 + all->calls) return 0;
+    if (all->asked == in_all(all)) return;
     long index = all->asked++ < all->lines ? all->asked - 1 : all->lines - 1;
     snprintf(number, sizeof number, "%ld", atol(NUMBER) + all->asked % atol(NUMBER));
     for (int i = 0; i < all->numbers; i++) memcpy(all->number[i], number, strlen(NUMBER));
     say(all->line[index].data, all->line[index].size);
-    return 1;
 }
 
 /* The value of "request_id", whatever the blanks around the colon. */
@@ -138,7 +140,8 @@ int main(int argc, char **argv) {
         fputs("fake_cli: BENCH_SCENARIO is not set\n", stderr);
         return 2;
     }
-    long count = number ? atol(number) : 1;
+    const char *window = getenv("BENCH_AHEAD");
+    long count = number ? atol(number) : 1, ahead = window ? atol(window) : 1;
     struct text hello = load(directory, "hello"), line = load(directory, "frame"), result = load(directory, "result");
     struct text batch = repeated(line, count);
     struct questions questions = {0};
@@ -153,12 +156,14 @@ int main(int argc, char **argv) {
                 fprintf(stderr, "fake_cli: was refused an answer: %.400s", request);
                 return 3;
             }
-            if (!ask(&questions)) say(result.data, result.size);
+            ask(&questions);
+            if (++questions.answered == in_all(&questions)) say(result.data, result.size);
         } else if (strstr(request, "\"user\"")) {
-            questions.asked = 0;
+            questions.asked = questions.answered = 0;
             say(hello.data, hello.size);
             play(line, batch, count);
-            if (!ask(&questions)) say(result.data, result.size);
+            for (long i = 0; i < ahead; i++) ask(&questions);
+            if (in_all(&questions) == 0) say(result.data, result.size);
         }
     }
     return 0;

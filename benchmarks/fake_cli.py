@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
 
 BATCH_BYTES = 1 << 20
 NUMBER = b"10000000"
@@ -41,7 +42,9 @@ def main() -> None:
     in_batch = max(1, min(count, BATCH_BYTES // max(1, len(frame))))
     batch = frame * in_batch
     calls = int(os.environ.get("BENCH_CALLS", "1"))
+    ahead = int(os.environ.get("BENCH_AHEAD", "1"))
     asking: Iterator[bytes] = iter(())
+    waiting = 0
     for line in sys.stdin.buffer:
         if b'"control_request"' in line:
             body = {"subtype": "success", "request_id": json.loads(line)["request_id"], "response": {"mode": "default"}}
@@ -49,14 +52,18 @@ def main() -> None:
         elif b'"control_response"' in line:
             if b'"success"' not in line:
                 sys.exit(f"fake_cli: was refused an answer: {line[:400]!r}")
-            say(next(asking, result))
+            asked = next(asking, b"")
+            waiting -= not asked
+            say(asked if waiting else asked + result)
         elif b'"user"' in line:
             asking = ask(question.splitlines(keepends=True), calls)
             say(hello)
             for _ in range(count // in_batch):
                 say(batch)
             say(frame * (count % in_batch))
-            say(next(asking, result))
+            first = list(islice(asking, ahead))
+            waiting = len(first)
+            say(b"".join(first) or result)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.cases import FLOOR, INCUMBENT, OURS, Case, Goal, Size
 from benchmarks.sampling import Samples
 
-SCALES = {"ms": 1e3, "µs": 1e6, "MB": 1.0}
+SCALES = {"ms": 1e3, "µs": 1e6, "MB": 1.0, "KB": 1e3}
 COLUMNS = ("", "ours", "incumbent", "floor", "ours : incumbent", "ours : floor", "goal")
 
 
@@ -56,24 +56,40 @@ def _judged(goal: Goal, entry: dict[str, Any]) -> dict[str, Any]:
     return {"of": goal.of, "limit": goal.limit, "met": None if ratio is None else ratio["median"] <= goal.limit}
 
 
-def table(cases: Sequence[Case], results: dict[str, dict[str, Any]]) -> str:
-    """The results for a terminal: one line for each metric of each case."""
-    rows: list[tuple[str, ...]] = [COLUMNS]
-    notes: list[str] = []
+def rows_of(cases: Sequence[Case], results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The results in words, under `COLUMNS`: a line for each metric of each case that was measured."""
+    rows: list[tuple[str, ...]] = []
     for case in cases:
-        result = results.get(case.name)
-        if result is None:
+        if (result := results.get(case.name)) is None:
             continue
-        for metric, unit in case.metrics.items():
-            rows.append(_row(case, metric, unit, result["metrics"][metric]))
+        rows += [_row(case, metric, unit, result["metrics"][metric]) for metric, unit in case.metrics.items()]
         if case.rate is not None:
             rows.append(_rate_row(case, result))
-        notes += [f"{case.name}: {subject} failed: {why}" for subject, why in result["failed"].items()]
+    return rows
+
+
+def table(cases: Sequence[Case], results: Mapping[str, Any]) -> str:
+    """The results for a terminal."""
+    rows = [COLUMNS, *rows_of(cases, results)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     lines = ["  ".join(_cell(text, width, i) for i, (text, width) in enumerate(zip(row, widths, strict=True)))
              for row in rows]  # fmt: skip
     lines.insert(1, "-" * len(lines[0]))
-    return "\n".join(line.rstrip() for line in [*lines, *notes])
+    return "\n".join(line.rstrip() for line in [*lines, *_failures(results)])
+
+
+def _failures(results: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}: {subject} failed: {why}"
+        for name, result in results.items()
+        for subject, why in result["failed"].items()
+    ]
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for a page."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.strip() for cell in row) + " |\n" for row in lines)
 
 
 def _cell(text: str, width: int, index: int) -> str:
@@ -86,7 +102,7 @@ def _row(case: Case, metric: str, unit: str, entry: dict[str, Any]) -> tuple[str
     times = [_value(entry.get(subject), scale) for subject in (OURS, INCUMBENT, FLOOR)]
     pairs = [_ratio(entry.get(f"ours/{of}")) for of in (INCUMBENT, FLOOR)]
     goals = ", ".join(_goal(goal) for goal in entry["goals"])
-    return (f"{name} {'memory' if unit == 'MB' else metric}, {unit}", *times, *pairs, goals)
+    return (f"{name} {metric}, {unit}", *times, *pairs, goals)
 
 
 def _rate_row(case: Case, result: dict[str, Any]) -> tuple[str, ...]:

@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, Size
-from benchmarks.environment import ROOT, clean_environment
+from benchmarks.environment import ROOT, SHOWN_ERROR_CHARS, clean_environment
 from benchmarks.scenarios import write_scenario
-
-SHOWN_ERROR_CHARS = 600
 
 Numbers = dict[str, float]
 
@@ -56,7 +54,7 @@ class Samples:
 def collect(
     bench: Bench, case: Case, subjects: Sequence[str], size: Size, progress: Callable[[], object] = lambda: None
 ) -> Samples:
-    """Measure one case: a round that is thrown away, then rounds in which every subject runs once.
+    """Measure one case in rounds in which every subject runs once; the first one of a full run is thrown away.
 
     The subjects run in turn, and each round begins with another one, so that a machine that slows down or speeds up
     meanwhile does so for all of them. A subject that fails once is left out from then on.
@@ -65,7 +63,8 @@ def collect(
     environment = {f"BENCH_{name}": value for name, value in parameters.items()}
     environment["BENCH_SCENARIO"] = str(write_scenario(case.scenario, bench.scratch / "scenarios"))
     samples = Samples({subject: [] for subject in subjects}, {})
-    rounds = case.samples[size] + (size != "smoke")
+    warm_up = int(size == "full")
+    rounds = case.samples[size] + warm_up
     for index in range(rounds):
         turn = index % len(subjects)
         for subject in (*subjects[turn:], *subjects[:turn]):
@@ -79,7 +78,7 @@ def collect(
                 continue
             finally:
                 progress()
-            if index or size == "smoke":
+            if index >= warm_up:
                 samples.numbers[subject].append(numbers)
     return samples
 

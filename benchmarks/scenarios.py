@@ -178,9 +178,6 @@ def _line(value: Any) -> bytes:
 _SCENARIOS: dict[str, tuple[Callable[[], dict[str, Any]] | None, Callable[[], list[dict[str, Any]]] | None, bool]] = {
     "small": (small, None, True),
     "delta": (delta, None, True),
-    "huge-1": (lambda: huge(1_000_000), None, True),
-    "huge-8": (lambda: huge(8_000_000), None, True),
-    "huge-64": (lambda: huge(64_000_000), None, True),
     "hook": (None, hook_question, True),
     "permission": (None, permission_question, True),
     "tool": (None, tool_question, True),
@@ -189,8 +186,14 @@ _SCENARIOS: dict[str, tuple[Callable[[], dict[str, Any]] | None, Callable[[], li
 
 
 def write_scenario(name: str, directory: Path) -> Path:
-    """Write the files of one scenario into a directory below `directory`, and return it."""
-    frame, question, ends = _SCENARIOS[name]
+    """Write the files of one scenario into a directory below `directory`, and return it.
+
+    Args:
+        name: one of the table, or `line-` and a number: a message in a line of so many bytes.
+        directory: where the directory of the scenario is made.
+    """
+    kind, _, size = name.partition("-")
+    frame, question, ends = (lambda: huge(int(size)), None, True) if kind == "line" else _SCENARIOS[name]
     place = directory / name
     place.mkdir(parents=True, exist_ok=True)
     parts = ([HELLO], [frame()] if frame else [], question() if question else [], [RESULT] if ends else [])

@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 PROMPT = "hi"
+MILLION = 1_000_000
 
 
 class Stopwatch:
@@ -27,8 +33,40 @@ class Stopwatch:
 
 
 def _cpu() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    if resource is None:
+        return time.process_time()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+class RoundTrips:
+    """Times one turn of a ping-pong: the middle time from one note to the next, and the CPU time of this process.
+
+    Args:
+        before: how many turns come before those that count.
+    """
+
+    def __init__(self, before: int = 0) -> None:
+        self._before = before
+        self._cpu: list[float] = []
+        self._notes: list[float] = []
+        self._wanted = int(parameter("CALLS"))
+
+    def note(self) -> None:
+        """Another turn begins."""
+        self._notes.append(time.perf_counter())
+        if len(self._notes) in (self._before + 1, self._before + self._wanted):
+            self._cpu.append(time.process_time())
+
+    def numbers(self) -> dict[str, float]:
+        from itertools import pairwise
+        from statistics import median
+
+        counted = self._notes[self._before :]
+        expect(len(counted), self._wanted, "turns")
+        begun, ended = self._cpu
+        wall = median(later - earlier for earlier, later in pairwise(counted))
+        return {"wall": wall, "cpu": (ended - begun) / (self._wanted - 1)}
 
 
 def memory(field: str = "VmRSS") -> float:
@@ -41,6 +79,14 @@ def memory(field: str = "VmRSS") -> float:
     except OSError:
         pass
     return 0.0
+
+
+def settled_memory() -> float:
+    """Memory of this process in MB without what is only waiting for the garbage collector."""
+    import gc
+
+    gc.collect()
+    return memory()
 
 
 def parameter(name: str) -> str:
@@ -56,18 +102,9 @@ def expect(got: int, wanted: int, what: str) -> None:
         raise SystemExit(f"wrong work: {got} {what}, expected {wanted}")
 
 
-def round_trip(asked: list[float]) -> dict[str, float]:
-    """The middle time from one question to the next, of the times at which they came."""
-    from itertools import pairwise
-    from statistics import median
-
-    expect(len(asked), int(parameter("CALLS")), "questions")
-    return {"wall": median(later - earlier for earlier, later in pairwise(asked))}
-
-
-def main(measures: dict[str, Callable[[], dict[str, Any]]]) -> None:
+def main(*measures: Callable[[], dict[str, Any]]) -> None:
     """Run the measure named on the command line and print what it returns."""
-    numbers = measures[sys.argv[1]]()
+    numbers = {work.__name__: work for work in measures}[sys.argv[1]]()
     import json  # after the measure: the subject pays for its own imports
 
     print(json.dumps(numbers))

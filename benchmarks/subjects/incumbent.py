@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter, round_trip
+from benchmarks.subjects.clock import (
+    MILLION,
+    PROMPT,
+    RoundTrips,
+    Stopwatch,
+    expect,
+    fake_cli,
+    main,
+    memory,
+    parameter,
+    settled_memory,
+)
 
 LINE_LIMIT = 128 * 1024 * 1024  # its default of 1 MiB would end the run on the long lines
 
@@ -45,6 +55,53 @@ async def _stream() -> dict[str, Any]:
     numbers = watch.read()
     expect(count, int(parameter("COUNT")) + 2, "messages")
     return {**numbers, "memory": memory("VmHWM")}
+
+
+def blocking() -> dict[str, Any]:
+    """It has no blocking form: plain code wraps it in `asyncio.run`, which is `stream`."""
+    return stream()
+
+
+def kept() -> dict[str, Any]:
+    return _run(_kept)
+
+
+async def _kept() -> dict[str, Any]:
+    from claude_agent_sdk import ClaudeAgentOptions, query
+
+    before = settled_memory()
+    watch = Stopwatch()
+    messages = [message async for message in query(prompt=PROMPT, options=ClaudeAgentOptions(cli_path=fake_cli()))]
+    numbers = watch.read()
+    expect(len(messages), int(parameter("COUNT")) + 2, "messages")
+    return {**numbers, "memory": (settled_memory() - before) / len(messages) * MILLION}
+
+
+def idle() -> dict[str, Any]:
+    return _run(_idle)
+
+
+async def _idle() -> dict[str, Any]:
+    from contextlib import AsyncExitStack
+
+    from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
+
+    count = int(parameter("SESSIONS"))
+    async with AsyncExitStack() as stack:
+
+        async def talk() -> None:
+            client = await stack.enter_async_context(ClaudeSDKClient(ClaudeAgentOptions(cli_path=fake_cli())))
+            await client.query(PROMPT)
+            answers = [message async for message in client.receive_response()]
+            assert isinstance(answers[-1], ResultMessage)
+
+        await talk()
+        before = settled_memory()
+        watch = Stopwatch()
+        for _ in range(count):
+            await talk()
+        each = (settled_memory() - before) / count
+    return {**watch.read(), "memory": each}
 
 
 def first() -> dict[str, Any]:
@@ -98,22 +155,21 @@ def control() -> dict[str, Any]:
 async def _control() -> dict[str, Any]:
     from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient
 
-    calls: list[float] = []
+    asked = RoundTrips()
     async with ClaudeSDKClient(ClaudeAgentOptions(cli_path=fake_cli())) as client:
         for _ in range(int(parameter("CALLS"))):
-            begun = time.perf_counter()
+            asked.note()
             await client.set_permission_mode("default")
-            calls.append(time.perf_counter() - begun)
-    return {"wall": statistics.median(calls)}
+    return asked.numbers()
 
 
 def hook() -> dict[str, Any]:
     from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
 
-    asked: list[float] = []
+    asked = RoundTrips()
 
     async def check(data: Any, tool_use_id: Any, context: Any) -> Any:
-        asked.append(time.perf_counter())
+        asked.note()
         assert data["tool_name"] == "Bash"
         return {}
 
@@ -123,10 +179,10 @@ def hook() -> dict[str, Any]:
 def permission() -> dict[str, Any]:
     from claude_agent_sdk import ClaudeAgentOptions, PermissionResultAllow
 
-    asked: list[float] = []
+    asked = RoundTrips()
 
     async def decide(tool_name: str, tool_input: Any, context: Any) -> Any:
-        asked.append(time.perf_counter())
+        asked.note()
         assert tool_name == "Bash"
         return PermissionResultAllow()
 
@@ -134,21 +190,46 @@ def permission() -> dict[str, Any]:
 
 
 def tool() -> dict[str, Any]:
-    from claude_agent_sdk import ClaudeAgentOptions, create_sdk_mcp_server
+    from claude_agent_sdk import ClaudeAgentOptions
+
+    asked = RoundTrips()
+    return _answer(asked, ClaudeAgentOptions(cli_path=fake_cli(), mcp_servers=_tools(asked)))
+
+
+def _tools(asked: RoundTrips) -> dict[str, Any]:
+    """As many tools as are asked for; the last of them is called."""
+    from claude_agent_sdk import create_sdk_mcp_server
     from claude_agent_sdk import tool as sdk_tool
 
-    asked: list[float] = []
+    def made(name: str, *, is_called: bool = False) -> Any:
+        async def add(given: dict[str, Any]) -> dict[str, Any]:
+            if is_called:
+                asked.note()
+            return {"content": [{"type": "text", "text": f"The sum is {given['a'] + given['b']}."}]}
 
-    async def add(given: dict[str, Any]) -> dict[str, Any]:
-        asked.append(time.perf_counter())
-        return {"content": [{"type": "text", "text": f"The sum is {given['a'] + given['b']}."}]}
+        return sdk_tool(name, "Add two numbers.", {"a": int, "b": int})(add)
 
-    made = sdk_tool("add", "Add two numbers.", {"a": int, "b": int})(add)
-    servers = {"tools": create_sdk_mcp_server("tools", tools=[made])}
-    return _answer(asked, ClaudeAgentOptions(cli_path=fake_cli(), mcp_servers=servers))
+    others = [made(f"add_{number}") for number in range(int(parameter("TOOLS")) - 1)]
+    return {"tools": create_sdk_mcp_server("tools", tools=[*others, made("add", is_called=True)])}
 
 
-def _answer(asked: list[float], options: Any) -> dict[str, Any]:
+def declare() -> dict[str, Any]:
+    return _run(_declare)
+
+
+async def _declare() -> dict[str, Any]:
+    from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
+
+    watch = Stopwatch()
+    last: Any = None
+    options = ClaudeAgentOptions(cli_path=fake_cli(), mcp_servers=_tools(RoundTrips()))
+    async for message in query(prompt=PROMPT, options=options):
+        last = message
+    assert isinstance(last, ResultMessage)
+    return watch.read()
+
+
+def _answer(asked: RoundTrips, options: Any) -> dict[str, Any]:
     async def ask() -> dict[str, Any]:
         from claude_agent_sdk import ResultMessage, query
 
@@ -156,7 +237,7 @@ def _answer(asked: list[float], options: Any) -> dict[str, Any]:
         async for message in query(prompt=PROMPT, options=options):
             last = message
         assert isinstance(last, ResultMessage)
-        return round_trip(asked)
+        return asked.numbers()
 
     return _run(ask)
 
@@ -179,5 +260,22 @@ async def _real() -> dict[str, Any]:
     return numbers
 
 
+def pool() -> dict[str, Any]:
+    return _run(_pool)
+
+
+async def _pool() -> dict[str, Any]:
+    """It has no pool: every query starts its child."""
+    from claude_agent_sdk import ClaudeAgentOptions, query
+
+    options = ClaudeAgentOptions(cli_path=parameter("REAL"), system_prompt="", tools=[])
+    watch = Stopwatch()
+    times: list[float] = []
+    async for message in query(prompt=PROMPT, options=options):
+        times.append(watch.read()["wall"])
+        assert not getattr(message, "is_error", False), message
+    return {"wall": times[0], "answer": times[-1], "cold": times[0]}
+
+
 if __name__ == "__main__":
-    main({work.__name__: work for work in (load, stream, first, many, control, hook, permission, tool, real)})
+    main(load, stream, blocking, kept, idle, first, many, control, hook, permission, tool, declare, real, pool)

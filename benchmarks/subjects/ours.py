@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
-from benchmarks.subjects.clock import PROMPT, Stopwatch, expect, fake_cli, main, memory, parameter, round_trip
+from benchmarks.subjects.clock import (
+    MILLION,
+    PROMPT,
+    RoundTrips,
+    Stopwatch,
+    expect,
+    fake_cli,
+    main,
+    memory,
+    parameter,
+    settled_memory,
+)
 from benchmarks.subjects.texts import CALLS_IN, pieces, write_file
 
 CALL_LIMIT = 128 * 1024 * 1024  # its default of 16 MiB would refuse the long call
@@ -50,6 +60,63 @@ async def _stream() -> dict[str, Any]:
     numbers = watch.read()
     expect(count, int(parameter("COUNT")) + 2, "messages")
     return {**numbers, "memory": memory("VmHWM")}
+
+
+def blocking() -> dict[str, Any]:
+    """The same work as `stream`, without an event loop of one's own."""
+    from pilothouse import sync
+
+    # As in `_run`: what is measured is the work, not the imports.
+    assert sync.query
+    import_module("anyio._backends._asyncio")
+    count = 0
+    watch = Stopwatch()
+    for _ in sync.query(PROMPT, cli=fake_cli()):
+        count += 1
+    numbers = watch.read()
+    expect(count, int(parameter("COUNT")) + 2, "messages")
+    return {**numbers, "memory": memory("VmHWM")}
+
+
+def kept() -> dict[str, Any]:
+    return _run(_kept)
+
+
+async def _kept() -> dict[str, Any]:
+    import pilothouse
+
+    before = settled_memory()
+    watch = Stopwatch()
+    result = await pilothouse.query(PROMPT, cli=fake_cli())
+    numbers = watch.read()
+    expect(len(result.messages), int(parameter("COUNT")) + 2, "messages")
+    return {**numbers, "memory": (settled_memory() - before) / len(result.messages) * MILLION}
+
+
+def idle() -> dict[str, Any]:
+    return _run(_idle)
+
+
+async def _idle() -> dict[str, Any]:
+    from contextlib import AsyncExitStack
+
+    import pilothouse
+
+    count = int(parameter("SESSIONS"))
+    async with AsyncExitStack() as stack:
+
+        async def talk() -> None:
+            session = await stack.enter_async_context(pilothouse.session(cli=fake_cli()))
+            result = await session.query(PROMPT)
+            assert result.is_success, result.error
+
+        await talk()
+        before = settled_memory()
+        watch = Stopwatch()
+        for _ in range(count):
+            await talk()
+        each = (settled_memory() - before) / count
+    return {**watch.read(), "memory": each}
 
 
 def first() -> dict[str, Any]:
@@ -96,22 +163,43 @@ def control() -> dict[str, Any]:
 async def _control() -> dict[str, Any]:
     import pilothouse
 
-    calls: list[float] = []
+    asked = RoundTrips()
     async with pilothouse.session(cli=fake_cli()) as session:
         for _ in range(int(parameter("CALLS"))):
-            begun = time.perf_counter()
+            asked.note()
             await session.control("set_permission_mode", mode="default")
-            calls.append(time.perf_counter() - begun)
-    return {"wall": statistics.median(calls)}
+    return asked.numbers()
+
+
+def controls() -> dict[str, Any]:
+    """Control requests, several at a time: for `benchmarks.guard`."""
+    return _run(_controls)
+
+
+async def _controls() -> dict[str, Any]:
+    import asyncio
+
+    import pilothouse
+
+    asked, ahead = RoundTrips(), int(parameter("AHEAD"))
+    async with pilothouse.session(cli=fake_cli()) as session:
+
+        async def ask() -> None:
+            asked.note()
+            await session.control("set_permission_mode", mode="default")
+
+        for _ in range(int(parameter("CALLS")) // ahead):
+            await asyncio.gather(*(ask() for _ in range(ahead)))
+    return asked.numbers()
 
 
 def hook() -> dict[str, Any]:
     from pilothouse import HookMatcher
 
-    asked: list[float] = []
+    asked = RoundTrips()
 
     async def check(event: Any) -> Any:
-        asked.append(time.perf_counter())
+        asked.note()
         assert event.tool_name == "Bash"
         return {}
 
@@ -121,10 +209,10 @@ def hook() -> dict[str, Any]:
 def permission() -> dict[str, Any]:
     from pilothouse import Allow
 
-    asked: list[float] = []
+    asked = RoundTrips()
 
     async def decide(request: Any) -> Any:
-        asked.append(time.perf_counter())
+        asked.note()
         assert request.tool_name == "Bash"
         return Allow()
 
@@ -132,26 +220,53 @@ def permission() -> dict[str, Any]:
 
 
 def tool() -> dict[str, Any]:
+    asked = RoundTrips()
+    return _answer(asked, custom_tools=_tools(asked))
+
+
+def _tools(asked: RoundTrips) -> list[Any]:
+    """As many tools as are asked for; the last of them is called."""
     import pilothouse
 
-    asked: list[float] = []
+    def made(number: int) -> Any:
+        @pilothouse.tool(name=f"add_{number}")
+        async def add(a: int, b: int) -> str:
+            """Add two numbers."""
+            return f"The sum is {a + b}."
+
+        return add
 
     @pilothouse.tool
     async def add(a: int, b: int) -> str:
         """Add two numbers."""
-        asked.append(time.perf_counter())
+        asked.note()
         return f"The sum is {a + b}."
 
-    return _answer(asked, custom_tools=[add])
+    return [*map(made, range(int(parameter("TOOLS")) - 1)), add]
 
 
-def _answer(asked: list[float], **settings: Any) -> dict[str, Any]:
+def declare() -> dict[str, Any]:
+    """From no tools to the first call of one: schemas, the handshake, the list that the CLI asks for."""
+    return _run(_declare)
+
+
+async def _declare() -> dict[str, Any]:
+    import pilothouse
+
+    watch = Stopwatch()
+    asked = RoundTrips()
+    result = await pilothouse.query(PROMPT, cli=fake_cli(), custom_tools=_tools(asked))
+    assert result.is_success, result.error
+    return watch.read()
+
+
+def _answer(asked: RoundTrips, **settings: Any) -> dict[str, Any]:
     async def ask() -> dict[str, Any]:
         import pilothouse
 
         result = await pilothouse.query(PROMPT, cli=fake_cli(), **settings)
         assert result.is_success, result.error
-        return round_trip(asked)
+        return asked.numbers()
 
     return _run(ask)
 
@@ -194,5 +309,32 @@ async def _real() -> dict[str, Any]:
     return numbers
 
 
+def pool() -> dict[str, Any]:
+    return _run(_pool)
+
+
+async def _pool() -> dict[str, Any]:
+    """The first query starts its child; the second one finds one that waits."""
+    import pilothouse
+
+    async with pilothouse.Agent(cli=parameter("REAL"), system_prompt="", tools=[]) as agent:
+        cold, _ = await _times(agent)
+        await agent.prewarm()
+        warm, answer = await _times(agent)
+    return {"wall": warm, "answer": answer, "cold": cold}
+
+
+async def _times(agent: Any) -> tuple[float, float]:
+    """Of one query: the seconds to its first message, and to its result."""
+    watch = Stopwatch()
+    times: list[float] = []
+    async with agent.query(PROMPT) as query:
+        async for message in query:
+            times.append(watch.read()["wall"])
+            assert not getattr(message, "is_error", False), message
+    return times[0], times[-1]
+
+
 if __name__ == "__main__":
-    main({work.__name__: work for work in (load, stream, first, many, control, hook, permission, tool, parse, real)})
+    main(load, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool, declare, parse,
+         real, pool)  # fmt: skip

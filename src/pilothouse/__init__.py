@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from pilothouse.client import set_default_agent as set_default_agent
     from pilothouse.client.costs import Costs as Costs
     from pilothouse.client.costs import TurnCosts as TurnCosts
+    from pilothouse.driver.pool import Pool as Pool
     from pilothouse.errors import AuthenticationError as AuthenticationError
     from pilothouse.errors import BudgetError as BudgetError
+    from pilothouse.errors import CassetteError as CassetteError
     from pilothouse.errors import CLIExitedError as CLIExitedError
     from pilothouse.errors import CLINotFoundError as CLINotFoundError
     from pilothouse.errors import CLIStartError as CLIStartError
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from pilothouse.errors import QuotaError as QuotaError
     from pilothouse.errors import RateLimitError as RateLimitError
     from pilothouse.errors import RefusalError as RefusalError
+    from pilothouse.errors import ReplayMismatch as ReplayMismatch
     from pilothouse.errors import ResultError as ResultError
     from pilothouse.errors import SessionClosedError as SessionClosedError
     from pilothouse.errors import SessionNotFoundError as SessionNotFoundError
@@ -284,7 +287,31 @@ if TYPE_CHECKING:
     from pilothouse.tools import sdk_server as sdk_server
     from pilothouse.tools import text_content as text_content
     from pilothouse.tools import tool as tool
+    from pilothouse.transcripts import ForkSessionResult as ForkSessionResult
+    from pilothouse.transcripts import SearchHit as SearchHit
+    from pilothouse.transcripts import SessionInfo as SessionInfo
+    from pilothouse.transcripts import SessionSpending as SessionSpending
+    from pilothouse.transcripts import Spending as Spending
+    from pilothouse.transcripts import TranscriptProblem as TranscriptProblem
+    from pilothouse.transcripts import UsageReport as UsageReport
+    from pilothouse.transcripts import delete_session as delete_session
+    from pilothouse.transcripts import export_session as export_session
+    from pilothouse.transcripts import fork_session as fork_session
+    from pilothouse.transcripts import get_session_info as get_session_info
+    from pilothouse.transcripts import get_session_messages as get_session_messages
+    from pilothouse.transcripts import get_subagent_messages as get_subagent_messages
+    from pilothouse.transcripts import list_sessions as list_sessions
+    from pilothouse.transcripts import list_subagents as list_subagents
+    from pilothouse.transcripts import rename_session as rename_session
+    from pilothouse.transcripts import search_sessions as search_sessions
+    from pilothouse.transcripts import tag_session as tag_session
+    from pilothouse.transcripts import usage_report as usage_report
+    from pilothouse.transports import Cassette as Cassette
     from pilothouse.transports import CliTransport as CliTransport
+    from pilothouse.transports import Player as Player
+    from pilothouse.transports import Recorder as Recorder
+    from pilothouse.transports import RecordingTransport as RecordingTransport
+    from pilothouse.transports import ReplayTransport as ReplayTransport
     from pilothouse.transports import Transport as Transport
 
 _ROOMS = {
@@ -294,12 +321,13 @@ _ROOMS = {
         "WaitingForLimit configure default_agent document image query session set_default_agent"
     ),
     "client.costs": "Costs TurnCosts",
+    "driver.pool": "Pool",
     "errors": (
-        "AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError "
+        "AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError CassetteError "
         "ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
         "InvalidModelError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
         "OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError QueryTimeout "
-        "QuotaError RateLimitError RefusalError ResultError SessionClosedError SessionNotFoundError "
+        "QuotaError RateLimitError RefusalError ReplayMismatch ResultError SessionClosedError SessionNotFoundError "
         "StructuredOutputError ToolDefinitionError UsageError find_cause"
     ),
     "hooks": (
@@ -351,7 +379,12 @@ _ROOMS = {
         "ToolFailure ToolInputError ToolResult ToolResultError ToolTimeout audio_content create_tool "
         "embedded_resource image_content mount prompt resource resource_link sdk_server text_content tool"
     ),
-    "transports": "CliTransport Transport",
+    "transcripts": (
+        "ForkSessionResult SearchHit SessionInfo SessionSpending Spending TranscriptProblem UsageReport delete_session "
+        "export_session fork_session get_session_info get_session_messages get_subagent_messages list_sessions "
+        "list_subagents rename_session search_sessions tag_session usage_report"
+    ),
+    "transports": "Cassette CliTransport Player Recorder RecordingTransport ReplayTransport Transport",
 }
 """The public names by the room that they live in."""
 

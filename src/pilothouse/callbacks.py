@@ -1,15 +1,17 @@
 """A user's function as something that can be awaited: checked when it is registered, called off the event loop.
 
-Owns how functions of users are called. Knows nothing of hooks, permissions or tools, nor what an answer means.
+Owns how functions of users are called, and how long they may take. Knows nothing of hooks, permissions or tools, nor
+what an answer means.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -19,6 +21,8 @@ from pilothouse.errors import PilothouseError, UsageError
 
 THREADS = 256
 """Worker threads that functions may hold at once in an event loop: many of them wait for a person."""
+
+T = TypeVar("T")
 
 _limiter: RunVar[CapacityLimiter] = RunVar("pilothouse callback threads")
 
@@ -62,15 +66,59 @@ class Callback:
             if self._is_async:
                 return await self._function(*args)
             # In a tuple: trio takes a coroutine that comes out of a thread for a mistake.
-            (answer,) = await to_thread.run_sync(
-                lambda: (self._function(*args),), abandon_on_cancel=True, limiter=_threads()
-            )
+            (answer,) = await in_thread(lambda: (self._function(*args),))
             return await answer if inspect.isawaitable(answer) else answer
         except anyio.get_cancelled_exc_class() as error:
             if _is_cancelled():
                 raise
             # Passed on, it would end the caller's task in silence.
             raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
+
+
+class Limited(Generic[T]):
+    """An answer that may take so long, and no longer. Await it; or await `work` and keep to the limit in another way.
+
+    A limit costs more than all the rest of most answers, which come without any waiting: whoever can, sets it only for
+    those that wait.
+
+    Args:
+        work: gives the answer.
+        seconds: how long it may take; None: as long as it wants.
+        late: gives the answer in the place of one that takes longer.
+    """
+
+    __slots__ = ("late", "seconds", "work")
+
+    def __init__(self, work: Awaitable[T], seconds: float | None, late: Callable[[], T]) -> None:
+        self.work = work
+        self.seconds = seconds
+        self.late = late
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._in_time().__await__()
+
+    async def _in_time(self) -> T:
+        with anyio.move_on_after(self.seconds):
+            return await self.work
+        return self.late()
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Call a user's function in a worker thread. Cancelled, it leaves the thread to its end, and drops what it gives.
+
+    No more than `THREADS` are waited for at a time. They take none of the threads that the rest of the program shares,
+    and those that were left, and may never end, take nothing.
+    """
+    places, place = _threads(), object()
+    try:
+        places.acquire_on_behalf_of_nowait(place)  # the other way waits for a round of the loop
+    except anyio.WouldBlock:
+        await places.acquire_on_behalf_of(place)
+    try:
+        # Of trio's own limiters a thread that was left keeps its place.
+        return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+    finally:
+        places.release_on_behalf_of(place)
 
 
 def _threads() -> CapacityLimiter:

@@ -38,6 +38,8 @@ Three roots of blame, and the answer itself::
     │   ├── ToolExecutionError         it raised
     │   ├── ToolTimeout (TimeoutError) it took too long
     │   └── ToolResultError            what it returned cannot be sent
+    ├── CassetteError                  a recording cannot be read, written or used (`.path .line`)
+    │   └── ReplayMismatch             what happens now is not what was recorded (`.diff`)
     ├── QueryTimeout (TimeoutError)    `timeout`, `idle_timeout` or `startup_timeout` ran out
     ├── Interrupted                    the query was interrupted on request
     └── SessionClosedError             used after it was closed
@@ -285,6 +287,29 @@ class ExecutionError(ResultError):
 
 class RefusalError(ExecutionError):
     """The model refused to answer."""
+
+
+class CassetteError(PilothouseError):
+    """A recording cannot be read, written or used.
+
+    Args:
+        message: what is wrong, with the file and the line.
+        path: the file.
+        line: the line in it, counted from 1, if one is to blame.
+    """
+
+    def __init__(self, message: str, *, path: str | None = None, line: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.line = line
+
+
+class ReplayMismatch(CassetteError):  # noqa: N818 - it is the program that is wrong, or the recording
+    """What happens now is not what was recorded. `.diff` shows both, line by line; `.line` is that of the recording."""
+
+    def __init__(self, message: str, *, path: str | None = None, line: int | None = None, diff: str = "") -> None:
+        super().__init__(message, path=path, line=line)
+        self.diff = diff
 
 
 class QueryTimeout(PilothouseError, TimeoutError):  # noqa: N818 - named by the public contract

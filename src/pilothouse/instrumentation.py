@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from msgspec import Struct
 
 from pilothouse.messages import ApiRetryMessage, Message
 
 log = logging.getLogger("pilothouse.instrumentation")
+
+T = TypeVar("T")
 
 TOOL_USE_ID = "claudecode/toolUseId"
 """Where the CLI (2.1.330) says which tool call it is that a tool of this process is to answer."""
@@ -35,6 +37,8 @@ class QueryStart(Struct, frozen=True, kw_only=True):
         base_url: address of the API, if it is not the usual one.
         settings: all that was set, as text; values that may be keys are masked.
         in_session: whether it is one of the queries of a `Session`.
+        self_started: whether it is no query, but a turn that the CLI began by itself between the queries of a session,
+            because something in the background had ended. It has no prompt; the rest is that of the session.
         redact: takes the keys of the child out of a text; for whoever writes down what was said.
     """
 
@@ -46,6 +50,7 @@ class QueryStart(Struct, frozen=True, kw_only=True):
     base_url: str | None = None
     settings: Mapping[str, str] = {}
     in_session: bool = False
+    self_started: bool = False
     redact: Callable[[str], str] = str
 
 
@@ -75,6 +80,25 @@ class CallEnd(Struct, frozen=True, kw_only=True):
     """
 
     outcome: str
+    error: BaseException | None = None
+
+
+class ScheduledRetry(Struct, frozen=True, kw_only=True):
+    """A try of pilothouse's own (options `retry` and `on_usage_limit`) that is about to be waited for.
+
+    Args:
+        way: "resend" the prompt; "resume" what the model had begun; "hold" the prompt back, before it was ever sent,
+            because another query of the agent has met a limit.
+        reason: "rate_limit", "overloaded", "server" or "network", as in `RetryPolicy.on`; or "usage_limit".
+        delay: seconds until then.
+        attempt: number of the try, from 1; None for limits that are waited for.
+        error: what has failed; None when held back.
+    """
+
+    way: Literal["resend", "resume", "hold"]
+    reason: str
+    delay: float
+    attempt: int | None = None
     error: BaseException | None = None
 
 
@@ -113,6 +137,9 @@ class Observer:
     def on_retry(self, message: ApiRetryMessage) -> None:
         """The API failed, and the CLI tries again; `on_message` gets it too."""
 
+    def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
+        """The CLI has given up, or a limit holds, and pilothouse waits before it tries again."""
+
     def on_call_start(self, call: Call) -> None:
         """The CLI asks for something in this process. Context variables set here hold until `on_call_end`."""
 
@@ -123,7 +150,10 @@ class Observer:
         """The child of the session had died, and another one has taken over for this query."""
 
     def on_end(self, end: QueryEnd) -> None:
-        """The query is over, and its child is gone or free for the next one. Nothing is told after this."""
+        """The query is over, and its child is gone or free for the next one.
+
+        Nothing is told after this but the ends of calls that had begun.
+        """
 
 
 @runtime_checkable
@@ -131,7 +161,10 @@ class Instrumentation(Protocol):
     """Watches queries. Give it as option `instrumentation`, alone or in a list, in any layer."""
 
     def query_started(self, start: QueryStart) -> Observer | None:
-        """A query starts, in the context of whoever asked. None: this one is not watched."""
+        """A query starts, in the context of whoever asked. None: this one is not watched.
+
+        A turn that the CLI starts by itself is told in the same way, in the context of whoever made the session.
+        """
         ...
 
     def session_environ(self) -> Mapping[str, str | None]:
@@ -159,16 +192,12 @@ class Observers:
 
     def environ(self) -> dict[str, str | None]:
         """The variables of all of them; later ones win."""
-        found: dict[str, str | None] = {}
-        for one in self._all:
-            found |= guarded(one, one.environ) or {}
-        return found
+        return _environs(self._all, lambda one: one.environ())
 
     @contextmanager
     def running(self) -> Generator[None]:
         """The block in which what runs for the query is started."""
-        blocks = [(one, guarded(one, one.run_context)) for one in self._all]
-        entered = [(one, block) for one, block in blocks if block is not None and _did(one, block.__enter__)]
+        entered = [(one, block) for one in self._all if (block := _entered(one)) is not None]
         try:
             yield
         finally:
@@ -185,38 +214,51 @@ class Observers:
                 if isinstance(message, ApiRetryMessage):
                     guarded(one, lambda one=one, message=message: one.on_retry(message))
 
-    def call_started(self, call: Call) -> None:
-        """Something in this process begins."""
-        for one in self._all:
-            guarded(one, lambda one=one: one.on_call_start(call))
+    def retry_scheduled(self, retry: ScheduledRetry) -> None:
+        """A try of our own is about to be waited for."""
+        if not self._over:
+            self._tell(lambda one: one.on_retry_scheduled(retry))
+
+    def call_started(self, call: Call) -> bool:
+        """Something in this process begins; whether its end is to be told."""
+        if self._over:
+            return False
+        self._tell(lambda one: one.on_call_start(call))
+        return True
 
     def call_ended(self, call: Call, end: CallEnd) -> None:
         """The same has ended; in reverse order, as context variables want it."""
-        for one in reversed(self._all):
-            guarded(one, lambda one=one: one.on_call_end(call, end))
+        self._tell(lambda one: one.on_call_end(call, end), reverse=True)
 
     def restarted(self, reason: BaseException | None) -> None:
         """Another child has taken over."""
-        for one in self._all:
-            guarded(one, lambda one=one: one.on_restart(reason))
+        if not self._over:
+            self._tell(lambda one: one.on_restart(reason))
 
     def ended(self, end: QueryEnd) -> None:
         """The query is over. The first call counts."""
-        if self._over:
-            return
-        self._over = True
-        for one in reversed(self._all):
-            guarded(one, lambda one=one: one.on_end(end))
+        if not self._over:
+            self._over = True
+            self._tell(lambda one: one.on_end(end), reverse=True)
+
+    def _tell(self, call: Callable[[Observer], object], *, reverse: bool = False) -> None:
+        for one in reversed(self._all) if reverse else self._all:
+            guarded(one, lambda one=one: call(one))
 
 
 _reported: set[type] = set()
 
 
 def guarded(owner: object, call: Callable[[], Any]) -> Any:
-    """What `call` gives; None if it raises, which is logged for the first time of each class."""
+    """What `call` gives; None if it raises, which is logged for the first time of each class.
+
+    What asyncio and trio raise to cancel is caught as well: nothing waits in there, so it is a mistake of the callee.
+    """
     try:
         return call()
-    except Exception:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:
         kind = type(owner)
         if kind not in _reported:
             _reported.add(kind)
@@ -224,16 +266,44 @@ def guarded(owner: object, call: Callable[[], Any]) -> Any:
         return None
 
 
-def _did(owner: object, call: Callable[[], Any]) -> bool:
-    return guarded(owner, lambda: (call(),)) is not None
+def _entered(one: Observer) -> AbstractContextManager[object] | None:
+    """The block that an observer wants around what runs, entered; None if that failed."""
+
+    def enter() -> AbstractContextManager[object]:
+        block = one.run_context()
+        block.__enter__()
+        return block
+
+    return guarded(one, enter)
 
 
 def environ_of(given: Iterable[Instrumentation]) -> dict[str, str | None]:
     """What the child of a session gets from all of them; later ones win."""
+    return _environs(given, lambda one: one.session_environ())
+
+
+def _environs(given: Iterable[T], ask: Callable[[T], Mapping[str, str | None]]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for one in given:
-        found |= guarded(one, one.session_environ) or {}
+        found |= guarded(one, lambda one=one: _variables(ask(one))) or {}
     return found
+
+
+def _variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """A copy; raises for what no environment can hold, so that no child fails to start for it.
+
+    Raises:
+        TypeError: names or values that are no text.
+        ValueError: text that no variable can have.
+    """
+    for name, value in given.items():
+        if not isinstance(name, str) or not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"environment variables are text, not {name!r} and a {type(value).__name__}")
+        both = name + (value or "")
+        both.encode("utf-8", "surrogateescape")  # which is a ValueError, too
+        if not name or "=" in name or "\0" in both:
+            raise ValueError(f"no variable can have the name {name!r}, or its value")
+    return dict(given)
 
 
 # Which question of the CLI is what.

@@ -260,7 +260,7 @@ class KnownSession:
         async def control(subtype: str, /, **body: Any) -> Any:
             raise AssertionError
 
-        return Info(control, lambda: self.server_info)
+        return Info(control, lambda: self.server_info, lambda: None)
 
 
 class KnownChat:

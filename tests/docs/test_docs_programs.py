@@ -216,10 +216,10 @@ def test_many_prompts(model: ScriptedModel, run: Run) -> None:
 
 def test_replay(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     model.reply("Paris.")
-    said = run("replay.py", "record", "run.ndjson", "What is the capital of France?").stdout.splitlines()
-    assert "result" in said
-    assert len((tmp_path / "run.ndjson").read_text().splitlines()) == len(said)
-    assert run("replay.py", "play", "run.ndjson", PILOTHOUSE_CLI=str(tmp_path / "nothing")).stdout == "Paris.\n"
+    question = ("run.jsonl", "What is the capital of France?")
+    assert run("replay.py", "record", *question).stdout == "Paris.\n"
+    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])["cassette"] == 1
+    assert run("replay.py", "play", *question, PILOTHOUSE_CLI=str(tmp_path / "nothing")).stdout == "Paris.\n"
     assert len(model.requests) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from docs_pages import DOCS, prose
 
 from pilothouse.client import events, retrying
-from pilothouse.driver import answering, exchange, silence
+from pilothouse.driver import answering, child, exchange, silence
 from pilothouse.options import TABLE, RetryPolicy
 from pilothouse.options.retry_policy import REASONS
 
@@ -35,6 +35,7 @@ def test_the_policy_and_its_defaults() -> None:
 def test_the_times() -> None:
     assert silence.WARNING_AT == 0.5
     assert "At half of the limit" in PAGE
+    assert f"counts as running for {child.LOST_RESULT_SECONDS / 60:g} minutes more" in PAGE
     assert f"({exchange.RECEIPT_SECONDS:g} s to answer, {exchange.SAVE_SECONDS:g} s to end)" in PAGE
     assert f"does not stop within {answering.INTERRUPT_SECONDS:g} s is replaced" in PAGE
 

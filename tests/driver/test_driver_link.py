@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from pilothouse.driver.host import Host
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.link import Link
 from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError, UsageError
@@ -26,10 +28,15 @@ Script = Callable[[MemoryPeer], Awaitable[object]]
 
 @asynccontextmanager
 async def linked(
-    script: Script, *, timeout: float = 5.0, high_water: int = 1000
+    script: Script,
+    *,
+    timeout: float = 5.0,
+    high_water: int = 1000,
+    transport: MemoryTransport | None = None,
+    host: Host | None = None,
 ) -> AsyncGenerator[tuple[Link, Inbox], None]:
     """A link whose reader runs, to a peer that plays `script`."""
-    transport = MemoryTransport(script)
+    transport = transport or MemoryTransport(script)
     await transport.start(INVOCATION)
     inbox = Inbox(high_water)
     group = anyio.create_task_group()
@@ -40,7 +47,7 @@ async def linked(
     def beside(work: Callable[[], Awaitable[None]]) -> None:
         group.start_soon(run, work)
 
-    link = Link(transport, inbox, beside=beside, max_line_bytes=1_000_000, control_timeout=timeout)
+    link = Link(transport, inbox, beside=beside, host=host, max_line_bytes=1_000_000, control_timeout=timeout)
     async with group:
         group.start_soon(transport.serve)
         group.start_soon(link.pump)
@@ -294,3 +301,76 @@ async def test_what_is_no_message_is_shown_without_keys_and_cut() -> None:
     link.connection.feed(b"first\nthe key is sk-secret \xff" + b"x" * 100_000 + b"\n")
     assert link.noise.startswith("the key is [redacted] \ufffdxxx")
     assert len(link.noise) == 200
+
+
+def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() -> None:
+    class Direct(MemoryTransport):
+        async def send(self, data: bytes) -> None:
+            self.flow_in.append(data)  # as into a pipe that has room: nothing waits, so nothing is cancelled here
+
+    async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return {"said": "yes"}
+
+    async def peer(conn: MemoryPeer) -> None:
+        for key in ("q1", "q2"):
+            await conn.write(frames.control_request("can_use_tool", request_id=key))
+            got.append(await conn.read_frame())
+        await answer(conn)
+
+    async def main() -> None:
+        host = Host({"can_use_tool": desk}, greet=lambda _: None, connect=lambda _: None)
+        async with linked(peer, transport=Direct(peer), host=host) as (link, _):
+            with anyio.fail_after(5):
+                while len(got) < 2:
+                    await anyio.lowlevel.checkpoint()
+                assert await link.request("still here") == {"subtype": "still here"}
+
+    got: list[Any] = []
+    asyncio.run(main())
+    assert [frame["response"]["response"] for frame in got] == [{"said": "yes"}] * 2
+
+
+async def test_a_question_that_waits_holds_up_neither_messages_nor_other_questions() -> None:
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if body["tool_name"] == "slow":
+            await gate.wait()
+        return {"said": body["tool_name"]}
+
+    async def peer(conn: MemoryPeer) -> None:
+        slow, fast = (frames.control_request("can_use_tool", request_id=key, tool_name=key) for key in ("slow", "fast"))
+        await conn.write(frames.lines([slow, frames.sample_messages()[0], fast]))  # in one piece
+        for _ in range(2):
+            got.append(await conn.read_frame())
+
+    got: list[Any] = []
+    gate = anyio.Event()
+    host = Host({"can_use_tool": desk}, greet=lambda _: None, connect=lambda _: None)
+    async with linked(peer, host=host) as (link, inbox):
+        with anyio.fail_after(5):
+            assert len((await inbox.get())[0]) == 1
+            while not got:
+                await anyio.lowlevel.checkpoint()
+            assert link.questions.at_work
+            gate.set()
+            while len(got) < 2:
+                await anyio.lowlevel.checkpoint()
+    assert [frame["response"]["request_id"] for frame in got] == ["fast", "slow"]
+
+
+async def test_the_end_of_the_output_does_not_wait_for_an_answer() -> None:
+    async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        await anyio.sleep_forever()
+        return {}
+
+    async def peer(conn: MemoryPeer) -> None:
+        await conn.write(frames.control_request("can_use_tool", request_id="q1"))
+        conn.end(exit_code=0)
+
+    host = Host({"can_use_tool": desk}, greet=lambda _: None, connect=lambda _: None)
+    async with linked(peer, host=host) as (link, _):
+        with anyio.fail_after(5):
+            while link.connection.state != "ended":
+                await anyio.lowlevel.checkpoint()

@@ -1,18 +1,20 @@
-"""`Questions`: each in a task of its own, answered once, withdrawn without a trace, never fatal for the connection."""
+"""`Questions`: many at the same time, answered once each, withdrawn without a trace, never fatal for the connection."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.driver.questions import Desk, Questions
+from pilothouse.callbacks import Limited
+from pilothouse.driver.questions import Desk, Questions, Reader
 from pilothouse.errors import ControlError
 from pilothouse.protocol import Connection, Inbound, Withdrawn
 from pilothouse.testing import frames
@@ -21,16 +23,20 @@ pytestmark = pytest.mark.anyio
 
 
 class Room:
-    """The questions of a connection, whose bytes come from the test."""
+    """The questions of a connection, whose bytes come from the test. As with a reader, one task answers, and another
+    takes its place when it has to wait."""
 
     def __init__(self, desks: Mapping[str, Desk], group: Any) -> None:
         self.connection = Connection()
         self.sent: list[dict[str, Any]] = []
+        self.questions = Questions(self.connection, desks, self.send)
+        self.group = group
 
-        async def run(work: Callable[[], Awaitable[None]]) -> None:
-            await work()
-
-        self.questions = Questions(self.connection, desks, lambda work: group.start_soon(run, work), self.send)
+    async def answer(self) -> None:
+        reader = Reader()
+        with reader.scope:
+            await self.questions.answer_new(reader, lambda: self.group.start_soon(self.answer))
+        await self.questions.finish(reader)
 
     async def send(self, data: bytes) -> None:
         if data:
@@ -44,6 +50,7 @@ class Room:
                 self.questions.ask(event)
             elif isinstance(event, Withdrawn):
                 self.questions.withdraw(event.request_id)
+        self.group.start_soon(self.answer)
 
     def ask(self, subtype: str, key: str, **body: Any) -> None:
         self.say(frames.control_request(subtype, request_id=key, **body))
@@ -187,3 +194,106 @@ async def test_many_at_once() -> None:
             world.withdraw(f"k{number}")
         await anyio.wait_all_tasks_blocked()
         assert world.answers == {f"k{n}": {"number": n} for n in range(1, 500, 2)}
+
+
+async def test_an_answer_that_waits_for_nothing_is_sent_before_anything_else_runs() -> None:
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"got": body["input"]}
+
+    async with room(can_use_tool=desk) as world:
+        world.ask("can_use_tool", "1", input="a")
+        world.ask("can_use_tool", "2", input="b")
+        with (reader := Reader()).scope:
+            assert not await world.questions.answer_new(reader, lambda: pytest.fail("nothing had to wait"))
+        assert world.answers == {"1": {"got": "a"}, "2": {"got": "b"}}
+        assert not len(world.questions)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_one_answer_sets_in_its_context_is_not_there_for_the_next(waits: bool) -> None:
+    seen: list[str] = []
+
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        seen.append(mood.get())
+        mood.set(body["input"])
+        if waits:
+            await anyio.lowlevel.checkpoint()
+        return {"mood": mood.get()}
+
+    mood: ContextVar[str] = ContextVar("mood", default="calm")
+    async with room(can_use_tool=desk) as world:
+        for key in ("1", "2", "3"):
+            world.ask("can_use_tool", key, input=key)
+        await anyio.wait_all_tasks_blocked()
+        assert seen == ["calm", "calm", "calm"]
+        assert world.answers == {key: {"mood": key} for key in ("1", "2", "3")}
+
+
+@pytest.mark.requirement("G28")
+async def test_a_limit_counts_from_the_first_wait_and_its_answer_is_sent() -> None:
+    cancelled: list[str] = []
+
+    async def work(key: str) -> Mapping[str, Any]:
+        if key == "waits":
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(key)
+        return {"got": key}
+
+    def desk(body: Mapping[str, Any]) -> Limited[Mapping[str, Any]]:
+        return Limited(work(body["input"]), 0.001, lambda: {"late": body["input"]})
+
+    async with room(hook_callback=desk) as world:
+        for key in ("at once", "waits"):
+            world.ask("hook_callback", key, input=key)
+        with anyio.fail_after(5):
+            while len(world.questions):
+                await anyio.lowlevel.checkpoint()
+        assert world.answers == {"at once": {"got": "at once"}, "waits": {"late": "waits"}}
+        assert cancelled == ["waits"]
+
+
+async def test_what_is_said_when_it_is_late_may_be_a_refusal() -> None:
+    def late() -> Mapping[str, Any]:
+        raise ControlError("too late", subtype="hook_callback", code="hook_failed")
+
+    async def endless() -> Mapping[str, Any]:
+        await anyio.sleep_forever()
+        return {}
+
+    async with room(hook_callback=lambda _: Limited(endless(), 0.001, late)) as world:
+        world.ask("hook_callback", "1")
+        with anyio.fail_after(5):
+            while len(world.questions):
+                await anyio.lowlevel.checkpoint()
+        assert [(r["error"], r["error_code"]) for r in world.sent] == [("too late", "hook_failed")]
+
+
+async def test_an_answer_of_a_shielded_desk_is_sent_although_its_time_was_over() -> None:
+    async def stubborn() -> Mapping[str, Any]:
+        with anyio.CancelScope(shield=True):
+            await gate.wait()
+        return {"late": False}
+
+    gate = anyio.Event()
+    async with room(hook_callback=lambda _: Limited(stubborn(), 0.001, lambda: {"late": True})) as world:
+        world.ask("hook_callback", "1")
+        await anyio.sleep(0.01)
+        gate.set()
+        await anyio.wait_all_tasks_blocked()
+        assert world.answers == {"1": {"late": False}}
+
+
+async def test_a_withdrawn_question_is_not_late() -> None:
+    async def endless() -> Mapping[str, Any]:
+        await anyio.sleep_forever()
+        return {}
+
+    async with room(hook_callback=lambda _: Limited(endless(), 60, lambda: pytest.fail("nobody asks"))) as world:
+        world.ask("hook_callback", "1")
+        await anyio.wait_all_tasks_blocked()
+        world.withdraw("1")
+        await anyio.wait_all_tasks_blocked()
+        assert not world.sent
+        assert not len(world.questions)

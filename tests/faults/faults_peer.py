@@ -27,8 +27,8 @@ async def watch(event: Any) -> None:
 
 
 class Child:
-    """One run of it. A prompt "slow" is answered when it is interrupted; "ask" after a hook and a tool; "defer" leaves
-    a tool to the host; any other at once."""
+    """One run of it. A prompt "slow" is answered when it is interrupted; "ask" after a hook and a tool; "permit" after
+    a permission; "defer" leaves a tool to the host; any other at once."""
 
     def __init__(self, peer: MemoryPeer) -> None:
         self._peer = peer
@@ -106,6 +106,10 @@ class Child:
         await self._peer.write(frames.user_tool_result("3", tool_use_id="t"))
         await self._nothing()
 
+    async def _ask_permission(self) -> None:
+        await self._ask("can_use_tool", tool_name="Bash", input={"command": "ls"}, tool_use_id="t")
+        await self._nothing()
+
     async def _defer(self) -> None:
         await self._call()
         await self._end("", stop_reason="tool_deferred", terminal_reason="tool_deferred")
@@ -114,6 +118,7 @@ class Child:
         "slow": _slow,
         "ask": _ask_host,
         "defer": _defer,
+        "permit": _ask_permission,
     }
 
 

@@ -6,6 +6,7 @@ Owns how the state is reached from this side, and what is looked at afterwards. 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,16 +14,16 @@ from typing import Any
 
 import anyio
 from faults_child import BIG, LIMIT
-from faults_world import FAULTS, Cell, Told
+from faults_world import FAULTS, IN_A_THREAD, Cell, Told
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
 from pilothouse.testing import FakeCLI
 from pilothouse.transports import CliTransport
 
-IDLE_TIMEOUT = 1.0
-CONTROL_TIMEOUT = 1.0
-DEADLINE = 15.0  # seconds that a whole cell may take
+IDLE_TIMEOUT = 2.5  # a child needs less to start, also on a machine with much else to do
+CONTROL_TIMEOUT = 2.5
+DEADLINE = 30.0  # seconds that a whole cell may take
 CONTROLLED = frozenset({"start", "handshake", "interrupt", "setting"})  # states in which an answer is awaited
 LARGE = "x" * BIG
 
@@ -49,6 +50,7 @@ class Run:
         seconds: from the fault until it got that.
         began: whether a function of this process was asked.
         cancelled: whether that function was cancelled.
+        returned: whether that function had returned when all was closed.
         pids: of all children.
     """
 
@@ -61,9 +63,11 @@ class Run:
         self.seconds = 0.0
         self.began = False
         self.cancelled = False
+        self.returned = False
         self.restarts = 0
         self.pids: list[int] = []
         self.fake: FakeCLI
+        self._over = threading.Event()
 
     async def play(self) -> None:
         self.home.mkdir()
@@ -75,7 +79,12 @@ class Run:
                     self.told = Told(first)
                 else:
                     await self._session()
+            self.let_go()
             self.pids = [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid]
+
+    def let_go(self) -> None:
+        """All is closed: what has waited in a thread for ever may end now."""
+        self._over.set()
 
     # what this process offers
 
@@ -92,20 +101,43 @@ class Run:
             raise
         return value
 
-    def settings(self) -> dict[str, Any]:
-        state = self.cell.state
+    def _answer_in_a_thread(self, value: Any) -> Any:
+        self.began = True
+        self.mark.with_suffix(".runs").touch()
+        while not self.mark.exists():
+            time.sleep(0.002)
+        if self.kind == "deadly":
+            assert self._over.wait(DEADLINE)
+        self.returned = not self._over.is_set()
+        return value
 
-        @ph.tool
-        async def slow() -> str:
+    def _functions(self) -> tuple[Callable[..., Any], ...]:
+        """A tool, a hook, and what permits."""
+        hooked, permitted = {"system_message": LARGE}, ph.Allow(updated_input={"command": LARGE})
+        if self.cell.state in IN_A_THREAD:
+
+            def slow() -> str:
+                """Takes its time."""
+                return self._answer_in_a_thread(LARGE)
+
+            return slow, lambda event: self._answer_in_a_thread(hooked), lambda _: self._answer_in_a_thread(permitted)
+
+        async def slow_too() -> str:
             """Takes its time."""
             return await self._answer(LARGE)
 
         async def hook(event: Any) -> Any:
-            return await self._answer({"system_message": LARGE})
+            return await self._answer(hooked)
 
         async def permit(request: Any) -> Any:
-            return await self._answer(ph.Allow(updated_input={"command": LARGE}))
+            return await self._answer(permitted)
 
+        return slow_too, hook, permit
+
+    def settings(self) -> dict[str, Any]:
+        state = IN_A_THREAD.get(self.cell.state, self.cell.state)
+        function, hook, permit = self._functions()
+        slow = ph.tool(name="slow")(function)
         mute = self.kind == "mute"
         own: dict[str, dict[str, Any]] = {
             "tool": {"custom_tools": [slow]},
@@ -185,4 +217,5 @@ class Run:
         return await self._read(session.query(LARGE))
 
     async def _next(self, session: Session) -> str:
-        return (await session.query("next")).outcome
+        # Its child starts first, and on a busy machine in more than the silence that the victim is allowed.
+        return (await session.query("next", idle_timeout=None)).outcome

@@ -73,13 +73,16 @@ STATES: Final[dict[str, str]] = {
     "hook": "it waits for a hook",
     "permission": "it waits for a permission",
     "deferred": 'its turn has ended, and a tool runs here before the next one (`tool_bridge="deferred"`)',
+    "…, thread": "the same with sync functions in worker threads, which never return when the child is lost",
     "interrupt": "it was asked to stop and has not answered",
     "setting": "it was asked for another model, between two queries, and has not answered",
     "answered": "its result is there, and its input open",
     "idle": "between two queries; the first call is the next query",
     "closing": "it has seen the end of its input",
 }
-ASKED: Final = frozenset({"tool", "hook", "permission", "deferred"})
+IN_A_THREAD: Final = {f"{state}, thread": state for state in ("tool", "hook", "permission", "deferred")}
+"""Where that function is a sync one, which never returns when the child is lost; the names without that."""
+ASKED: Final = frozenset({*IN_A_THREAD, *IN_A_THREAD.values()})
 """States in which a function of this process runs for the child."""
 
 EXITED: Final = Told("CLIExitedError", "success", new_child=True)
@@ -88,7 +91,7 @@ UNANSWERED: Final = Told("ControlTimeout", "success", new_child=True)
 FINE: Final = Told("success", "success")
 CLOSED: Final = Told("closed", "SessionClosedError")
 
-_IN_A_TURN: Final = ("asked", "streaming", "tool", "hook", "permission", "deferred")
+_IN_A_TURN: Final = ("asked", "streaming", "tool", "hook", "permission", "deferred", *IN_A_THREAD)
 _EARLY: Final = ("start", "handshake")
 
 EXPECTED: Final[dict[Subject, dict[Kind, dict[str, Told]]]] = {

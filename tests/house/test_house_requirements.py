@@ -6,6 +6,7 @@ import ast
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -13,6 +14,7 @@ MANIFEST = tomllib.loads((TESTS / "requirements.toml").read_text())
 SYSTEMS = {"L": 62, "S": 44, "R": 40, "E": 86, "G": 50}  # how many requirements each of the five systems has
 
 
+@cache
 def carried() -> dict[str, list[str]]:
     """Ids in `pytest.mark.requirement(...)` decorators, with the tests that carry them."""
     found: dict[str, list[str]] = defaultdict(list)

@@ -2,19 +2,21 @@
 
     python soak_program.py BACKEND SECONDS ROUND_SECONDS
 
-Prints one JSON object: `samples`, the first of which was taken after the first round, and how often each kind of work
-was `done`. A round ends when all that was begun in it has ended, so what is still open then was left behind. Judges
-nothing but the answers.
+Prints one JSON object: `samples`, two at least, the first of which was taken after the first round, and how often each
+kind of work was `done`. A round ends when all that was begun in it has ended, so what is still open then was left
+behind. Judges nothing but the answers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import logging
 import random
 import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -33,6 +35,7 @@ from pilothouse.transports import CliTransport
 
 random.seed(330)
 logging.getLogger("pilothouse").addHandler(logging.NullHandler())  # new children for killed ones are warned about
+TRIM: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)
 MARK = uuid.uuid4().hex  # in the environment of all that this run starts
 
 
@@ -104,6 +107,19 @@ async def killed(agent: ph.Agent) -> None:
             raise AssertionError("it died, and nobody heard of it")
 
 
+async def waiting(agent: ph.Agent) -> None:
+    over = threading.Event()
+
+    def permit_late(request: ph.PermissionRequest) -> bool:
+        return over.wait()
+
+    query = agent.query("ask", hooks={"PreToolUse": [ph.HookMatcher("Bash", [check])]}, can_use_tool=permit_late)
+    with anyio.move_on_after(random.random() * 0.2):
+        await query
+    await query.aclose()
+    over.set()
+
+
 async def failed(agent: ph.Agent) -> None:
     assert (await agent.query("fail")).outcome != "success"
 
@@ -152,6 +168,7 @@ WORK: tuple[Callable[[ph.Agent], Awaitable[None]], ...] = (
     cancelled,
     dropped,
     stubborn,
+    waiting,
 )
 
 
@@ -193,7 +210,10 @@ def orphans() -> int:
 def sample(began: float) -> dict[str, float]:
     gc.collect()
     now = round(time.monotonic() - began)
+    # Of what is free, glibc gives back little by itself: what a process needs is what it has after that.
     held = {"objects": len(gc.get_objects()), "rss": memory("VmRSS")}
+    TRIM(0)
+    held["needed"] = memory("VmRSS")
     return {"seconds": now, **usage()._asdict(), "orphans": orphans(), **held}
 
 
@@ -201,7 +221,7 @@ async def soak(seconds: float, round_seconds: float) -> None:
     began = time.monotonic()
     done: Counter[str] = Counter()
     samples: list[dict[str, float]] = []
-    while time.monotonic() - began < seconds:
+    while len(samples) < 2 or time.monotonic() - began < seconds:
         await work_for(round_seconds, done)
         samples.append(sample(began))
     print(json.dumps({"samples": samples, "done": done}))

@@ -1,4 +1,4 @@
-"""A tool result that was lost in a spoiled line does not keep `idle_timeout` resting for ever. Alone and in sessions."""
+"""A tool result that was lost in a spoiled line does not keep `idle_timeout` resting for ever."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ pytestmark = pytest.mark.anyio
 
 USE = frames.assistant([frames.tool_use("Bash", id="t1")], message_id="m1")
 WHOLE = json.dumps(frames.user_tool_result("done", tool_use_id="t1")).encode()
+KEEP_ALIVE = b'{"type":"keep_alive"}\n'
 LOST: dict[str, list[Any]] = {
     "a wrong first byte": [b"\x00" + WHOLE[1:] + b"\n"],
     "a line that breaks off": [WHOLE[:150] + b"\n"],
     "the end of a line is gone": [WHOLE[:30] + b"\n"],
     "its type is another one": [WHOLE.replace(b'"user"', b'"uzer"', 1) + b"\n"],
+    "in one piece with the call": [json.dumps(USE).encode() + b"\n" + WHOLE[:30] + b"\n" + KEEP_ALIVE],
     "gone, and the model goes on": [frames.assistant("And now", message_id="m2")],
     "gone, and another tool has ended": [
         frames.assistant([frames.tool_use("Bash", id="t2")], message_id="m2"),
@@ -41,7 +43,7 @@ async def test_silence_counts_again(kind: str, how: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(child, "LOST_RESULT_SECONDS", 0.1)
 
     async def loses(cli: Cli, say: Any, text: str) -> str:
-        for frame in (USE, *LOST[how]):
+        for frame in ([USE] if how != "in one piece with the call" else []) + LOST[how]:
             await say(frame)
         return await hang(cli, say, text)
 

@@ -16,7 +16,7 @@ from typing import Any
 from pilothouse.testing import FakeCLI
 from pilothouse.transports.watchdog import watchdog
 
-DEADLINE = 15.0  # seconds that anything may take to end
+DEADLINE = 60.0  # seconds that anything may take to end
 
 HEAD = """
 import asyncio, gc, os, signal, sys, threading, time

@@ -32,6 +32,8 @@ SHARED = {
     "LocalModel": "a plain context manager too",
     "Pool": "a plain context manager too",
     "Prompt": "served to the CLI on the event loop of a query",
+    "RecordingTransport": "driven by the event loop of a query, never by its user",
+    "ReplayTransport": "driven by the event loop of a query, never by its user",
     "Resource": "served to the CLI on the event loop of a query",
     "Tool": "served to the CLI on the event loop of a query; calling it calls the plain function",
     "Transport": "driven by the event loop of a query, never by its user",

@@ -67,6 +67,7 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
     "info.commands": (),
     "info.agents": (),
     "info.account": (),
+    "info.isolation_report": (),
     "info.usage": (),
     "info.cost": (),
     "info.context_usage": (),

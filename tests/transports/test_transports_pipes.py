@@ -71,6 +71,68 @@ async def test_reading_leaves_room_for_other_tasks(pipe: tuple[int, int]) -> Non
 
 
 @pytest.mark.anyio
+async def test_a_pipe_that_was_emptied_is_not_asked_before_it_can_be_read(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked = os.read, 0
+
+    def counted(fd: int, size: int) -> bytes:
+        nonlocal asked
+        asked += 1
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", counted)
+    reader = PipeReader(pipe[0])
+    os.write(pipe[1], b"first")
+    assert await reader.read() == b"first"
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, os.write, pipe[1], b"second")
+        assert await reader.read() == b"second"
+    own, asked = asked, 0
+    reader.close()
+    with pytest.raises(anyio.ClosedResourceError):
+        await reader.read()
+    assert (own, asked) == (2, 0)
+
+
+def test_a_task_that_reads_goes_on_in_the_turn_of_the_loop_that_finds_something(pipe: tuple[int, int]) -> None:
+    order: list[str] = []
+
+    async def read(reader: PipeReader) -> None:
+        order.append((await reader.read()).decode())
+
+    async def main() -> None:
+        reader = PipeReader(pipe[0])
+        task = asyncio.create_task(read(reader))
+        while reader._watch is None:
+            await asyncio.sleep(0)
+        os.write(pipe[1], b"data")
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, order.append, "later")
+        await task
+        reader.close()
+
+    asyncio.run(main())
+    assert order[0] == "data"
+
+
+def test_a_reader_that_is_cancelled_while_it_waits_can_read_again(pipe: tuple[int, int]) -> None:
+    async def main() -> None:
+        reader = PipeReader(pipe[0])
+        for _ in range(3):
+            task = asyncio.create_task(reader.read())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        os.write(pipe[1], b"data")
+        assert await asyncio.wait_for(reader.read(), 5) == b"data"
+        reader.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.anyio
 async def test_a_cut_write_is_finished_without_another_call(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:

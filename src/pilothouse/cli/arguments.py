@@ -21,6 +21,22 @@ from pilothouse.cli.install import (
     add_install,
     install_request,
 )
+from pilothouse.cli.replay_flags import (
+    REPLAY_DESCRIPTION,
+    REPLAY_HELP,
+    ReplayRequest,
+    add_replay,
+    read_transport,
+    replay_request,
+)
+from pilothouse.cli.sessions_arguments import (
+    SESSIONS_DESCRIPTION,
+    SESSIONS_EPILOG,
+    SESSIONS_HELP,
+    SessionsRequest,
+    add_sessions,
+    sessions_request,
+)
 from pilothouse.cli.values import parse_value
 from pilothouse.options import TABLE, Option, kinds
 
@@ -142,7 +158,16 @@ class DoctorRequest:
     quick: bool = False
 
 
-Request = AskRequest | ChatRequest | DemoRequest | DoctorRequest | InstallRequest | OptionsRequest
+Request = (
+    AskRequest
+    | ChatRequest
+    | DemoRequest
+    | DoctorRequest
+    | InstallRequest
+    | OptionsRequest
+    | ReplayRequest
+    | SessionsRequest
+)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -230,6 +255,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     # With a name of its own: `thinking` is an option as well.
     parser.add_argument("--thinking", dest="shows_thinking", action="store_true", help="show what the model thinks")
     parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
+    parser.add_argument(
+        "--transport",
+        type=read_transport,
+        default=argparse.SUPPRESS,
+        metavar="record:FILE|replay:FILE",
+        help="record the run in a file, or answer from one, with neither Claude Code nor a model",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -428,4 +460,6 @@ COMMANDS: dict[str, Command] = {
         _add_options,
         _options_request,
     ),
+    "replay": Command(REPLAY_HELP, REPLAY_DESCRIPTION, add_replay, replay_request),
+    "sessions": Command(SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, sessions_request, epilog=SESSIONS_EPILOG),
 }

@@ -19,6 +19,7 @@ from pilothouse.errors import (
     CLIVersionError,
     PilothouseError,
     QueryTimeout,
+    ReplayMismatch,
     UsageError,
 )
 
@@ -57,6 +58,8 @@ class Failure:
 def failure(error: Exception) -> Failure:
     """What to tell about `error`."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    if isinstance(error, ReplayMismatch) and error.diff:
+        return Failure(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
     text = one_line(_first_part(error))
     step = _next_step(error)
     return Failure(code, f"{text}; {step}" if step else text)

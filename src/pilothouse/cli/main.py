@@ -98,9 +98,11 @@ _RUNNERS = {
     "DoctorRequest": ("doctor", "doctor"),
     "InstallRequest": ("install", "install"),
     "OptionsRequest": ("options_page", "show_options"),
+    "ReplayRequest": ("replay", "replay"),
+    "SessionsRequest": ("sessions_commands", "sessions"),
 }
 # Those whose standard output is for answers alone.
-_ANSWERING = frozenset({"ChatRequest"})
+_ANSWERING = frozenset({"ChatRequest", "ReplayRequest", "SessionsRequest"})
 
 
 class _EndedBy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.status import Status
+from rich.table import Table
 from rich.text import Text
 
-from pilothouse.cli.screen import STAGES, Progress, Screen, Style
+from pilothouse.cli.screen import CONTROLS, STAGES, Progress, Screen, Style
 
 _LOOKS: dict[Style, str] = {
     "": "",
@@ -25,7 +26,7 @@ _LOOKS: dict[Style, str] = {
     "warning": "yellow",
 }
 # Stages that tell how far they are while they last; the others get a bar that only moves.
-_MEASURED = frozenset({"download", "extract", "verify"})
+_MEASURED = frozenset({"download", "extract", "read", "verify"})
 
 
 class RichScreen(Screen):
@@ -46,6 +47,16 @@ class RichScreen(Screen):
         with self._console.capture() as captured:
             self._console.print(Text(text, style=_LOOKS[style]), end="")
         return captured.get()
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """An answer in columns; what is too long for the window is cut."""
+        self.idle()
+        table = Table(*head, box=None, header_style="bold", pad_edge=False)
+        for column in table.columns:
+            column.no_wrap, column.overflow = True, "ellipsis"
+        for row in rows:
+            table.add_row(*(Text(cell.translate(CONTROLS)) for cell in row))
+        Console(file=self._out, highlight=False).print(table)
 
     def busy(self, what: str) -> None:
         """Show a spinner, as long as nothing else is written."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal, TextIO
@@ -17,13 +17,14 @@ Progress = Callable[[str, int, int | None], object]
 """Called with a stage, the bytes done in it and, if known, the bytes it takes; from any thread."""
 
 # Text that others wrote must not steer the terminal: control characters go, but for newline and tab.
-_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
-_ANSWER = {key: None for key in _CONTROLS if chr(key) not in "\n\t"}
+CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
+_ANSWER = {key: None for key in CONTROLS if chr(key) not in "\n\t"}
 
 STAGES = {
     "download": "downloading",
     "extract": "unpacking",
     "load": "loading",
+    "read": "reading",
     "verify": "checking",
     "wait": "waiting for another process that fetches it",
 }
@@ -74,7 +75,7 @@ class Screen:
             self._write(self._notes, "\n")
             self._open = None
             self._thinking = False
-        self.line(line.translate(_CONTROLS), style)
+        self.line(line.translate(CONTROLS), style)
 
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes."""
@@ -84,6 +85,14 @@ class Screen:
     def styled(self, text: str, style: Style) -> str:
         """Clean text with what gives it its looks."""
         return text
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """An answer in columns, the last one as wide as it is."""
+        cells = [[cell.translate(CONTROLS) for cell in row] for row in (head, *rows)]
+        widths = [max(len(row[place]) for row in cells) for place in range(len(head) - 1)]
+        for row in cells:
+            padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+            self.text("  ".join((*padded, row[-1])).rstrip() + "\n")
 
     def busy(self, what: str) -> None:
         """Show that something is awaited, as long as nothing else is written."""

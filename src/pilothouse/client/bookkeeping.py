@@ -67,6 +67,21 @@ class Books(Listeners):
         with self._stage.held_by(continuation):
             yield
 
+    def unasked(self, message: Message) -> None:
+        """Watchers hear of turns that the CLI starts by itself."""
+        if self._stage is not None:
+            self._stage.heard(message)
+
+    def asked(self) -> None:
+        """Such a turn has become one of a query."""
+        if self._stage is not None:
+            self._stage.own_turn_ended()
+
+    def gone(self, error: BaseException) -> None:
+        """Such a turn has ended with the child."""
+        if self._stage is not None:
+            self._stage.own_turn_ended(error)
+
     def within_budget(self, options: Options) -> Options:
         """The settings of the next child.
 
@@ -88,13 +103,20 @@ class Books(Listeners):
     def restarted(self, session_id: str | None, reason: BaseException | None) -> None:
         """A new child has taken over: tell all who care."""
         self.restarts += 1
-        log.warning("a new child has taken over the session %s: %s", session_id, reason)
+        log.warning("a new child has taken over the session %s: %s", session_id, _ended_how(reason))
         self.ledger.child_ended()
         if self._stage is not None and self._stage.observers is not None:
             self._stage.observers.restarted(reason)
         facts = {"type": "system", "subtype": RESTARTED, "session_id": session_id, "reason": str(reason or "")}
         line = json.dumps({**facts, "restarts": self.restarts}).encode()
         self.put([SystemMessage(subtype=RESTARTED, session_id=session_id, raw_line=line)], len(line))
+
+
+def _ended_how(reason: BaseException | None) -> str:
+    """In words that hold nothing of what was said; the text of an error may."""
+    code, signal = getattr(reason, "exit_code", None), getattr(reason, "signal", None)
+    how = f", exit code {code}" if code is not None else f", {signal}" if signal is not None else ""
+    return f"{type(reason).__name__}{how}" if reason is not None else "it was gone"
 
 
 def _stage_of(options: Options) -> SessionStage | None:

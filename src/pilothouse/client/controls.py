@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pilothouse.client.mcp_waiting import connected
 from pilothouse.client.replies import (
@@ -31,6 +31,10 @@ from pilothouse.client.replies import (
     typed,
     typed_list,
 )
+
+if TYPE_CHECKING:
+    from pilothouse.messages import InitMessage
+    from pilothouse.options import IsolationReport, Options
 
 
 class Control(Protocol):
@@ -177,11 +181,17 @@ class SessionSettings(_Group):
 class Info(_Group):
     """What a session can say of itself."""
 
-    __slots__ = ("_server_info",)
+    __slots__ = ("_isolation", "_server_info")
 
-    def __init__(self, control: Control, server_info: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        control: Control,
+        server_info: Callable[[], Mapping[str, Any]],
+        isolation: Callable[[], IsolationReport | None],
+    ) -> None:
         super().__init__(control)
         self._server_info = server_info
+        self._isolation = isolation
 
     async def models(self) -> list[ModelInfo]:
         """The models that can be chosen."""
@@ -198,6 +208,14 @@ class Info(_Group):
     def account(self) -> AccountInfo:
         """Who pays, as of the handshake."""
         return typed(AccountInfo, self._server_info().get("account"))
+
+    def isolation_report(self) -> IsolationReport | None:
+        """What the child said at the beginning of its last turn that it had loaded, and what of it nobody asked for.
+
+        None before its first turn, also after a new child has taken over. MCP servers that were set later, with
+        `session.mcp.set_servers`, are none that the settings ask for. (CLI 2.1.330)
+        """
+        return self._isolation()
 
     async def usage(self) -> UsageReport:
         """What the session has used, in numbers, and the limits of the account."""
@@ -247,6 +265,16 @@ class Controls(ABC):
         """What the CLI said of itself in the handshake."""
 
     @property
+    @abstractmethod
+    def options(self) -> Options:
+        """The settings that it runs with."""
+
+    @property
+    @abstractmethod
+    def _loaded(self) -> InitMessage | None:
+        """What the child said at the beginning of its last turn; None before its first."""
+
+    @property
     def mcp(self) -> Mcp:
         """The MCP servers."""
         return Mcp(self.control)
@@ -264,7 +292,12 @@ class Controls(ABC):
     @property
     def info(self) -> Info:
         """What the session can say of itself."""
-        return Info(self.control, lambda: self.server_info)
+        return Info(self.control, lambda: self.server_info, self._isolation_report)
+
+    def _isolation_report(self) -> IsolationReport | None:
+        from pilothouse.options.isolation import isolation_report  # few ask for it
+
+        return None if self._loaded is None else isolation_report([self._loaded], self.options)
 
     async def rewind_files(self, user_message_uuid: str, *, dry_run: bool = False) -> RewindResult:
         """Set the files back to what they were when a user message came. (R19)

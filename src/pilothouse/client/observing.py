@@ -25,11 +25,13 @@ from pilothouse.instrumentation import (
     Observers,
     QueryEnd,
     QueryStart,
+    ScheduledRetry,
     call_of,
     environ_of,
+    guarded,
     outcome_of,
 )
-from pilothouse.messages import AssistantMessage, Message, RateLimitEvent, ResultMessage
+from pilothouse.messages import AssistantMessage, InitMessage, Message, RateLimitEvent, ResultMessage
 from pilothouse.options import TABLE, Invocation, Options, child_env
 from pilothouse.options.secrets import Redactor, secret_values
 
@@ -49,12 +51,16 @@ class Observation:
         observers: those who watch.
         inner: the continuation that the query has anyway.
         one_of_many: as for `QueryResult`.
+
+    Attributes:
+        only_reads: whether nothing ever follows; a child that dies with its result costs a watched query nothing then.
     """
 
     def __init__(self, observers: Observers, inner: Continuation | None, *, one_of_many: bool) -> None:
         self.observers = observers
         self._one_of_many = one_of_many
         self._inner = inner
+        self.only_reads = inner is None
         self._kept: list[Message] = []
         self._results: list[ResultMessage] = []
 
@@ -83,6 +89,10 @@ class Observation:
         self._tell(following.messages)
         return following
 
+    def retry_scheduled(self, **facts: Any) -> None:
+        """Another try is about to be waited for; `facts` as in `ScheduledRetry`."""
+        self.observers.retry_scheduled(ScheduledRetry(**facts))
+
     def _tell(self, batch: Messages) -> Messages:
         self.observers.messages(batch)
         for message in batch:
@@ -93,8 +103,12 @@ class Observation:
         return batch
 
     def _ended(self, run: Exchange | Turn, error: BaseException | None) -> None:
-        stopped = run.interrupted or run.cut_short
-        self.observers.ended(self._end(error, interrupted=stopped, cut_short=run.cut_short))
+        self.ended(error, interrupted=run.interrupted or run.cut_short, cut_short=run.cut_short)
+
+    def ended(self, error: BaseException | None, *, interrupted: bool = False, cut_short: bool = False) -> None:
+        """The query is over; arguments as of what ran it. Never raises."""
+        end = guarded(self, lambda: self._end(error, interrupted=interrupted, cut_short=cut_short))
+        self.observers.ended(end or QueryEnd(result=None, error=error, interrupted=interrupted))
 
     def _end(self, error: BaseException | None, *, interrupted: bool, cut_short: bool) -> QueryEnd:
         stop = Interrupted("the query was interrupted")
@@ -119,10 +133,15 @@ def _explains(message: Message) -> bool:
 
 
 def observe(
-    options: Options, prompt: Any, inner: Continuation | None, *, in_session: bool, one_of_many: bool
+    options: Options,
+    prompt: Any,
+    inner: Continuation | None,
+    *,
+    in_session: bool,
+    one_of_many: bool,
+    self_started: bool = False,
 ) -> Observation | None:
     """Begin to watch a query with `options`, in the context of the caller; None when nobody wants to."""
-    values = options.as_dict()
     redact = Redactor(secret_values(child_env(options, os.environ))).redact
     start = QueryStart(
         prompt=prompt,
@@ -131,12 +150,23 @@ def observe(
         session_id=None if options.fork_session else options.session_id or options.resume,
         provider=options.provider,
         base_url=_without_password(options.base_url),
-        settings={name: redact(TABLE[name].show(value)) for name, value in values.items() if value is not None},
+        settings=_settings(options, redact),
         in_session=in_session,
+        self_started=self_started,
         redact=redact,
     )
     observers = Observers.of(options.instrumentation or (), start)
     return None if observers is None else Observation(observers, inner, one_of_many=one_of_many)
+
+
+def _settings(options: Options, redact: Callable[[str], str]) -> dict[str, str]:
+    given = {name: value for name, value in options.as_dict().items() if value is not None}
+    return {name: redact(_shown(name, value)) for name, value in given.items()}
+
+
+def _shown(name: str, value: Any) -> str:
+    # What is not ours may not even have a text.
+    return guarded(value, lambda: TABLE[name].show(value)) or f"<{type(value).__name__}>"
 
 
 def _without_password(url: str | None) -> str | None:
@@ -154,6 +184,11 @@ class Stage:
         observers: those who watch that query; None between queries, and for one that nobody watches.
     """
 
+    @property
+    def on(self) -> Observers | None:
+        """Those who watch what is on."""
+        return self.observers
+
     def __init__(self, observers: Observers | None = None) -> None:
         self.observers = observers
 
@@ -168,14 +203,13 @@ class Stage:
 
 
 async def _answer(stage: Stage, subtype: str, desk: Desk, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    observers, call = stage.observers, call_of(subtype, body)
-    if observers is None or call is None:
+    observers, call = stage.on, guarded(stage, lambda: call_of(subtype, body))
+    if observers is None or call is None or not observers.call_started(call):
         return await desk(body)
-    observers.call_started(call)
     end = CallEnd(outcome="cancelled")
     try:
         answer = await desk(body)
-        end = CallEnd(outcome=outcome_of(call, answer))
+        end = CallEnd(outcome=guarded(stage, lambda: outcome_of(call, answer)) or "ok")
     except Exception as error:
         end = CallEnd(outcome="failed", error=error)
         raise
@@ -187,6 +221,9 @@ async def _answer(stage: Stage, subtype: str, desk: Desk, body: Mapping[str, Any
 class SessionStage(Stage):
     """The same for a session, made in the context of whoever made the session.
 
+    Beside queries, turns are on that the CLI starts by itself, one at a time. Each begins with an `InitMessage` that is
+    of no query, and ends with its result, with the child, or with a prompt that the CLI takes up in the middle of it.
+
     Args:
         options: those of the session.
     """
@@ -195,6 +232,15 @@ class SessionStage(Stage):
         super().__init__()
         self._options = options
         self._context: Context = copy_context()
+        self._own_turn: Observation | None = None
+        self._is_own_turn = False  # one is on, whether it is watched or not
+
+    @property
+    def on(self) -> Observers | None:
+        """Those who watch what is on."""
+        if self._is_own_turn:
+            return None if self._own_turn is None else self._own_turn.observers
+        return self.observers
 
     @contextmanager
     def held_by(self, continuation: Continuation | None) -> Generator[None]:
@@ -204,6 +250,23 @@ class SessionStage(Stage):
             yield
         finally:
             self.observers = None
+
+    def heard(self, message: Message) -> None:
+        """A message that is of no query."""
+        if not self._is_own_turn and isinstance(message, InitMessage):
+            self._is_own_turn = True
+            start = partial(observe, in_session=True, one_of_many=True, self_started=True)
+            self._own_turn = guarded(self, lambda: self._context.run(start, self._options, None, None))
+        if self._own_turn is not None:
+            self._own_turn.read([message])
+        if isinstance(message, ResultMessage):
+            self.own_turn_ended()
+
+    def own_turn_ended(self, error: BaseException | None = None) -> None:
+        """No turn of its own is on any more; `error` says why, if that had no result."""
+        own, self._own_turn, self._is_own_turn = self._own_turn, None, False
+        if own is not None:
+            own.ended(error)
 
     def variables_in(self, invocation: Invocation) -> Invocation:
         """`invocation` with the variables of the session, not of the query that happens to start the child."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
-import anyio.to_thread
 import msgspec
 
+from pilothouse.callbacks import in_thread
 from pilothouse.driver import Outgoing
 from pilothouse.errors import UsageError
 from pilothouse.messages import UserMessage, to_dict
@@ -74,7 +75,7 @@ async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[O
     # A generator may read a file or wait for a person: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
-    while (item := await anyio.to_thread.run_sync(next, iterator, _DONE, abandon_on_cancel=True)) is not _DONE:
+    while (item := await in_thread(partial(next, iterator, _DONE))) is not _DONE:
         empty = False
         yield _outgoing(item, verbatim)
     _refuse_empty(empty)

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 from uuid import uuid4
 
 from msgspec import Struct
@@ -42,6 +42,7 @@ from pilothouse.messages import (
 from pilothouse.options import Options
 
 if TYPE_CHECKING:
+    from pilothouse.client.observing import Observation
     from pilothouse.driver import Exchange
     from pilothouse.driver.turn import Turn
 
@@ -71,10 +72,14 @@ NETWORK = frozenset({"connection_failed"})  # `api_error` of a result (2.1.330)
 ONE_MODEL = ("seven_day_opus", "seven_day_sonnet")
 
 
+Way = Literal["resend", "resume", "hold"]
+
+
 class Wait(Struct, frozen=True):
     """A further try is due `until` then, in Unix seconds."""
 
     until: float
+    reason: str
     note: SystemMessage
 
 
@@ -100,6 +105,7 @@ class Retries:
         self._place = Place.of(options)
         self._inner: Continuation | None = None
         self._tell: Callable[[SystemMessage], object] | None = None
+        self._observation: Observation | None = None
         self._prompt: Outgoing | None = None  # what to say again, as long as the model has said nothing to it
         self._is_answering = False  # the model has said something since the last result that was no failure
         self._session_id: str | None = None
@@ -130,10 +136,11 @@ class Retries:
         self._inner = continuation
         return self
 
-    def serves(self, run: Exchange | Turn) -> None:
-        """What runs the query: it is held back while the gate is closed, and told of every wait."""
+    def serves(self, run: Exchange | Turn, observation: Observation | None = None) -> None:
+        """What runs the query: it is held back while the gate is closed, and told of every wait, as watchers are."""
         run.admission = self.admitted
         self._tell = run.tell
+        self._observation = observation
 
     # What the driver calls.
 
@@ -167,6 +174,7 @@ class Retries:
             self._prompt = None  # what others say may hold results of tools, which are told once
             return following
         self._say(wait.note)
+        self._watched_wait("resume" if self._is_begun else "resend", wait.until, wait.reason, self.errors[-1])
         await sleep_until(wait.until)
         return Next(self._again())
 
@@ -178,6 +186,7 @@ class Retries:
             if told != until:
                 told = until
                 self._say(self._limit_note(limit, until, "another query of the agent has met it"))
+                self._watched_wait("hold", until, limit)
             moment = until + self._gate.line_up()
             if limit == "usage_limit":
                 self._waited += max(0.0, moment - time.time())
@@ -228,7 +237,7 @@ class Retries:
         until = max(resets_at, now) + AFTER_RESET_SECONDS * (1 + _luck()) / 2
         self._gate.close("usage_limit", place, until)  # who met it first looks first whether it is over
         self._waited += until - now
-        return Wait(until, self._limit_note("usage_limit", until, str(error)))
+        return Wait(until, "usage_limit", self._limit_note("usage_limit", until, str(error)))
 
     def _is_of_one_model(self) -> bool:
         events = [m for m in self._last_turn if isinstance(m, RateLimitEvent)]
@@ -248,7 +257,7 @@ class Retries:
             self._gate.close("rate_limit", self._place, until)
         facts = {"attempt": self._tries, "of": policy.attempts, "delay": round(delay, 3), "reason": reason}
         facts |= {"error": str(error)[:ERROR_CHARS], "error_status": error.api_error_status}
-        return Wait(until, own_message(RETRY_SCHEDULED, self._session_id, facts))
+        return Wait(until, reason, own_message(RETRY_SCHEDULED, self._session_id, facts))
 
     def _limit_note(self, limit: Limit, until: float, words: str) -> SystemMessage:
         seconds = max(0.0, until - time.time())
@@ -260,9 +269,20 @@ class Retries:
         if self._tell is not None:
             self._tell(note)
 
+    def _watched_wait(self, way: Way, until: float, reason: str, error: PilothouseError | None = None) -> None:
+        if self._observation is not None:
+            attempt = None if error is None or reason == "usage_limit" else self._tries
+            delay = max(0.0, until - time.time())
+            self._observation.retry_scheduled(way=way, reason=reason, delay=delay, attempt=attempt, error=error)
+
+    @property
+    def _is_begun(self) -> bool:
+        """Whether the model has said something, so that it has to go on rather than to begin again."""
+        return self._prompt is None or self._is_answering
+
     def _again(self) -> Outgoing:
         before = self._prompt
-        if before is None or self._is_answering:
+        if before is None or self._is_begun:
             return _spoken(CONTINUE_PROMPT)
         if len(before.data) > REPEATED_BYTES:
             return _spoken(ANSWER_PROMPT)

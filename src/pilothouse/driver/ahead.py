@@ -6,6 +6,7 @@ What it says before that is kept as bytes, and what asks for an answer meanwhile
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -17,6 +18,8 @@ from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout
 from pilothouse.options import Invocation
 from pilothouse.protocol import Connection, Inbound, Refusal, Reply
 from pilothouse.transports import Transport
+
+log = logging.getLogger("pilothouse.pool")
 
 KEPT_STDERR_LINES = 200
 KEPT_BYTES = 1024 * 1024
@@ -102,10 +105,18 @@ class PeerAhead:
         await self._handed_over.wait()
         if self.failure is not None:
             return False
-        while self._stderr and on_stderr is not None:
-            on_stderr(self._stderr.popleft())
-        self._on_stderr = on_stderr
+        if on_stderr is not None:
+            self._catch_up(on_stderr)
         return True
+
+    def _catch_up(self, on_stderr: Callable[[str], object]) -> None:
+        try:
+            while self._stderr:
+                on_stderr(self._stderr.popleft())
+        except Exception:
+            log.exception("the callback for standard error raised; it is not called any more")
+        else:
+            self._on_stderr = on_stderr
 
     def release(self) -> None:
         """End it, from any task of the loop; `freed` tells when that is done."""

@@ -15,6 +15,7 @@ import anyio
 from pilothouse.driver.continuation import Continuation, Continuing, Next
 from pilothouse.driver.failures import timeout_error
 from pilothouse.driver.inbox import Inbox
+from pilothouse.driver.latch import Latch
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.driver.owned import Owned
 from pilothouse.driver.silence import Silence
@@ -60,12 +61,12 @@ class Answering(Owned, ABC):
         self._inbox = Inbox()
         self._silence = Silence(limits)
         self._deadline: float | None = None  # of the whole query
-        self._clock = anyio.CancelScope()  # ends it then
+        self._clock: anyio.CancelScope | None = None  # ends it then
         self._is_admitted = False
         self._said_all = given
         self._silent_from = 0.0  # the earliest moment from which silence counts
-        self._turn_ended = anyio.Event()  # the turn that ran when the last interrupt was asked for
-        self._ended = anyio.Event()  # all that was asked for has its result, or none will come
+        self._turn_ended = Latch()  # the turn that ran when the last interrupt was asked for
+        self._ended = Latch()  # all that was asked for has its result, or none will come
         self.unanswered = Unanswered([prompt.uuid for prompt in prompts] if given else ())
         self.interrupted = False
         self.cut_short = False
@@ -106,7 +107,7 @@ class Answering(Owned, ABC):
         self.interrupted = True
         self._inbox.let_pass()
         if self._turn_ended.is_set():
-            self._turn_ended = anyio.Event()
+            self._turn_ended = Latch()
         ended = self._turn_ended
         try:
             if goes_on and self._continuing is not None:
@@ -239,7 +240,7 @@ class Answering(Owned, ABC):
         """Raise if it cannot be interrupted."""
 
     @abstractmethod
-    async def _interrupt(self, ended: anyio.Event) -> None:
+    async def _interrupt(self, ended: Latch) -> None:
         """Have the peer end the turn that runs, unless `ended` says that it has."""
         ...
 
@@ -281,6 +282,9 @@ class Answering(Owned, ABC):
         self._is_admitted = True
 
     async def _in_time(self, work: Callable[[], Awaitable[None]]) -> None:
+        if self._limits.timeout is None:
+            await work()
+            return
         with anyio.CancelScope(deadline=self._due()) as self._clock:
             await work()
         if self._clock.cancelled_caught and not self._is_complete():

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import partial
 
 import anyio
 
 from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.host import Host
-from pilothouse.driver.link import Link, Pending, Sink
+from pilothouse.driver.link import Link, Pending, Sink, Skipped
 from pilothouse.driver.outgoing import Limits
+from pilothouse.errors import LineDecodeError, PilothouseError
 from pilothouse.messages import ApiRetryMessage, InitMessage, Message
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.protocol import StreamValidator
+from pilothouse.protocol import BadLine, Noise, Oversize, StreamValidator
 from pilothouse.transports import Transport, warn_if_old
 
 WAKE_SECONDS = 1.0  # from the end of a background task until the model has been woken by it
+# From a line that could not be read until a tool, whose result may have been in it, does not count as running any more:
+# the longest that the CLI lets a command run (2.1.330), so that none is cut for a line that was of something else.
+LOST_RESULT_SECONDS = 600.0
 
 Work = Callable[[], Awaitable[None]]
 
@@ -39,6 +43,7 @@ class Child:
 
     Attributes:
         failure: the first error of anything that runs here.
+        close_failure: what the transport raised at its end: what it was to keep, such as a recording, is not complete.
         last_heard: when it last said something, or did what takes its time; later than now, if it said that it waits.
         in_turn: whether it works, for a prompt or by itself.
         may_be_woken: whether a background task was seen; one that ends wakes the peer, once it has nothing else to do.
@@ -49,23 +54,26 @@ class Child:
     ) -> None:
         self.transport = transport
         self.invocation = invocation
-        redactor = cache(lambda: Redactor(invocation_secrets(invocation)))  # most children give no occasion for it
         self.link = Link(
             transport,
             sink,
             beside=self.beside,
             host=host,
-            redact=lambda text: redactor().redact(text),
+            redact=self._redact,
             max_line_bytes=limits.max_line_bytes,
             control_timeout=limits.control_timeout,
         )
         self.validator = StreamValidator()
+        self.link.on_skipped = self._on_skipped
         self.background = BackgroundTasks()
         self.failure: BaseException | None = None
+        self.close_failure: PilothouseError | None = None
         self.last_heard = 0.0
         self.in_turn = False
         self.may_be_woken = False
         self._sink = sink
+        self._redactor: Redactor | None = None
+        self._doubted_until = 0.0
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @asynccontextmanager
@@ -90,9 +98,18 @@ class Child:
         finally:
             self._tasks = None
             with anyio.CancelScope(shield=True):
-                await self.transport.close()
+                try:
+                    await self.transport.close()
+                except PilothouseError as error:
+                    self.close_failure = error
+                    raise
         if self.failure is not None:
             raise self.failure
+
+    def _redact(self, text: str) -> str:
+        if self._redactor is None:  # most children give no occasion for it
+            self._redactor = Redactor(invocation_secrets(self.invocation))
+        return self._redactor.redact(text)
 
     def beside(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
@@ -121,7 +138,27 @@ class Child:
     @property
     def takes_its_time(self) -> bool:
         """Whether it is silent for a reason: a tool runs, it has asked us, or the host still prepares."""
-        return self.validator.waiting_for_tools or self.link.questions.at_work or self.link.is_preparing
+        return self._tool_runs or self.link.questions.at_work or self.link.is_preparing
+
+    @property
+    def _tool_runs(self) -> bool:
+        if fragment := self.link.connection.fragment:
+            self._doubt(fragment)
+        validator = self.validator
+        return validator.waiting_for_tools or (validator.in_doubt and anyio.current_time() < self._doubted_until)
+
+    def _on_skipped(self, event: Skipped) -> None:
+        match event:
+            case Noise(line=line):  # of no message; or of one whose first byte is wrong
+                self._doubt(line, is_frame=False)
+            case Oversize(head=head):
+                self._doubt(head)
+            case BadLine(error=error):
+                self._doubt(error.line if isinstance(error, LineDecodeError) else b"")
+
+    def _doubt(self, line: bytes, *, is_frame: bool = True) -> None:
+        if self.validator.skipped(line, is_frame=is_frame):
+            self._doubted_until = anyio.current_time() + LOST_RESULT_SECONDS
 
     def quiet_since(self, *, busy: bool) -> float:
         """When it fell silent: now, while something runs that may take its time, or nobody reads."""

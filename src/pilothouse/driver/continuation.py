@@ -37,7 +37,8 @@ class Next(Struct, frozen=True):
 class Continuation(Protocol):
     """Makes one query out of several prompts. One for each query.
 
-    It must not keep its `Query` alive: one that is dropped could not end then.
+    It must not keep its `Query` alive: one that is dropped could not end then. One that has an attribute `only_reads`,
+    and it is true, is never asked what follows, so that the query is over with its result.
     """
 
     def read(self, batch: list[Message]) -> list[Message]:
@@ -69,6 +70,7 @@ class Continuing:
     def __init__(self, continuation: Continuation) -> None:
         self.read = continuation.read
         self._go_on = continuation.go_on
+        self._only_reads: bool = getattr(continuation, "only_reads", False)
         self._scope: anyio.CancelScope | None = None
         self._given_up = False
         self._result: ResultMessage | None = None
@@ -78,8 +80,8 @@ class Continuing:
         self.is_open = False
 
     def ask(self, result: ResultMessage) -> bool:
-        """Ask what follows `result`; False if that was asked before."""
-        if result is self._result:
+        """Ask what follows `result`; False if that was asked before, or nothing ever does."""
+        if self._only_reads or result is self._result:
             return False
         self._result = result
         self.is_open = True

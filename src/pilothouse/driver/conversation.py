@@ -58,6 +58,7 @@ class Conversation(Owned):
         server_info: what the peer said in the handshake.
         session_id: id of the conversation, as the peer last named it.
         permission_mode: as the peer last named it; it may change it by itself.
+        loaded: what the peer said at the beginning of its last turn: tools, servers, agents.
         says_lifecycle: whether the peer says when it takes up a prompt; then nothing before that is an answer. One
             that has resumed a call that was cut off gives a result of its own first (2.1.330).
     """
@@ -95,6 +96,7 @@ class Conversation(Owned):
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
         self.permission_mode: str | None = None
+        self.loaded: InitMessage | None = None
         self.says_lifecycle = False
 
     # What the session calls.
@@ -244,7 +246,11 @@ class Conversation(Owned):
         return self._child.quiet_since(busy=self._child.takes_its_time)
 
     async def close(self) -> None:
-        """End the input, let the child save and leave, end it if it does not. Bounded; from any task."""
+        """End the input, let the child save and leave, end it if it does not. Bounded; from any task.
+
+        Raises:
+            PilothouseError: the transport says at its end that what it was to keep is not complete. Raised once.
+        """
         self._stopped = True
         with anyio.CancelScope(shield=True):
             try:
@@ -253,6 +259,9 @@ class Conversation(Owned):
             finally:  # also when `Task.cancel` of asyncio came through the shield
                 self.stop()
             await self.finished()
+        failure, self._child.close_failure = self._child.close_failure, None
+        if failure is not None:
+            raise failure
 
     async def _leave(self) -> None:
         self.let_pass()
@@ -302,14 +311,23 @@ class Conversation(Owned):
         if plain:  # a batch of nothing but text costs no loop
             if turn is not None and turn.has_begun and turn.unanswered:
                 turn.put(batch, size)
+            else:
+                for message in batch:
+                    self._listeners.unasked(message)
             return
         mine: list[Message] = []
         for message in batch:
-            if not self._leftovers.claims(message) and self._is_of_turn(message):
+            if self._leftovers.claims(message):
+                pass
+            elif self._is_of_turn(message):
                 mine.append(message)
                 if isinstance(message, ResultMessage):
                     mine = self._hand_over(mine, size)
                     self._settle(message)
+            else:
+                if isinstance(message, InitMessage):  # it begins a turn by itself
+                    self._leftovers.next_query()
+                self._listeners.unasked(message)
             route = self._routes.get(message.__class__)
             if route is not None:
                 route(message)
@@ -344,6 +362,7 @@ class Conversation(Owned):
     def _begin(self, turn: Turn, uuid: str | None) -> None:
         if not turn.has_begun:
             self._leftovers.next_query()
+            self._listeners.asked()
         turn.begin(uuid)
 
     def _is_result_of_turn(self, result: ResultMessage, turn: Turn) -> bool:
@@ -364,6 +383,7 @@ class Conversation(Owned):
 
     def _on_init(self, message: InitMessage) -> None:
         self._child.note_init(message)
+        self.loaded = message
         self.session_id = message.session_id or self.session_id
         self.permission_mode = message.permission_mode or self.permission_mode
 
@@ -414,6 +434,7 @@ class Conversation(Owned):
         error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
         self._child.link.close(error)
+        self._listeners.gone(error)
         if self._turn is not None:
             self._turn.fail(error)
         self._tell()

@@ -23,6 +23,7 @@ from pilothouse.driver.child import WAKE_SECONDS, Child
 from pilothouse.driver.continuation import Continuation
 from pilothouse.driver.failures import missing_result_error
 from pilothouse.driver.host import Host
+from pilothouse.driver.latch import Latch
 from pilothouse.driver.link import Pending
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.errors import PilothouseError, UsageError
@@ -78,7 +79,7 @@ class Exchange(Answering):
             **dict.fromkeys(BackgroundTasks.NOTED, child.note_task),
         }
         self._host = host
-        self._heard = anyio.Event()  # the first frame: from here on an interrupt reaches a turn
+        self._heard = Latch()  # the first frame: from here on an interrupt reaches a turn
         self._ever_heard = False
         self._may_answer = True  # False: the peer says when it takes up a prompt, and has taken up none of ours
         self._has_begun = False
@@ -164,7 +165,7 @@ class Exchange(Answering):
                 "interrupt needs the control protocol, which the argv form has not: use prompt_via='stdin'"
             )
 
-    async def _interrupt(self, ended: anyio.Event) -> None:
+    async def _interrupt(self, ended: Latch) -> None:
         if self._child.link.is_preparing:
             self.stop()  # no prompt was sent, and none will be
             return
@@ -178,7 +179,7 @@ class Exchange(Answering):
 
     def _begin_anew(self) -> None:
         self.ended_plainly = False
-        self._heard = anyio.Event()
+        self._heard = Latch()
 
     # The owner.
 
@@ -243,18 +244,18 @@ class Exchange(Answering):
             if first is not None:
                 await self._shake_hands(first, opening)
                 opening = b""
-            if beside is not None:  # its time counts from now: a peer that reads nothing holds up what is sent
-                self._beside(partial(self._shake_hands, beside))
             if isinstance(self._prompts, Sequence):
-                await transport.send(opening + b"".join(prompt.data for prompt in self._prompts))
+                opening += b"".join(prompt.data for prompt in self._prompts)
+                await (transport.send(opening) if beside is None else self._shake_hands(beside, opening))
             else:
+                if beside is not None:  # its time counts from now: a peer that reads nothing holds up what is sent
+                    self._beside(partial(self._shake_hands, beside))
                 await transport.send(opening)
                 await self._speak_on(self._prompts)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the reader finds out how the peer ended
         if pending is None:
             await transport.end_input()
-        self._end_if_done()
 
     async def _speak_on(self, prompts: AsyncGenerator[Outgoing, None]) -> None:
         async with aclosing(prompts):
@@ -262,6 +263,7 @@ class Exchange(Answering):
                 self._owe(prompt)
                 await self._child.transport.send(prompt.data)
         self._said_all = True
+        self._end_if_done()
 
     async def _say(self, prompt: Outgoing) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the reader finds out how it ended
@@ -305,6 +307,7 @@ class Exchange(Answering):
         return self._ever_heard
 
     async def _watch_clock(self) -> None:
+        assert self._clock is not None
         self._clock.deadline = float("inf")  # once there is a child, a turn of it may be saved before the end
         await anyio.sleep_until(self._due())
         if self._is_complete():
@@ -320,7 +323,7 @@ class Exchange(Answering):
         self._inbox.let_pass()
         if self._heard.is_set() and not self._rests() and child.invocation.initialize is not None:
             if self._turn_ended.is_set():
-                self._turn_ended = anyio.Event()
+                self._turn_ended = Latch()
             ended = self._turn_ended
             with anyio.move_on_after(RECEIPT_SECONDS) as receipt, suppress(PilothouseError):
                 await child.link.request("interrupt")

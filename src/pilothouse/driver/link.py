@@ -14,13 +14,15 @@ import anyio
 
 from pilothouse.driver.failures import oversize_error
 from pilothouse.driver.host import Host
-from pilothouse.driver.questions import Questions
+from pilothouse.driver.questions import Questions, Reader
 from pilothouse.errors import ControlError, ControlTimeout, PeerError, PilothouseError, SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
 from pilothouse.transports import Transport
 
 log = logging.getLogger("pilothouse.driver")
+
+Skipped = Noise | Oversize | BadLine
 
 SHOWN_CHARS = 200  # of a line that is no message
 SHOWN_BYTES = 64 * 1024  # of it, that are searched for keys
@@ -90,6 +92,7 @@ class Link:
         last_problem: the last line of output that could not be read, as an error.
         questions: those of the peer that are open.
         is_preparing: whether the host is still at what has to be before the first prompt.
+        on_skipped: told of every line of output that was no message and no part of the control protocol.
     """
 
     def __init__(
@@ -112,31 +115,67 @@ class Link:
         self._closed: BaseException | None = None
         self._beside = beside
         self.is_preparing = False
+        self.on_skipped: Callable[[Skipped], object] | None = None
+        self._skipped: list[Skipped] = []
         self.last_problem: PeerError | None = None
         self.connection = Connection(max_line_bytes=max_line_bytes)
-        self.questions = Questions(self.connection, {} if host is None else host.desks, beside, self._send_quietly)
+        self.questions = Questions(self.connection, {} if host is None else host.desks, self._send_quietly)
+        self._size = 0  # bytes of what came since the last message was complete
+        self._over = anyio.Event()  # the output of the peer
 
     async def pump(self) -> None:
         """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
-        receive, feed, sink = self._transport.receive, self.connection.feed, self._sink
+        self._beside(self._read)
+        await self._over.wait()
+
+    async def _read(self) -> None:
+        """Read until the output ends, or until an answer makes this task wait; then another one reads on."""
+        reader = Reader()
+        try:
+            with reader.scope:
+                if await self._read_and_answer(reader):
+                    self._over.set()
+        except anyio.get_cancelled_exc_class():
+            if reader.question is not None or not reader.has_answered:
+                raise
+            self._read_on()  # a function that it ran may have done that; if not, the next reader ends at once
+            return
+        await self.questions.finish(reader)
+
+    async def _read_and_answer(self, reader: Reader) -> bool:
+        """Returns whether the output has ended."""
+        receive, feed, sink, questions = self._transport.receive, self.connection.feed, self._sink, self.questions
         events = self.connection.events
-        size = 0  # of what came since the last message was complete
-        while chunk := await receive():
-            size += len(chunk)
+        while True:
+            if questions.are_new and await questions.answer_new(reader, self._read_on):
+                return False
+            # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
+            while sink.full and not self._waiting:
+                await sink.room()
+            chunk = await receive()
+            if not chunk:
+                break
+            self._size += len(chunk)
             messages = feed(chunk)
             if events:
                 self._route()
             if messages:
-                sink.put(messages, size)
-                size = 0
-            # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
-            while sink.full and not self._waiting:
-                await sink.room()
+                self._hand_on(messages)
+            if self._skipped:
+                self._tell_of_skipped()
         end = self.connection.end_output()
         if events:
             self._route()
         if end.messages:
-            sink.put(end.messages, size)
+            self._hand_on(end.messages)
+        return True
+
+    def _read_on(self) -> None:
+        self._beside(self._read)
+
+    def _hand_on(self, messages: list[Message]) -> None:
+        self._sink.put(messages, self._size)
+        self._size = 0
 
     def begin(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[Pending, bytes]:
         """Register a control request; the caller sends the bytes and waits.
@@ -165,20 +204,20 @@ class Link:
     async def answer_to(self, pending: Pending, unsent: bytes = b"") -> Mapping[str, Any]:
         """Wait for the answer to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
         try:
-            with anyio.fail_after(self._control_timeout):
+            with anyio.move_on_after(self._control_timeout):
                 # When the peer is gone, the reader finds out how it ended and settles the request with that.
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     if unsent:
                         await self._transport.send(unsent)
                 return await pending.wait()
-        except TimeoutError:
-            raise ControlTimeout(
-                f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
-                "(option control_timeout)",
-                subtype=pending.subtype,
-            ) from None
         finally:
-            await self._forget(pending)
+            if self._waiting.pop(pending.request_id, None) is not None:
+                await self._withdraw(pending)
+        raise ControlTimeout(
+            f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+            "(option control_timeout)",
+            subtype=pending.subtype,
+        )
 
     def open_house(self) -> None:
         """Start what the host has to run beside the connection, and give it a way to tell the peer something."""
@@ -226,9 +265,7 @@ class Link:
         if self._closed is None:
             self._beside(ask)
 
-    async def _forget(self, pending: Pending) -> None:
-        if self._waiting.pop(pending.request_id, None) is None:
-            return
+    async def _withdraw(self, pending: Pending) -> None:
         if data := self.connection.withdraw(pending.request_id):
             with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
                 await self._send_quietly(data)
@@ -238,6 +275,13 @@ class Link:
             await self._transport.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             log.debug("the peer went away before it could be told: %r", data[:200])
+
+    def _tell_of_skipped(self) -> None:
+        # After the messages of the same chunk: what was lost may belong to one of them.
+        skipped, self._skipped = self._skipped, []
+        if self.on_skipped is not None:
+            for event in skipped:
+                self.on_skipped(event)
 
     def _route(self) -> None:
         events = self.connection.events
@@ -255,12 +299,18 @@ class Link:
                     self.questions.ask(event)
                 case Withdrawn(request_id=key):
                     self.questions.withdraw(key)
-                case Noise(line=line):
-                    if log.isEnabledFor(logging.DEBUG):
-                        log.debug("skipped a line of output that is not JSON: %r", self._shown(line))
-                case Oversize(size=size):
-                    self.last_problem = oversize_error(size)
-                    log.warning("%s", self.last_problem)
-                case BadLine(error=error):
-                    self.last_problem = error
-                    log.warning("skipped a line of output: %s", error)
+                case Noise() | Oversize() | BadLine():
+                    self._skipped.append(event)
+                    self._log_skipped(event)
+
+    def _log_skipped(self, event: Skipped) -> None:
+        match event:
+            case Noise(line=line):
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("skipped a line of output that is not JSON: %r", self._shown(line))
+            case Oversize(size=size):
+                self.last_problem = oversize_error(size)
+                log.warning("%s", self.last_problem)
+            case BadLine(error=error):
+                self.last_problem = error
+                log.warning("skipped a line of output: %s", error)

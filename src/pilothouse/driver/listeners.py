@@ -81,6 +81,17 @@ class Listeners:
         for inbox in self._inboxes():
             inbox.put(list(batch), size)
 
+    # For whoever wants to know more than they do.
+
+    def unasked(self, message: Message) -> None:
+        """A message that was `put` is of no query, nor of what one has left running."""
+
+    def asked(self) -> None:
+        """The peer has taken up a prompt: what it says from here on is of a query."""
+
+    def gone(self, error: BaseException) -> None:
+        """The peer will say nothing more, for that reason; may be told twice. The listeners wait for the next one."""
+
     async def room(self) -> None:
         """Wait for one that has not kept up."""
         for inbox in self._inboxes():

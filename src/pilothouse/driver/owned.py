@@ -10,6 +10,8 @@ from contextvars import ContextVar
 
 import anyio
 
+from pilothouse.driver.latch import Latch
+
 at_work: ContextVar[tuple[object, ...]] = ContextVar("at_work", default=())
 """Marks of those on whose behalf this task runs; it cannot wait for their end. Marks, because a context lives longer
 than the task that it was made for: in timers, and in the tasks that were started there."""
@@ -23,8 +25,8 @@ class Owned(ABC):
         self._mark = object()
         self._stopped = False
         self._failure: BaseException | None = None
-        self._started = anyio.Event()  # or failed to
-        self._finished = anyio.Event()
+        self._started = Latch()  # or failed to
+        self._finished = Latch()
 
     async def start(self) -> None:
         """Wait until it is under way.

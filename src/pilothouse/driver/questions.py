@@ -1,27 +1,65 @@
-"""What the peer asks us: each question in a task of its own, answered by the desk that knows about it.
+"""What the peer asks us: each question is answered by the desk that knows about it, many at the same time.
 
 Owns the questions that are open. What a question means, and who is asked, the desks know; writing answers is left to
 the caller.
+
+Most answers come without any waiting, and a task for each would cost more than the answer. So the task that reads also
+answers, until an answer has to wait for something. From then on that task belongs to that question, with its cancel
+scope and all that was opened inside, and another one reads on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextvars import Context, copy_context
+from types import coroutine
 from typing import Any
 
 import anyio
 
+from pilothouse.callbacks import Limited
 from pilothouse.errors import ControlError, UsageError
 from pilothouse.protocol import Connection, Inbound
 
 log = logging.getLogger("pilothouse.driver")
 
 Desk = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Answers one kind of question: the body of the request to the payload of the answer. An error becomes a refusal."""
+"""Answers one kind of question: the body of the request to the payload of the answer. An error becomes a refusal; an
+answer that is `Limited` gets its limit when it has to wait."""
 
 UNSUPPORTED = "unsupported_request"
+
+
+class Reader:
+    """A task that reads and answers, until it has to wait for an answer.
+
+    Attributes:
+        scope: around all that it does.
+        question: the one that it has to wait for.
+        has_answered: whether it ran functions of the user.
+    """
+
+    __slots__ = ("has_answered", "question", "scope")
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.question: _Question | None = None
+        self.has_answered = False
+
+
+class _Question:
+    """One that is open."""
+
+    __slots__ = ("asked", "data", "is_sending", "limited", "scope")
+
+    def __init__(self, asked: Inbound) -> None:
+        self.asked = asked
+        self.limited: Limited[Mapping[str, Any]] | None = None
+        self.scope: anyio.CancelScope | None = None  # of the task that waits for the answer
+        self.data = b""
+        self.is_sending = False
 
 
 class Questions:
@@ -30,73 +68,143 @@ class Questions:
     Args:
         connection: makes the bytes of an answer.
         desks: who answers, by subtype of the question.
-        beside: starts work beside the reader.
         send: sends the bytes of an answer; raises nothing.
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        desks: Mapping[str, Desk],
-        beside: Callable[[Callable[[], Awaitable[None]]], object],
-        send: Callable[[bytes], Awaitable[None]],
+        self, connection: Connection, desks: Mapping[str, Desk], send: Callable[[bytes], Awaitable[None]]
     ) -> None:
         self._connection = connection
         self._desks = desks
-        self._beside = beside
         self._send = send
-        self._open: dict[str, anyio.CancelScope] = {}
-        self._sending: set[str] = set()
+        self._open: dict[str, _Question] = {}
+        self._new: deque[_Question] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
+    def are_new(self) -> bool:
+        """Whether there are some for `answer_new`."""
+        return bool(self._new)
+
+    @property
     def at_work(self) -> bool:
         """Whether this process works on an answer. While one is sent, it is the peer that takes its time to read."""
-        return not self._sending.issuperset(self._open)
+        return not all(question.is_sending for question in self._open.values())
 
-    def ask(self, question: Inbound) -> None:
-        """Have a question answered, beside the reader."""
-        desk = self._desks.get(question.subtype)
-        if desk is None:
-            # The CLI waits for an answer without end, so it gets one.
-            text = f"Unsupported control request subtype: {question.subtype}"
-            self._beside(partial(self._send, self._connection.refuse(question.request_id, text, UNSUPPORTED)))
-            return
-        self._open[question.request_id] = anyio.CancelScope()
-        self._beside(partial(self._answer, question, desk))
+    def ask(self, asked: Inbound) -> None:
+        """Take a question, for `answer_new`."""
+        question = self._open[asked.request_id] = _Question(asked)
+        self._new.append(question)
 
     def withdraw(self, request_id: str) -> None:
         """The peer wants no answer any more: whoever works on one is cancelled, and nothing is sent."""
-        scope = self._open.pop(request_id, None)
-        if scope is not None:
-            scope.cancel()
+        question = self._open.pop(request_id, None)
+        if question is not None and question.scope is not None:
+            question.scope.cancel()
 
-    async def _answer(self, question: Inbound, desk: Desk) -> None:
-        scope = self._open.get(question.request_id)
-        if scope is None:
-            return  # withdrawn before its task ran
+    async def answer_new(self, reader: Reader, hand_over: Callable[[], object]) -> bool:
+        """Answer the new questions in this task, up to the first that has to wait.
+
+        Args:
+            reader: this task, inside its scope.
+            hand_over: called when one has to wait: somebody else must go on with what this task was at, with the
+                questions that are left first.
+
+        Returns:
+            Whether it was handed over. Then `finish` comes next, outside of the scope.
+        """
+        while self._new:
+            question = self._new.popleft()
+            if self._is_withdrawn(question):
+                continue
+            reader.has_answered = True
+            context = copy_context()  # what is set in there is not for the next question
+            answering = self._answer(question)
+            try:
+                trap = context.run(answering.send, None)
+            except StopIteration:
+                continue
+            self._wait_for(question, reader)
+            hand_over()
+            await _go_on(answering, trap, context)
+            return True
+        return False
+
+    async def finish(self, reader: Reader) -> None:
+        """Send the answer that `reader` had to wait for, or the one that tells that it took too long."""
+        question = reader.question
+        if question is None or self._is_withdrawn(question):
+            return
+        if reader.scope.cancelled_caught and question.limited is not None:
+            question.data = await self._bytes_of(question, _at_once(question.limited.late))
+        await self._deliver(question)
+
+    def _is_withdrawn(self, question: _Question) -> bool:
+        return self._open.get(question.asked.request_id) is not question
+
+    def _wait_for(self, question: _Question, reader: Reader) -> None:
+        reader.question = question
+        if question.is_sending:
+            return
+        question.scope = reader.scope
+        if question.limited is not None and question.limited.seconds is not None:
+            reader.scope.deadline = anyio.current_time() + question.limited.seconds
+
+    async def _answer(self, question: _Question) -> None:
+        question.data = await self._bytes_of(question, self._ask_desk(question))
+        if question.scope is None:
+            await self._deliver(question)
+
+    async def _deliver(self, question: _Question) -> None:
+        question.scope, question.is_sending = None, True
         try:
-            data = b""
-            with scope:
-                data = await self._bytes_of(question, desk)
-            if data:  # if not, it was withdrawn, or nobody reads any more
-                self._sending.add(question.request_id)
-                await self._send(data)
+            if question.data:  # if not, it was withdrawn, or nobody reads any more
+                await self._send(question.data)
         finally:
-            self._sending.discard(question.request_id)
-            self._open.pop(question.request_id, None)
+            self._open.pop(question.asked.request_id, None)
 
-    async def _bytes_of(self, question: Inbound, desk: Desk) -> bytes:
-        key = question.request_id
+    async def _ask_desk(self, question: _Question) -> Mapping[str, Any]:
+        asked = question.asked
+        desk = self._desks.get(asked.subtype)
+        if desk is None:  # the CLI waits for an answer without end, so it gets one
+            text = f"Unsupported control request subtype: {asked.subtype}"
+            raise ControlError(text, subtype=asked.subtype, code=UNSUPPORTED)
+        answer = desk(asked.body)
+        if isinstance(answer, Limited):
+            question.limited = answer
+            answer = answer.work
+        return await answer
+
+    async def _bytes_of(self, question: _Question, answer: Awaitable[Mapping[str, Any]]) -> bytes:
+        key, subtype = question.asked.request_id, question.asked.subtype
         try:
-            return self._connection.answer(key, await desk(question.body))
+            return self._connection.answer(key, await answer)
         except ControlError as error:
             return self._connection.refuse(key, str(error), error.code)
         except UsageError as error:
-            log.error("the answer to %r cannot be sent: %s", question.subtype, error)
-            return self._connection.refuse(key, f"the host has no valid answer to {question.subtype}")
+            log.error("the answer to %r cannot be sent: %s", subtype, error)
+            return self._connection.refuse(key, f"the host has no valid answer to {subtype}")
         except Exception:  # whatever it is, the peer must not wait for ever, and learns nothing of our insides
-            log.exception("answering %r failed", question.subtype)
-            return self._connection.refuse(key, f"the host failed to answer {question.subtype}")
+            log.exception("answering %r failed", subtype)
+            return self._connection.refuse(key, f"the host failed to answer {subtype}")
+
+
+async def _at_once(answer: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    return answer()
+
+
+@coroutine
+def _go_on(begun: Coroutine[Any, Any, None], trap: Any, context: Context) -> Generator[Any, Any, None]:
+    """Go on with a coroutine whose first wait was `trap`, in its own context: what `await` does, from the middle on."""
+    try:
+        while True:
+            try:
+                news = yield trap
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine that is cancelled
+                trap = context.run(begun.throw, error)
+            else:
+                trap = context.run(begun.send, news)
+    except StopIteration:
+        return

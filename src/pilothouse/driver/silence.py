@@ -6,7 +6,6 @@ counts as silence, and what is done about it, those know who ask. Pure: the time
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from pilothouse.driver.failures import silence_error
 from pilothouse.driver.outgoing import Limits
 from pilothouse.errors import QueryTimeout
 from pilothouse.messages import SystemMessage
+from pilothouse.protocol import encode_line
 
 STALLED = "stalled"
 """Subtype of the system message that pilothouse puts into the stream of a query that has been silent for long."""
@@ -85,5 +85,5 @@ class Silence:
 def own_message(subtype: str, session_id: str | None, facts: dict[str, Any]) -> SystemMessage:
     """A system message of pilothouse's own; `facts` are in its `raw`."""
     named = {} if session_id is None else {"session_id": session_id}
-    line = json.dumps({"type": "system", "subtype": subtype, **named, **facts}).encode()
+    line = encode_line({"type": "system", "subtype": subtype, **named, **facts})[:-1]
     return SystemMessage(subtype=subtype, session_id=session_id, raw_line=line)

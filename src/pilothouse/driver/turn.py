@@ -13,6 +13,7 @@ import anyio
 
 from pilothouse.driver.answering import Answering
 from pilothouse.driver.continuation import Continuation
+from pilothouse.driver.latch import Latch
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.errors import PilothouseError
 from pilothouse.messages import Message, ResultMessage, StreamEvent, SystemMessage
@@ -55,8 +56,8 @@ class Turn(Answering):
         self._conversation: Conversation | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._given_up = False
-        self._said = anyio.Event()  # the first prompt was sent, all of it
-        self._begun = anyio.Event()
+        self._said = Latch()  # the first prompt was sent, all of it
+        self._begun = Latch()
         self._ever_begun = False
         self._taken: set[str] = set()  # prompts that the peer has taken up and not answered
         self.was_sent = False
@@ -131,7 +132,7 @@ class Turn(Answering):
         knows = bool(self._taken)
         self._taken.intersection_update(self.unanswered)
         if knows and not self._taken:
-            self._begun = anyio.Event()  # what comes before the next prompt is taken up is not ours
+            self._begun = Latch()  # what comes before the next prompt is taken up is not ours
         self._end_turn()
 
     def fail(self, error: BaseException) -> None:
@@ -150,7 +151,7 @@ class Turn(Answering):
     def _rests(self) -> bool:
         return self.was_sent and not self.unanswered
 
-    async def _interrupt(self, ended: anyio.Event) -> None:
+    async def _interrupt(self, ended: Latch) -> None:
         conversation = self._conversation
         assert conversation is not None
         conversation.let_pass()
@@ -166,7 +167,7 @@ class Turn(Answering):
             await conversation.request("interrupt")
 
     def _begin_anew(self) -> None:
-        self._begun = anyio.Event()
+        self._begun = Latch()
 
     # The owner.
 

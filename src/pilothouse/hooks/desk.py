@@ -6,13 +6,13 @@ Owns the fail-closed rule. Knows no driver: a question comes as a mapping, an an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
-import anyio
 from msgspec import Struct
 
-from pilothouse.callbacks import Callback
+from pilothouse.callbacks import Callback, Limited
 from pilothouse.errors import ControlError, UsageError
 from pilothouse.hooks.base import EVENT_KEY, UnknownHookEvent, read_event
 from pilothouse.hooks.catalogue import HOOK_EVENTS
@@ -66,7 +66,7 @@ class HookDesk:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    async def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, body: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
         """Answer one question of the CLI: call the hook that it names.
 
         A hook that fails refuses, or has no opinion; see `HookMatcher.on_failure`. Its error goes to the log.
@@ -83,9 +83,9 @@ class HookDesk:
         key = body.get("callback_id")
         hook = self._hooks.get(key) if isinstance(key, str) else None
         if hook is not None:
-            return await _ask(hook, body.get("input"))
+            return _asked(hook, body.get("input"))
         if isinstance(body.get("event"), str):
-            return await self._answer_short_form(body)
+            return self._answer_short_form(body)
         raise ControlError(f"there is no hook {key!r:.60}", subtype=SUBTYPE, code="unknown_hook")
 
     def check_server(self, info: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class HookDesk:
         name, data = _read_short_form(body)
         answers: list[dict[str, Any]] = []
         for hook in self._matching(name, data):
-            answer = await _ask(hook, data)
+            answer = await _asked(hook, data)
             if _refuses(answer):
                 return answer
             answers.append(answer)
@@ -155,23 +155,23 @@ def hook_desk(hooks: Hooks | None) -> HookDesk:
     return HookDesk({} if hooks is None else hooks)
 
 
-async def _ask(hook: _Hook, data: Any) -> dict[str, Any]:
+def _asked(hook: _Hook, data: Any) -> Limited[dict[str, Any]]:
+    """What a hook says to an event; one that takes too long has failed."""
+    said = cast("Mapping[str, Any]", data).get(EVENT_KEY) if isinstance(data, Mapping) else None
+    name = said if isinstance(said, str) and said in HOOK_EVENTS else hook.event_name
+    return Limited(_ask(hook, name, data), hook.limit, partial(_failed, hook, name, _LATE, None))
+
+
+async def _ask(hook: _Hook, name: str, data: Any) -> dict[str, Any]:
     """Call a hook, and do what its failure means if it fails."""
     if not isinstance(data, Mapping):
-        return _failed(hook, hook.event_name, "was asked without input", None)
-    given = cast("Mapping[str, Any]", data)
-    said = given.get(EVENT_KEY)
-    name = said if isinstance(said, str) and said in HOOK_EVENTS else hook.event_name
+        return _failed(hook, name, "was asked without input", None)
     rule = HOOK_EVENTS.get(name)
-    event = read_event(UnknownHookEvent if rule is None else rule.cls, given)
-    answer: Any = None
-    with anyio.move_on_after(hook.limit) as scope:
-        try:
-            answer = await hook.callback(event)
-        except Exception as error:  # noqa: BLE001 - it is the user's, and has to end here
-            return _failed(hook, name, "failed", error)
-    if scope.cancelled_caught:
-        return _failed(hook, name, _LATE, None)
+    event = read_event(UnknownHookEvent if rule is None else rule.cls, cast("Mapping[str, Any]", data))
+    try:
+        answer = await hook.callback(event)
+    except Exception as error:  # noqa: BLE001 - it is the user's, and has to end here
+        return _failed(hook, name, "failed", error)
     try:
         return wire_output(answer, name)
     except UsageError as error:

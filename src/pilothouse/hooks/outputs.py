@@ -149,6 +149,8 @@ def wire_output(answer: Any, event_name: str) -> dict[str, Any]:
         values = _read_mapping(cast("Mapping[Any, Any]", answer), event_name, extra)
     else:
         raise UsageError(f"a hook returns None, a dict or a HookOutput, not {type(answer).__name__}")
+    if not values and not extra:
+        return {}
     _check_types(values)
     payload = _asynchronous(values) if values.get("async_") else _synchronous(values, event_name, rule, extra)
     encode_line(payload)  # an answer that cannot be written is a failure of the hook, not of the connection

@@ -98,22 +98,37 @@ COST = "pilothouse.cost_usd"
 OUTCOME = "pilothouse.outcome"
 TURNS = "pilothouse.turns"
 RESTARTS = "pilothouse.restarts"
+SELF_STARTED = "pilothouse.self_started"
 RETRY_EVENT = "pilothouse.retry"
+RETRY_SCHEDULED_EVENT = "pilothouse.retry_scheduled"
 RESTART_EVENT = "pilothouse.restart"
 RETRY_ATTEMPT = "pilothouse.retry.attempt"
+RETRY_BY = "pilothouse.retry.by"
 RETRY_DELAY = "pilothouse.retry.delay_ms"
-HTTP_STATUS = "http.response.status_code"
+RETRY_REASON = "pilothouse.retry.reason"
+RETRY_WAY = "pilothouse.retry.way"
 CALL_OUTCOME = "pilothouse.call.outcome"
 COST_METRIC = "pilothouse.cost"
+RETRIES_METRIC = "pilothouse.retries"
 OWN = (
     COST,
     OUTCOME,
     TURNS,
     RESTARTS,
+    SELF_STARTED,
     RETRY_EVENT,
+    RETRY_SCHEDULED_EVENT,
     RESTART_EVENT,
     RETRY_ATTEMPT,
+    RETRY_BY,
     RETRY_DELAY,
+    RETRY_REASON,
+    RETRY_WAY,
     CALL_OUTCOME,
     COST_METRIC,
+    RETRIES_METRIC,
 )
+
+# Of other conventions.
+HTTP_STATUS = "http.response.status_code"
+EXIT_CODE = "process.exit.code"

@@ -22,14 +22,15 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from pilothouse._version import __version__
-from pilothouse.errors import UsageError
-from pilothouse.instrumentation import Call, CallEnd, Observer, QueryEnd, QueryStart
+from pilothouse.client import QueryResult
+from pilothouse.errors import Interrupted, UsageError
+from pilothouse.instrumentation import Call, CallEnd, Observer, QueryEnd, QueryStart, ScheduledRetry
 from pilothouse.integrations import genai
 from pilothouse.integrations.genai import Names
 from pilothouse.integrations.otel_content import Content
 from pilothouse.integrations.otel_metrics import Meters
 from pilothouse.integrations.otel_spans import Spans
-from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message
+from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, ResultMessage
 
 SCOPE = "pilothouse"
 _W3C = TraceContextTextMapPropagator()
@@ -40,14 +41,17 @@ class OpenTelemetry:
 
     A query is a span `invoke_agent <agent>` in the span of whoever asked; in it, `execute_tool <name>` for each tool
     call, from the call to its result; in the call of a sub-agent, `invoke_agent <type>` with the tool calls of that.
+    A turn that the CLI starts by itself is an `invoke_agent` with `pilothouse.self_started`: in a session, in the span
+    of whoever made it; after the answer of a query, in the span of that.
+
     Hooks, permissions and tools of this process run inside of the span of the tool call that they are about.
 
     Args:
         tracer_provider: the global one by default.
         meter_provider: the global one by default.
         agent_name: of queries without the option `agent`.
-        capture_content: also write down prompts, answers, and what goes into tools and comes out of them, keys
-            removed. Off by default.
+        capture_content: also write down prompts, answers, what goes into tools and comes out of them, and the texts of
+            errors that may hold such; keys removed. Off by default.
         conventions: "1.41.0", or "latest" for the names since then; by default the former, unless
             OTEL_SEMCONV_STABILITY_OPT_IN names `gen_ai_latest_experimental`.
         propagate: whether the child gets the W3C context of the span as TRACEPARENT and TRACESTATE; a CLI whose own
@@ -105,6 +109,7 @@ def _attributes(names: Names, start: QueryStart, agent: str) -> dict[str, Any]:
         names.provider: genai.PROVIDERS.get(start.provider or "anthropic"),
         names.request_model: start.model,
         names.conversation_id: start.session_id,
+        genai.SELF_STARTED: start.self_started or None,
     }
     found |= dict(zip((names.server_address, names.server_port), _place(start.base_url), strict=True))
     return {name: value for name, value in found.items() if value is not None}
@@ -156,7 +161,8 @@ class _QuerySpan(Observer):
         self._session_id: str | None = start.session_id
         self._restarts = 0
         self._calls: dict[int, tuple[object, trace.Span | None]] = {}
-        spans.on_tool_end = self._tool_ended
+        spans.on_tool_end = meters.tool_ended
+        spans.on_own_turn_end = self._own_turn_ended
         if content is not None:
             content.began(spans.root)
 
@@ -183,6 +189,19 @@ class _QuerySpan(Observer):
             self._names.error_type: message.error,
         }
         self._spans.root.add_event(genai.RETRY_EVENT, {k: v for k, v in facts.items() if v is not None})
+        self._meters.retried("cli", message.error, None, self._common())
+
+    def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
+        facts = {
+            genai.RETRY_WAY: retry.way,
+            genai.RETRY_REASON: retry.reason,
+            genai.RETRY_DELAY: round(retry.delay * 1000),
+            genai.RETRY_ATTEMPT: retry.attempt,
+            genai.HTTP_STATUS: getattr(retry.error, "api_error_status", None),
+            self._names.error_type: None if retry.error is None else type(retry.error).__qualname__,
+        }
+        self._spans.root.add_event(genai.RETRY_SCHEDULED_EVENT, {k: v for k, v in facts.items() if v is not None})
+        self._meters.retried("pilothouse", retry.reason, retry.way, self._common())
 
     def on_restart(self, reason: BaseException | None) -> None:
         self._restarts += 1
@@ -206,11 +225,19 @@ class _QuerySpan(Observer):
             return
         span.set_attribute(genai.CALL_OUTCOME, end.outcome)
         if end.error is not None:
-            self._spans.failed(span, end.error, self._start.redact)
+            self._fail(span, end.error)
         span.end()
 
-    def _tool_ended(self, name: str, seconds: float, error: str | None) -> None:
-        self._meters.tool_ended(name, seconds, error)
+    def _own_turn_ended(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
+        """Within the query, but no part of its result."""
+        result = QueryResult([message], one_of_many=True)
+        error = None if isinstance(result.error, Interrupted) else result.error
+        common = {**self._common(), genai.SELF_STARTED: True}
+        span.set_attributes({name: value for name, value in self._usage(result).items() if value is not None})
+        if error is not None:
+            self._fail(span, error)
+        self._meters.used(result.model_usage, common, result.cost_usd)
+        self._meters.query_ended(self._agent, seconds, None if error is None else type(error).__qualname__, common)
 
     def on_end(self, end: QueryEnd) -> None:
         spans, names, result = self._spans, self._names, end.result
@@ -230,13 +257,16 @@ class _QuerySpan(Observer):
         if self._content is not None:
             self._content.ended(root, result)
         if error is not None:
-            spans.failed(root, error, self._start.redact)
+            self._fail(root, error)
         root.end()
         seconds = perf_counter() - self._began
         kind = None if error is None else type(error).__qualname__
         self._meters.query_ended(
             self._agent, seconds, kind, common, tools=spans.tool_calls, inferences=len(self._inferences)
         )
+
+    def _fail(self, span: trace.Span, error: BaseException) -> None:
+        self._spans.failed(span, error, self._start.redact, in_words=self._content is not None)
 
     def _common(self) -> dict[str, Any]:
         names = self._names
@@ -245,6 +275,7 @@ class _QuerySpan(Observer):
             names.provider: genai.PROVIDERS.get(self._start.provider or "anthropic"),
             names.request_model: self._start.model,
             names.response_model: self._response_model,
+            genai.SELF_STARTED: self._start.self_started or None,
         }
         return {name: value for name, value in found.items() if value is not None}
 

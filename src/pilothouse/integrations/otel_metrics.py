@@ -11,7 +11,16 @@ from typing import Any
 
 from opentelemetry.metrics import Histogram, Meter
 
-from pilothouse.integrations.genai import COST_METRIC, DURATION_BOUNDS, TOKEN_BOUNDS, Names
+from pilothouse.integrations.genai import (
+    COST_METRIC,
+    DURATION_BOUNDS,
+    RETRIES_METRIC,
+    RETRY_BY,
+    RETRY_REASON,
+    RETRY_WAY,
+    TOKEN_BOUNDS,
+    Names,
+)
 from pilothouse.messages import ModelUsage
 
 Attributes = Mapping[str, Any]
@@ -48,6 +57,7 @@ class Meters:
             if getattr(names, name)
         }
         self._cost = meter.create_counter(COST_METRIC, "USD", "Cost of queries, as the CLI estimates it.")
+        self._retries = meter.create_counter(RETRIES_METRIC, "{retry}", "Further tries, of the CLI and of pilothouse.")
 
     def _histogram(self, name: str, unit: str, bounds: Any) -> Histogram | None:
         if not name:
@@ -68,10 +78,22 @@ class Meters:
         if cost_usd:
             self._cost.add(cost_usd, common)
 
+    def retried(self, by: str, reason: str | None, way: str | None, common: Attributes) -> None:
+        """Something is tried again by "cli" or "pilothouse"."""
+        facts = {RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way}
+        self._retries.add(1, {**common, **{name: fact for name, fact in facts.items() if fact is not None}})
+
     def query_ended(
-        self, agent: str, seconds: float, error: str | None, common: Attributes, *, tools: int, inferences: int
+        self,
+        agent: str,
+        seconds: float,
+        error: str | None,
+        common: Attributes,
+        *,
+        tools: int | None = None,
+        inferences: int | None = None,
     ) -> None:
-        """A query is over, after `seconds`."""
+        """A query is over, after `seconds`; or a part of one, whose calls are counted with those of the whole."""
         names = self._names
         failed = {} if error is None else {names.error_type: error}
         by_agent = {names.agent_name: agent}
@@ -79,9 +101,9 @@ class Meters:
             self._operation.record(seconds, {**common, **failed})
         if self._agent is not None:
             self._agent.record(seconds, {**by_agent, **failed})
-        if self._tool_calls is not None:
+        if self._tool_calls is not None and tools is not None:
             self._tool_calls.record(tools, by_agent)
-        if self._inferences is not None:
+        if self._inferences is not None and inferences is not None:
             self._inferences.record(inferences, by_agent)
 
     def tool_ended(self, name: str, seconds: float, error: str | None) -> None:

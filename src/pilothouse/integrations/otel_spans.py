@@ -13,10 +13,20 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from pilothouse.integrations.genai import Names
+from pilothouse.errors import (
+    CLINotFoundError,
+    CLIVersionError,
+    ControlTimeout,
+    QueryTimeout,
+    ResultError,
+    SessionClosedError,
+)
+from pilothouse.integrations.genai import EXIT_CODE, HTTP_STATUS, SELF_STARTED, Names
 from pilothouse.messages import (
     AssistantMessage,
+    InitMessage,
     Message,
+    ResultMessage,
     TaskNotificationMessage,
     TaskStartedMessage,
     ToolResultBlock,
@@ -31,10 +41,19 @@ AGENT = "subagent"  # a sub-agent that does not say of which type it is
 DENIED, TOOL_ERROR, UNFINISHED = "permission_denied", "tool_error", "unfinished"
 """Values of `error.type` of a tool call: refused, failed, or without a result when the query ended."""
 
+_PLAIN = (CLINotFoundError, CLIVersionError, ControlTimeout, QueryTimeout, SessionClosedError)
+"""Errors whose text holds nothing of what was said; that of others may end with what a child has written last."""
+
 EndOfTool = Callable[[str, float, "str | None"], object]
+EndOfTurn = Callable[[Span, float, ResultMessage], object]
 
 
-def _nobody(name: str, seconds: float, error: str | None) -> None: ...
+def _is_plain(error: BaseException) -> bool:
+    """Whether its text is of pilothouse or of the API alone."""
+    return isinstance(error, _PLAIN) or (isinstance(error, ResultError) and error.api_error_status is not None)
+
+
+def _nobody(*_: object) -> None: ...
 
 
 class Spans:
@@ -51,6 +70,7 @@ class Spans:
         denied: tool calls that were not permitted.
         tool_calls: how many there were.
         on_tool_end: told of every tool call that has ended: name, seconds, kind of error.
+        on_own_turn_end: told of every turn of the CLI's own that has a result: its span, which ends then, and seconds.
     """
 
     def __init__(self, tracer: trace.Tracer, names: Names, agent: str, attributes: Mapping[str, Any]) -> None:
@@ -65,23 +85,39 @@ class Spans:
         self._contexts: dict[str, otel_context.Context] = {}  # of every call; what runs in the background outlives it
         self._inside: dict[str, otel_context.Context] = {}  # of every sub-agent, by the call that it is
         self._tasks: set[str] = set()  # sub-agents whose end is told apart from the result of their call
+        self._agent_name = agent
+        self._own_turn: tuple[Span, float] | None = None  # that the CLI has begun by itself, after its answer
+        self._says_prompts = False  # the CLI names the prompts of a turn, so one without them is its own
         self.denied: set[str] = set()
         self.tool_calls = 0
         self.on_tool_end: EndOfTool = _nobody
+        self.on_own_turn_end: EndOfTurn = _nobody
 
     def context(self, tool_use_id: str | None = None) -> otel_context.Context:
-        """The context inside of a tool call, or of the query."""
-        return self._contexts.get(tool_use_id or "", self._root_context)
+        """The context inside of a tool call, or of the turn that is on."""
+        return self._contexts.get(tool_use_id or "") or self._turn_context()
+
+    def _turn_context(self) -> otel_context.Context:
+        if self._own_turn is None:
+            return self._root_context
+        return trace.set_span_in_context(self._own_turn[0], self._root_context)
 
     def start(self, name: str, context: otel_context.Context, attributes: Mapping[str, Any] | None = None) -> Span:
         """A span inside of `context`."""
         return self._tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=attributes)
 
-    def failed(self, span: Span, error: BaseException, redact: Callable[[str], str]) -> None:
-        """A span ended with an error. Its text is told by the CLI or by pilothouse, never by the model or a tool."""
-        kind, text = type(error).__qualname__, redact(str(error))
+    def failed(self, span: Span, error: BaseException, redact: Callable[[str], str], *, in_words: bool) -> None:
+        """A span ended with an error. `in_words`: also with its text, although that may hold what was said."""
+        kind = type(error).__qualname__
+        text = redact(str(error)) if in_words or _is_plain(error) else None
+        facts = {
+            "exception.type": kind,
+            "exception.message": text,
+            HTTP_STATUS: getattr(error, "api_error_status", None),
+            EXIT_CODE: getattr(error, "exit_code", None),
+        }
         span.set_attribute(self._names.error_type, kind)
-        span.add_event("exception", {"exception.type": kind, "exception.message": text})
+        span.add_event("exception", {name: fact for name, fact in facts.items() if fact is not None})
         span.set_status(Status(StatusCode.ERROR, text))
 
     def read(self, message: Message, content: Content | None) -> None:
@@ -102,6 +138,28 @@ class Spans:
                 self._agent(message.tool_use_id, message.subagent_type)
         elif isinstance(message, TaskNotificationMessage):
             self._end_agent(message.tool_use_id)
+        elif isinstance(message, InitMessage):
+            self._begin_turn(message)
+        elif isinstance(message, ResultMessage):
+            self._end_own_turn(message)
+
+    def _begin_turn(self, message: InitMessage) -> None:
+        self._end_own_turn()
+        if message.user_message_uuids:
+            self._says_prompts = True
+        elif self._says_prompts:
+            names, agent = self._names, self._agent_name
+            attributes = {names.operation: names.invoke_agent, names.agent_name: agent, SELF_STARTED: True}
+            span = self.start(f"{names.invoke_agent} {agent}".rstrip(), self._root_context, attributes)
+            self._own_turn = span, perf_counter()
+
+    def _end_own_turn(self, result: ResultMessage | None = None) -> None:
+        own, self._own_turn = self._own_turn, None
+        if own is not None:
+            span, began = own
+            if result is not None:
+                self.on_own_turn_end(span, perf_counter() - began, result)
+            span.end()
 
     def end_open(self) -> None:
         """The query is over: end what has no result, innermost first."""
@@ -109,9 +167,10 @@ class Spans:
             self._end_tool(key, UNFINISHED)
         for key in list(self._agents):
             self._end_agent(key)
+        self._end_own_turn()
 
     def _call(self, block: ToolUseBlock, message: AssistantMessage, content: Content | None) -> None:
-        names, parent = self._names, self._root_context
+        names, parent = self._names, self._turn_context()
         if message.parent_tool_use_id is not None:
             parent = self._agent(message.parent_tool_use_id, message.subagent_type)
         attributes = {

@@ -10,6 +10,10 @@ from pilothouse.options.faults import Fault
 from pilothouse.options.rules import CONFLICTS, NEEDS
 from pilothouse.options.table import TABLE
 
+# Most layers set one or two options, and none of these.
+_CONFLICTING = frozenset(conflict.first for conflict in CONFLICTS)
+_NEEDY = frozenset(need.name for need in NEEDS)
+
 
 def checked(name: str, value: Any) -> Any:
     """The stored form of the value of an option; None stays None.
@@ -38,6 +42,8 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
         OptionsError: some of them do not go together; says where they come from, if `origins` does.
     """
     check_conflicts(values, origins)
+    if _NEEDY.isdisjoint(values):
+        return
     for need in NEEDS:
         if values.get(need.name) and not any(values.get(other) for other in need.any_of):
             needed = " or ".join(repr(other) for other in need.any_of)
@@ -46,6 +52,8 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """As `check_combination`, but passes over what is missing: a layer beneath may have it."""
+    if _CONFLICTING.isdisjoint(values):
+        return
     for conflict in CONFLICTS:
         if values.get(conflict.first) and values.get(conflict.second) and conflict.holds(values):
             names = (conflict.first, conflict.second)

@@ -211,13 +211,14 @@ class Options:
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
-        for upper, labels in [(layer._values, layer._origins) for layer in layers]:  # noqa: SLF001 - of its own class
+        filled = [layer for layer in layers if layer._values]  # noqa: SLF001 - of its own class
+        for upper, labels in [(layer._values, layer._origins) for layer in filled]:  # noqa: SLF001
             for name in upper:
                 origins.pop(name, None)
             values.update(upper)
             origins.update(labels)
         (check_combination if whole else check_conflicts)(values, origins)
-        return _bare(values, origins)
+        return filled[0] if len(filled) == 1 else _bare(values, origins)
 
     @staticmethod
     def make() -> OptionsBuilder:

@@ -47,6 +47,8 @@ ARGUMENT_BYTES = 128 * 1024 - 1
 JOINED_BYTES = 64 * 1024
 """A list is joined into one argument up to this length."""
 
+_PLACES = {name: place for place, name in enumerate(TABLE)}
+
 # Set by a Claude Code that runs us; a child that sees it refuses to start or believes itself nested.
 _NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
 
@@ -119,18 +121,20 @@ def env_of(options: Options) -> dict[str, str]:
 
 def child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
     """The complete environment of the child. (L16, L26, E65, E66)"""
-    env = {k: v for k, v in environ.items() if k not in _NOT_INHERITED} if options.inherit_env else {}
+    env = ChildEnvironment(environ if options.inherit_env else {})
+    for name in _NOT_INHERITED:
+        env.pop(name, None)
     if options.isolation is not None:
         from pilothouse.options.isolation import kept  # few children are
 
-        env = kept(env)
+        env = ChildEnvironment(kept(env))
     env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
     for name, value in _env_changes(options).items():
         if value is None:
             env.pop(name, None)
         else:
             env[name] = value
-    return ChildEnvironment(env)
+    return env
 
 
 def _env_changes(options: Options) -> dict[str, str | None]:
@@ -163,11 +167,10 @@ def _drafted(options: Options, *, handshake: bool) -> _Draft:
 
 def _pieces(values: Mapping[str, Any]) -> Iterator[tuple[str, Target, Any]]:
     """What goes where, in the order of the table, whatever the order in which it was set."""
-    for name, option in TABLE.items():
-        value = values.get(name)
+    for name in sorted(values, key=_PLACES.__getitem__):  # few of them are set
+        value, target = values[name], TABLE[name].target
         if value is None:
             continue
-        target = option.target
         if isinstance(target, Parts):
             for part, piece in target.split(value):
                 yield name, part, piece

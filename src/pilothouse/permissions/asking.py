@@ -9,9 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import anyio
-
-from pilothouse.callbacks import Callback
+from pilothouse.callbacks import Callback, Limited
 from pilothouse.errors import OptionsError
 
 T = TypeVar("T")
@@ -19,9 +17,9 @@ T = TypeVar("T")
 log = logging.getLogger("pilothouse.permissions")
 
 
-async def ask_safely(
+def ask_safely(
     decide: Callable[[], Awaitable[T]], what: str, *, timeout: float | None, failed: T, timed_out: T
-) -> T:
+) -> Limited[T]:
     """Come to a decision, whatever happens.
 
     Args:
@@ -31,14 +29,19 @@ async def ask_safely(
         failed: the decision when `decide` raises.
         timed_out: the decision when it takes too long.
     """
-    try:
-        with anyio.move_on_after(timeout):
+
+    async def decided() -> T:
+        try:
             return await decide()
-    except Exception:
-        log.exception("%s: there was no valid answer, so it is refused", what)
-        return failed
-    log.error("%s: there was no answer within %g s, so it is refused", what, timeout)
-    return timed_out
+        except Exception:
+            log.exception("%s: there was no valid answer, so it is refused", what)
+            return failed
+
+    def late() -> T:
+        log.error("%s: there was no answer within %g s, so it is refused", what, timeout)
+        return timed_out
+
+    return Limited(decided(), timeout, late)
 
 
 def callback(function: Any, name: str, *parameters: str) -> Callback | None:

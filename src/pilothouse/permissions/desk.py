@@ -85,18 +85,18 @@ class PermissionDesk:
         """Whether the CLI must be told to ask here, with `--permission-prompt-tool stdio`."""
         return any((self._can_use_tool, self._confirm, self._on_question, self._on_plan))
 
-    async def answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answer(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Answer one request; never raises but for cancellation.
 
         Args:
             body: the body of a `can_use_tool` request.
         """
-        return await ask_safely(
+        return ask_safely(
             partial(self._answer, body),
             f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}",
             timeout=self._timeout,
-            failed=deny(FAILED),
-            timed_out=deny(TIMED_OUT),
+            failed=_FAILED,
+            timed_out=_TIMED_OUT,
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -132,6 +132,8 @@ class PermissionDesk:
         return decision
 
 
+_FAILED: Final = deny(FAILED)
+_TIMED_OUT: Final = deny(TIMED_OUT)
 _NOBODY: Final = {QUESTION_TOOL: NOBODY_TO_ASK, PLAN_TOOL: NOBODY_TO_APPROVE}
 
 

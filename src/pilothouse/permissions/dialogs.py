@@ -5,7 +5,7 @@ Owns the request and the defaults. What a dialog shows, and what it gives, is be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -61,7 +61,7 @@ class DialogDesk:
         """What the `initialize` request has to say: the CLI sends no dialog that is not declared there."""
         return {"supportedDialogKinds": list(self._kinds)} if self._kinds else {}
 
-    async def answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answer(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Answer one dialog.
 
         Args:
@@ -74,7 +74,7 @@ class DialogDesk:
         kind = body.get("dialog_kind")
         if kind not in self._kinds:
             raise ControlError(f"this host shows no dialog of kind {kind!r:.80}", subtype="request_user_dialog")
-        return await ask_safely(
+        return ask_safely(
             partial(self._answer, body),
             f"the dialog {kind!s:.80}",
             timeout=self._timeout,

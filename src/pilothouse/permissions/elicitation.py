@@ -87,13 +87,13 @@ class ElicitationDesk:
         self._timeout = timeout
         self.session: Any = None
 
-    async def answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answer(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Answer one elicitation; never raises but for cancellation.
 
         Args:
             body: the body of an `elicitation` request.
         """
-        return await ask_safely(
+        return ask_safely(
             partial(self._answer, body),
             f"the elicitation of {body.get('mcp_server_name')!s:.80}",
             timeout=self._timeout,

@@ -163,10 +163,11 @@ def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequ
     tool_input = body.get("input", {})
     if not tool_name or not isinstance(tool_input, dict):
         raise UsageError("a permission request without a tool, or without an input")
-    optional: dict[str, Any] = {
-        name: value for key, value in body.items() if (name := _TEXTS.get(key)) and isinstance(value, str)
-    }
-    optional |= {name: True for key, name in _FLAGS.items() if body.get(key) is True}
+    optional: dict[str, Any] = {}
+    for key in _OPTIONAL.keys() & body.keys():
+        name, kind = _OPTIONAL[key]
+        if isinstance(body[key], kind):
+            optional[name] = body[key]
     return PermissionRequest(
         tool_name=tool_name,
         tool_input=_copy(cast("dict[str, Any]", tool_input)),
@@ -193,21 +194,19 @@ def read_plan(request: PermissionRequest) -> PlanRequest:
     return PlanRequest(plan=plan or "", path=path, request=request)
 
 
-# Fields that are text, and fields that are true or absent: the name on the wire, and ours.
-_TEXTS: Final = {
-    "tool_use_id": "tool_use_id",
-    "blocked_path": "blocked_path",
-    "decision_reason": "reason",
-    "decision_reason_type": "reason_type",
-    "agent_id": "agent_id",
-    "title": "title",
-    "display_name": "display_name",
-    "description": "description",
-}
-_FLAGS: Final = {
-    "requires_user_interaction": "requires_user_interaction",
-    "default_to_no": "default_to_no",
-    "suppress_always_allow_rule": "suppress_always_allow",
+# The name on the wire, our name, and the type.
+_OPTIONAL: Final[dict[str, tuple[str, type]]] = {
+    "tool_use_id": ("tool_use_id", str),
+    "blocked_path": ("blocked_path", str),
+    "decision_reason": ("reason", str),
+    "decision_reason_type": ("reason_type", str),
+    "agent_id": ("agent_id", str),
+    "title": ("title", str),
+    "display_name": ("display_name", str),
+    "description": ("description", str),
+    "requires_user_interaction": ("requires_user_interaction", bool),
+    "default_to_no": ("default_to_no", bool),
+    "suppress_always_allow_rule": ("suppress_always_allow", bool),
 }
 
 

@@ -144,6 +144,11 @@ class Connection:
         """The last odd lines, oldest first, clipped: what to show when the peer never came to speak. (L28)"""
         return tuple(self._reader.noise)
 
+    @property
+    def fragment(self) -> bytes:
+        """The beginning of an object that broke off with its line and may still go on; b"" if there is none."""
+        return self._reader.fragment
+
     # -- bytes in --------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Message]:
@@ -155,7 +160,8 @@ class Connection:
         Raises:
             SessionClosedError: the output has ended.
         """
-        self._step(Call.FEED)
+        if self._state is not State.OPEN:
+            self._step(Call.FEED)
         return self._reader.feed(data)
 
     def end_output(self) -> EndOfOutput:
@@ -220,11 +226,11 @@ class Connection:
         Raises:
             UsageError: the payload cannot be written as JSON; the question is still open then, and can be refused.
         """
-        return self._settle(Call.ANSWER, request_id, lambda wire_id: success_line(wire_id, payload))
+        return self._settle(Call.ANSWER, request_id, success_line, payload)
 
     def refuse(self, request_id: str, error: str, code: str | None = None) -> bytes:
         """Answer a question of the peer with an error. Arguments and result as in `answer`."""
-        return self._settle(Call.REFUSE, request_id, lambda wire_id: error_line(wire_id, error, code))
+        return self._settle(Call.REFUSE, request_id, error_line, error, code)
 
     def user(
         self,
@@ -264,12 +270,12 @@ class Connection:
             raise SessionClosedError(f"`{call}` came too late: the connection is in state `{self._state}`")
         self._state = state
 
-    def _settle(self, call: Call, request_id: str, line_for: Callable[[str | int], bytes]) -> bytes:
+    def _settle(self, call: Call, request_id: str, line_for: Callable[..., bytes], *said: object) -> bytes:
         self._step(call)
         question = self._questions.get(request_id)
         if question is None:
             return b""
-        line = line_for(question.wire_id) if self._state in _SENDING else b""
+        line = line_for(question.wire_id, *said) if self._state in _SENDING else b""
         self._close_question(request_id)
         return line
 

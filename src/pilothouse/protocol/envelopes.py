@@ -17,45 +17,51 @@ Written: always the nested form, one compact line of JSON that ends in ``\n``. (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pilothouse.errors import LineDecodeError, UsageError
+from pilothouse.messages.base import RAW_KEY, RawLine
 from pilothouse.messages.jsonline import load_line
 from pilothouse.protocol.jsontext import encode_line
 
 Fields = dict[str, Any]
 
 
-class ControlRequest(Struct, frozen=True, tag="control_request"):
+class _Envelope(Struct, frozen=True, kw_only=True):
+    # As messages have it: the decoder puts it in, and takes a detour for what has no room for it.
+    raw_line: RawLine = field(default=b"", name=RAW_KEY)
+
+
+class ControlRequest(_Envelope, frozen=True, tag="control_request"):
     """One side asks the other. Fields are untyped: what a peer sends must not fail the decoder."""
 
     request_id: Any = None
     request: Any = None
 
 
-class ControlResponse(Struct, frozen=True, tag="control_response"):
+class ControlResponse(_Envelope, frozen=True, tag="control_response"):
     """The answer to a `control_request`."""
 
     request_id: Any = None
     response: Any = None
 
 
-class ControlCancelRequest(Struct, frozen=True, tag="control_cancel_request"):
+class ControlCancelRequest(_Envelope, frozen=True, tag="control_cancel_request"):
     """One side takes back its question."""
 
     request_id: Any = None
 
 
-class KeepAlive(Struct, frozen=True, tag="keep_alive"):
+class KeepAlive(_Envelope, frozen=True, tag="keep_alive"):
     """A heartbeat; means nothing else."""
 
 
 ENVELOPES: Final[tuple[type[Struct], ...]] = (ControlRequest, ControlResponse, ControlCancelRequest, KeepAlive)
 
 
-class Question(NamedTuple):
+class Question(Struct, frozen=True):
     """A control request in its real form. `wire_id` is the id as the peer wrote it, to be echoed."""
 
     request_id: str
@@ -64,7 +70,7 @@ class Question(NamedTuple):
     wire_id: str | int
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True):
     """A control response in its real form: `error` is None on success. `questions` are still open at the peer."""
 
     request_id: str
@@ -119,8 +125,11 @@ def _question(wire_id: object, subtype: object, body: Mapping[str, Any]) -> Ques
     if request_id is None:
         return None
     kind = subtype if isinstance(subtype, str) else ""
-    rest = {key: value for key, value in body.items() if key != "subtype"}
-    kind, rest = _SHORT_FORMS.get(kind, _as_is)(kind, rest)
+    rest = dict(body)
+    rest.pop("subtype", None)
+    short = _SHORT_FORMS.get(kind)
+    if short is not None:
+        kind, rest = short(kind, rest)
     return Question(request_id, kind, rest, cast("str | int", wire_id))
 
 
@@ -134,10 +143,6 @@ def _read_question(fields: Fields, subtype: str) -> Question | None:
         body = {key: value for key, value in fields.items() if key not in ("type", "request_id", "request")}
     kind = body.get("subtype", fields.get("subtype", subtype))
     return _question(fields.get("request_id"), kind, body)
-
-
-def _as_is(subtype: str, body: Fields) -> tuple[str, Fields]:
-    return subtype, body
 
 
 def _short_permission(_: str, body: Fields) -> tuple[str, Fields]:
@@ -213,6 +218,8 @@ _STILL_OPEN: Final = {
 
 def _still_open(response: Mapping[str, Any]) -> tuple[Question, ...]:
     found: list[Question] = []
+    if _STILL_OPEN.keys().isdisjoint(response):
+        return ()
     for key, subtype in _STILL_OPEN.items():
         items = response.get(key)
         for item in cast("list[object]", items) if isinstance(items, list) else ():

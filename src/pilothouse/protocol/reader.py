@@ -75,6 +75,11 @@ class FrameReader:
         lines = self._framer.feed(data)
         return self._read_around_gaps(lines) if self._framer.oversize else self._read(lines)
 
+    @property
+    def fragment(self) -> bytes:
+        """The beginning of what is held; b"" if nothing is."""
+        return self._cut.head if self._cut.held else b""
+
     def flush(self) -> tuple[list[Message], bytes]:
         """Take the end of the stream.
 

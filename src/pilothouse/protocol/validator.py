@@ -16,6 +16,7 @@ Memory is bounded: finished tool ids are forgotten oldest first, and findings ar
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -28,13 +29,22 @@ from pilothouse.messages import (
     DoneMessage,
     Message,
     ResultMessage,
+    TaskNotificationMessage,
+    ToolProgressMessage,
     ToolUseBlock,
+    UnknownBlock,
     UnknownMessage,
     UserMessage,
 )
 
 _REMEMBERED_TOOLS: Final = 10_000
 """How many tool ids are kept of each kind, open and settled."""
+
+_RESULT_OF: Final = re.compile(rb'"tool_use_id"\s*:\s*"([^"\\]+)"')
+"""Where a result names its tool use; `parent_tool_use_id` does not match."""
+
+_NO_MODEL: Final = "<synthetic>"
+"""The model of what the CLI itself has written (2.1.330)."""
 
 _LISTED_FAULTS: Final = 100
 _LISTED_TYPES: Final = 100
@@ -110,6 +120,18 @@ class _Use(NamedTuple):
     tool_name: str
     parent: str | None
     message: str | None
+    said_in: _Place | None = None
+
+
+class _Place(NamedTuple):
+    """Where a tool use was said: the thread, and the message of the API."""
+
+    parent: str | None
+    agent: str | None
+    api_message: str
+
+    def is_before(self, other: _Place) -> bool:
+        return self[:2] == other[:2] and self.api_message != other.api_message
 
 
 class _Settled(NamedTuple):
@@ -142,6 +164,11 @@ class StreamValidator:
         self._resumed = resumed
         self._open: dict[str, _Use] = {}
         self._settled: dict[str, _Settled] = {}
+        # Open ones that may still run, and those among them of which that is in doubt. The rest of the open ones are
+        # not settled: that they have no result is a fault.
+        self._running: dict[str, _Use] = {}
+        self._doubted: set[str] = set()
+        self._place: _Place | None = None  # of the last message
         self._faults: list[Fault] = []
         self._tally = _Tally()
         self._classes: Counter[type[Message]] = Counter()
@@ -151,14 +178,44 @@ class StreamValidator:
             AssistantMessage: self._on_assistant,
             DoneMessage: self._on_done,
             ResultMessage: self._on_result,
+            TaskNotificationMessage: self._on_task_over,
+            ToolProgressMessage: self._on_progress,
             UnknownMessage: self._on_unknown,
             UserMessage: self._on_user,
         }
 
     @property
     def waiting_for_tools(self) -> bool:
-        """Whether a tool use has no result yet: a tool runs, or waits for permission."""
-        return bool(self._open)
+        """Whether a tool use has no result yet: a tool runs, or waits for permission.
+
+        One whose result must have been lost does not count: its thread has gone on to another message of the API, its
+        turn or its sub-agent has ended, or the result was seen in a line that could not be read. Nor does one that is
+        `in_doubt`.
+        """
+        return len(self._running) > len(self._doubted)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the result of a tool use may have been in a line that was skipped, so that it may run or not."""
+        return bool(self._doubted)
+
+    def skipped(self, line: bytes, *, is_frame: bool) -> bool:
+        """A line that gave no message; whether more is `in_doubt` now.
+
+        Args:
+            line: it, or its beginning.
+            is_frame: whether it was meant to be a message; else it only counts where it is plainly a result.
+        """
+        if not self._running:
+            return False
+        names: list[bytes] = _RESULT_OF.findall(line) if b"tool_result" in line else []
+        if found := self._running.keys() & {name.decode("utf-8", "replace") for name in names}:
+            self._lose(found)
+            return False
+        before = len(self._doubted)
+        if is_frame:
+            self._doubted |= self._running.keys()
+        return len(self._doubted) > before
 
     def track(self, message: Message) -> None:
         """Take the next message."""
@@ -175,7 +232,7 @@ class StreamValidator:
             return
         route_of = self._routes.get
         for message in messages:
-            if type(message) is AssistantMessage and not message.supersedes:
+            if type(message) is AssistantMessage and not message.supersedes and not self._running:
                 # Inline, because a message that only speaks is by far the most common.
                 for block in message.message.content:
                     if block.__class__ is ToolUseBlock:
@@ -218,6 +275,11 @@ class StreamValidator:
     def _on_assistant(self, message: AssistantMessage) -> None:
         if message.supersedes:
             self._retract(message.supersedes)
+        place = _place_of(message)
+        if place is not None and place != self._place:
+            # The API is asked again once every call of the message before has its result.
+            self._lose_where(lambda use: use.said_in is not None and use.said_in.is_before(place))
+            self._place = place
         here: set[str] = set()
         for block in message.tool_uses:
             tool_use_id = block.id
@@ -227,7 +289,7 @@ class StreamValidator:
             if sent_again or message.historical:
                 continue
             self._tally.requested += 1
-            use = _Use(tool_use_id, block.name, message.parent_tool_use_id, message.uuid)
+            use = _Use(tool_use_id, block.name, message.parent_tool_use_id, message.uuid, place)
             if earlier is not None:
                 self._report(Fault(FaultKind.DUPLICATE_USE, tool_use_id, use.tool_name, use.parent))
             elif message.aborted:
@@ -239,9 +301,11 @@ class StreamValidator:
     def _on_user(self, message: UserMessage) -> None:
         if message.retracted_message_uuids:
             self._retract(message.retracted_message_uuids)
+        if self._running and any(isinstance(block, UnknownBlock) for block in message.content):
+            self.skipped(message.raw_line, is_frame=False)
         for block in message.tool_results:
             tool_use_id = block.tool_use_id
-            use = self._open.pop(tool_use_id, None)
+            use = self._close(tool_use_id)
             settled = self._settled.get(tool_use_id)
             kind: FaultKind | None = None
             if use is not None:
@@ -268,6 +332,18 @@ class StreamValidator:
             tally.deferred += self._let_go(lambda use: use.parent is None)
         elif message.is_error or message.subtype != "success" or message.terminal_reason not in (None, "completed"):
             tally.abandoned += self._let_go(lambda _: True)
+        else:
+            self._lose_where(lambda use: use.parent is None)
+
+    def _on_task_over(self, message: TaskNotificationMessage) -> None:
+        if message.tool_use_id is not None:  # of a sub-agent: what it had asked for does not run any more
+            self._lose_where(lambda use: use.parent == message.tool_use_id)
+
+    def _on_progress(self, message: ToolProgressMessage) -> None:
+        if message.tool_use_id is not None:
+            self._doubted.discard(message.tool_use_id)
+            if (use := self._open.get(message.tool_use_id)) is not None:
+                self._running[use.tool_use_id] = use
 
     def _on_done(self, _: DoneMessage) -> None:
         self._tally.ended = True
@@ -276,15 +352,29 @@ class StreamValidator:
         kind = message.type
         known = kind in self._unknown_types or len(self._unknown_types) < _LISTED_TYPES
         self._unknown_types[kind if known else "(other)"] += 1
+        self.skipped(message.raw_line, is_frame=False)
 
     # -- the books -------------------------------------------------------------------------------------------------
 
     def _ask(self, use: _Use) -> None:
-        self._open[use.tool_use_id] = use
+        self._open[use.tool_use_id] = self._running[use.tool_use_id] = use
         if len(self._open) > _REMEMBERED_TOOLS:
-            oldest = self._open.pop(next(iter(self._open)))
+            oldest = self._close(next(iter(self._open)))
+            assert oldest is not None
             self._report(Fault(FaultKind.USE_WITHOUT_RESULT, oldest.tool_use_id, oldest.tool_name, oldest.parent))
             self._settle(oldest, None)
+
+    def _close(self, tool_use_id: str) -> _Use | None:
+        self._lose({tool_use_id})
+        return self._open.pop(tool_use_id, None)
+
+    def _lose_where(self, which: Callable[[_Use], bool]) -> None:
+        self._lose({use.tool_use_id for use in self._running.values() if which(use)})
+
+    def _lose(self, tool_use_ids: set[str]) -> None:
+        for tool_use_id in tool_use_ids:
+            self._running.pop(tool_use_id, None)
+        self._doubted -= tool_use_ids
 
     def _settle(self, use: _Use, answer: str | None) -> None:
         self._settled[use.tool_use_id] = _Settled(use.message, answer)
@@ -295,7 +385,7 @@ class StreamValidator:
         """Stop waiting for some of the open tool uses; how many."""
         chosen = [use for use in self._open.values() if which(use)]
         for use in chosen:
-            del self._open[use.tool_use_id]
+            self._close(use.tool_use_id)
             self._settle(use, None)
         return len(chosen)
 
@@ -307,6 +397,13 @@ class StreamValidator:
         self._tally.faults += 1
         if len(self._faults) < _LISTED_FAULTS:
             self._faults.append(fault)
+
+
+def _place_of(message: AssistantMessage) -> _Place | None:
+    """None for what the API has not said now: it tells nothing of the tools that run."""
+    if message.message_id is None or message.historical or message.is_api_error_message or message.model == _NO_MODEL:
+        return None
+    return _Place(message.parent_tool_use_id, message.agent_id, message.message_id)
 
 
 def _same_uuid(one: str | None, other: str | None) -> bool:

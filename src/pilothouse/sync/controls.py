@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from pilothouse.client import controls
 from pilothouse.client.replies import AccountInfo, AgentInfo, CommandInfo
 from pilothouse.sync.portal import CallOnLoop
+
+if TYPE_CHECKING:
+    from pilothouse.options import IsolationReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,6 +113,13 @@ class Info(_Group[controls.Info]):
     def agents(self) -> list[AgentInfo]:
         """The sub-agents, as of the handshake."""
         return self._inner.agents()
+
+    def isolation_report(self) -> IsolationReport | None:
+        """What the child said at the beginning of its last turn that it had loaded, and what of it nobody asked for.
+
+        None before its first turn, also after a new child has taken over.
+        """
+        return self._inner.isolation_report()
 
     def account(self) -> AccountInfo:
         """Who pays, as of the handshake."""

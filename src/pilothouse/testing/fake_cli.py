@@ -157,11 +157,12 @@ class FakeCLI:
         signal are played too; times are not.
 
         Args:
-            path: one JSON object `{"t", "dir": "in" | "out" | "err" | "meta", "msg"}` a line.
+            path: a cassette (its first connection), or any recording of one JSON object
+                `{"t", "dir": "in" | "out" | "err" | "meta", "msg"}` a line.
             **settings: as for `FakeCLI`.
         """
         fake = cls(**settings)
-        for step in steps_from_transcript(Path(path).read_text("utf-8")):
+        for step in steps_from_transcript(Path(path).read_bytes(), str(path)):
             fake._add(step[0], *step[1], **step[2])
         return fake
 

@@ -8,24 +8,29 @@ Fixtures:
     hermetic_env: the environment for a child that talks to `scripted_model` and sees nothing of this machine.
     fake_cli: a factory, `fake_cli().text("Hello")`; the files go when the test ends.
     real_cli: the path of a real `claude`, or the test is skipped.
+    cassette: the recording that the queries of the test are answered from; `@pytest.mark.cassette` asks for it as well.
+
+Option `--cassette`: replay (the default), record, or verify against the real thing.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
 if TYPE_CHECKING:
+    from pilothouse.testing.cassettes import CassetteUse, Mode
     from pilothouse.testing.fake_cli import FakeCLI
     from pilothouse.testing.model import ScriptedModel
 
 CLI_VARIABLE = "PILOTHOUSE_CLI"
 REQUIRE_VARIABLE = "PILOTHOUSE_REQUIRE_CLI"
 MARKERS = {
+    "cassette": "cassette(path=None, *, strict, ignore, speed, patience): queries are answered from a recording",
     "requirement": "requirement(*ids): ids of the requirements that this test proves",
     "real_cli": "real_cli: runs the real claude binary, hermetically",
     "local_model": "local_model: runs the embedded open model",
@@ -41,6 +46,45 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, line in MARKERS.items():
         if name not in known:
             config.addinivalue_line("markers", line)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--cassette`."""
+    group = parser.getgroup("pilothouse")
+    group.addoption(
+        "--cassette",
+        choices=("replay", "record", "verify"),
+        default="replay",
+        help="tests with a cassette: replay it (default), record it anew, or verify it against the real thing",
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test that is marked with `cassette` has the fixture, whether it names it or not."""
+    names = getattr(item, "fixturenames", None)
+    if names is not None and "cassette" not in names and item.get_closest_marker("cassette") is not None:
+        names.append("cassette")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """A test that has done something else than was recorded fails."""
+    done = yield
+    if (cassette := pyfuncitem.funcargs.get("cassette")) is not None:
+        from pilothouse.testing.cassettes import CassetteUse, settle
+
+        if isinstance(cassette, CassetteUse):  # else it is a fixture of the project's own
+            settle(cassette)
+    return done
+
+
+@pytest.fixture
+def cassette(request: pytest.FixtureRequest) -> Iterator[CassetteUse]:
+    """The recording of this test, and the transport of all its queries that have no other one."""
+    from pilothouse.testing.cassettes import cassette_of
+
+    with cassette_of(request, cast("Mode", request.config.getoption("--cassette"))) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from anyio import to_thread
+from pilothouse.callbacks import in_thread
 
 
 def is_async(function: Any) -> bool:
@@ -36,7 +36,7 @@ async def call(function: Callable[..., Any], args: tuple[Any, ...], named: Mappi
     def boxed() -> tuple[Any]:  # trio lets no coroutine out of a thread
         return (function(*args, **named),)
 
-    (answer,) = await to_thread.run_sync(boxed, abandon_on_cancel=True)
+    (answer,) = await in_thread(boxed)
     return await answer if inspect.isawaitable(answer) else answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pilothouse.transports.base import Ending as Ending
@@ -16,14 +17,28 @@ from pilothouse.transports.discovery import warn_if_old as warn_if_old
 from pilothouse.transports.obtain import obtain_cli as obtain_cli
 
 if TYPE_CHECKING:
+    from pilothouse.transports.cassettes import Cassette as Cassette
+    from pilothouse.transports.cassettes import Player as Player
+    from pilothouse.transports.cassettes import Recorder as Recorder
+    from pilothouse.transports.cassettes import RecordingTransport as RecordingTransport
+    from pilothouse.transports.cassettes import ReplayTransport as ReplayTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
 
 
-def __getattr__(name: str) -> Any:
-    # A peer in memory is for tests: a query does not load it.
-    if name in ("MemoryPeer", "MemoryTransport"):
-        from pilothouse.transports import memory
+_LAZY = {
+    "Cassette": "cassettes",
+    "MemoryPeer": "memory",
+    "MemoryTransport": "memory",
+    "Player": "cassettes",
+    "Recorder": "cassettes",
+    "RecordingTransport": "cassettes",
+    "ReplayTransport": "cassettes",
+}
 
-        return getattr(memory, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    # Recordings, and a peer in memory, are for few: a query does not load them.
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio import to_thread
 
 from pilothouse.errors import CLIStartError, UsageError
 from pilothouse.options import Invocation
@@ -22,7 +21,9 @@ from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import Ending, Health, HealthState, Transport
 from pilothouse.transports.child import Child
 from pilothouse.transports.discovery import forget_cli, known_cli
+from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.exits import KILL, Exit
+from pilothouse.transports.first_starts import FirstStart, await_turn
 from pilothouse.transports.obtain import obtain_cli
 from pilothouse.transports.stderr import StderrLog
 
@@ -84,7 +85,8 @@ class CliTransport(Transport):
         self._child: Child | None = None
         self._files: PrivateFiles | None = None
         self._home: PrivateHome | None = None
-        self._stderr = StderrLog(partial(Redactor, ()))
+        self._first: FirstStart | None = None
+        self._stderr: StderrLog  # from `start` on; there is no child before
         self._closed: anyio.Event | None = None
         self._ended_by_close = False
         self._input_ended = False
@@ -121,16 +123,20 @@ class CliTransport(Transport):
             reason = os.strerror(error.errno) if error.errno else reason
         finally:
             if self._child is None:
+                self._end_first_start(answered=False)
                 self._remove_files()
         if self._child is None:
             # What explains errors is loaded when there is one. Where no descriptor is left, it cannot be.
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
 
     async def _launch(self, invocation: Invocation) -> Child:
-        account = None if invocation.user is None else await to_thread.run_sync(_account_of, invocation.user)
+        account = None if invocation.user is None else await run_briefly(_account_of, invocation.user)
         file_flags = await self._write_files(invocation, account)
         arguments = [*invocation.argv, *file_flags, *invocation.tail]
-        return await self._start_child(invocation, arguments, await self._child_env(invocation, account), account)
+        env = await self._child_env(invocation, account)
+        if not invocation.isolated:
+            self._first = await await_turn(env)
+        return await self._start_child(invocation, arguments, env, account)
 
     async def _write_files(self, invocation: Invocation, account: Account | None) -> list[str]:
         if not invocation.files:
@@ -140,7 +146,7 @@ class CliTransport(Transport):
         self._files = PrivateFiles()
         try:
             owner = None if account is None else (account.uid, account.gid)
-            return await to_thread.run_sync(self._files.write, invocation.files, owner)
+            return await run_briefly(self._files.write, invocation.files, owner)
         except OSError as error:
             from pilothouse.transports.start_errors import files_error
 
@@ -157,7 +163,7 @@ class CliTransport(Transport):
         assert home is not None
         owner = None if account is None else (account.uid, account.gid)
         try:
-            places = home_variables(await to_thread.run_sync(home.make, owner))
+            places = home_variables(await run_briefly(home.make, owner))
             return ChildEnvironment({**invocation.env, **places})
         except OSError as error:
             from pilothouse.transports.start_errors import files_error
@@ -182,7 +188,7 @@ class CliTransport(Transport):
             from pilothouse.transports.start_errors import start_error
 
             size = sum(len(os.fsencode(s)) + 1 for pair in (argv, *env.items()) for s in pair)
-            typed = await to_thread.run_sync(start_error, error, executable, invocation.cwd, size)
+            typed = await run_briefly(start_error, error, executable, invocation.cwd, size)
             if account is not None and isinstance(error, PermissionError):
                 from pilothouse.transports.accounts import denied
 
@@ -237,9 +243,16 @@ class CliTransport(Transport):
     async def receive(self) -> bytes:
         """The next bytes of its output; b"" once it has ended or the child has exited."""
         data = await self._running().read()
+        if self._first is not None:
+            self._end_first_start(answered=bool(data))
         if not data:
             self._output_ended = True
         return data
+
+    def _end_first_start(self, *, answered: bool) -> None:
+        first, self._first = self._first, None
+        if first is not None:
+            first.over(answered=answered)
 
     async def end_input(self) -> None:
         """Close its input, after what is being sent."""
@@ -280,6 +293,7 @@ class CliTransport(Transport):
                 await self._closed.wait()
             return
         self._closed = anyio.Event()
+        self._end_first_start(answered=False)
         child, files = self._child, self._files
         try:
             with anyio.CancelScope(shield=True):
@@ -287,7 +301,7 @@ class CliTransport(Transport):
                     await self._shut_down(child)
                 for place in (files, self._home):
                     if place is not None:
-                        await to_thread.run_sync(place.remove)
+                        await run_briefly(place.remove)
         finally:
             # Only if a native cancellation came through the shield is there anything left to do here.
             if child is not None:

@@ -1,10 +1,14 @@
-"""Long blocking work in a thread that ends soon after the task that waits for it is cancelled. Knows not what work."""
+"""Blocking work in threads that no other work can take away: short work, and long work that ends when it is cancelled.
+
+Knows not what work. Programs, and functions of users that never return, may hold all threads of the usual limiter of an
+event loop; a child would then neither start nor end.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import anyio
 from anyio import to_thread
@@ -15,10 +19,16 @@ POLL_INTERVAL = 0.02
 """Seconds between two looks at whether it has."""
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class AbandonedError(Exception):
     """Nobody waits for this work any more. Raised inside the work alone."""
+
+
+async def run_briefly(work: Callable[[*Args], T], *args: *Args) -> T:
+    """Call `work`, which takes a moment, in a thread. A cancellation waits for its end."""
+    return await to_thread.run_sync(work, *args, limiter=anyio.CapacityLimiter(1))
 
 
 async def run_errand(work: Callable[[Callable[[], None]], T]) -> T:

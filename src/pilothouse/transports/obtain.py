@@ -10,11 +10,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from anyio import to_thread
-
 from pilothouse.errors import CLINotFoundError
 from pilothouse.transports.discovery import INSTALL_INSTRUCTIONS, INSTALL_VARIABLE, find_cli, may_install
-from pilothouse.transports.errands import run_errand
+from pilothouse.transports.errands import run_briefly, run_errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +39,7 @@ async def obtain_cli(cli: str, env: Mapping[str, str]) -> str:
             the `ProvisionError` then.
     """
     try:
-        return await to_thread.run_sync(find_cli, cli, env)
+        return await run_briefly(find_cli, cli, env)
     except CLINotFoundError as error:
         if not may_install(cli, env):
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -18,10 +19,14 @@ from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 if TYPE_CHECKING:
     import asyncio
 
+    from pilothouse.transports.asyncio_watch import DescriptorWatch
+
 SMALL_READ = 64 * 1024
 """Bytes asked for while the pipe is quiet. Above 128 KiB malloc maps fresh pages, which costs 20 µs a read."""
 LARGE_READ = 256 * 1024
 """Bytes asked for after a read that came back full."""
+WHOLE_WRITE = getattr(select, "PIPE_BUF", 512)
+"""Bytes that are written all together or not at all (512 is what POSIX warrants)."""
 LAST_BYTES = 1024 * 1024
 """Bytes still taken from a pipe whose writer has exited: what a pipe can hold, and no endless flow of a grandchild."""
 
@@ -73,44 +78,6 @@ class PipeEnd:
                 os.close(fd)
 
 
-class _LastingWatch:
-    """Waits for a descriptor on asyncio, with one registration for many waits.
-
-    `anyio.wait_readable` registers for each wait anew: two system calls, and a third of what a question costs.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._registered = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            if not self._registered:
-                self._loop.add_reader(self._fd, self._on_ready)
-                self._registered = True
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def end(self) -> None:
-        if self._registered and not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
-        self._registered = False
-
-    def _on_ready(self) -> None:
-        if self._waiter is None:  # nobody reads now, and the loop would say it again and again
-            self.end()
-        else:
-            self.wake()
-
-
 class PipeReader(PipeEnd):
     """The read end. One task reads at a time."""
 
@@ -120,8 +87,9 @@ class PipeReader(PipeEnd):
         self._stopped = False
         self._size = SMALL_READ
         self._held: bytes | None = None
+        self._is_empty = False  # as far as the last read tells
         self._remaining: int | None = None
-        self._watch: _LastingWatch | None = None
+        self._watch: DescriptorWatch | None = None
 
     async def read(self) -> bytes:
         """The next bytes; b"" at the end, and ever after.
@@ -129,16 +97,15 @@ class PipeReader(PipeEnd):
         Raises:
             anyio.ClosedResourceError: after `close` or `stop`.
         """
-        await checkpoint_if_cancelled()
-        waited = False
-        while True:
-            if self._stopped:
-                raise anyio.ClosedResourceError
-            data = self.take()
-            if data is not None:
-                break
+        # To ask a pipe that the last read has emptied would cost a system call for each answer.
+        waited = self._is_empty and self._held is None
+        if waited:
+            await self._wait_until_readable()
+        else:
+            await checkpoint_if_cancelled()
+        while (data := self._taken()) is None:
             waited = True
-            await self._wait(self._readable)
+            await self._wait_until_readable()
         if data and not waited:
             # A flow that never pauses must leave room for other tasks; held, because even a shielded
             # pause can be broken by a native cancellation.
@@ -147,14 +114,29 @@ class PipeReader(PipeEnd):
             self._held = None
         return data
 
+    def _taken(self) -> bytes | None:
+        if self._stopped or self.closed:
+            raise anyio.ClosedResourceError
+        return self.take()
+
+    async def _wait_until_readable(self) -> None:
+        if not (self._stopped or self.closed):
+            await self._wait(self._readable)
+
     async def _readable(self, fd: int) -> None:
         if self._watch is None:
             loop = _selector_loop()
             if loop is None:
                 await anyio.wait_readable(fd)
                 return
-            self._watch = _LastingWatch(loop, fd)
+            from pilothouse.transports.asyncio_watch import DescriptorWatch  # loads asyncio, which trio does not need
+
+            self._watch = DescriptorWatch(loop, fd, self._fetch)
         await self._watch.wait()
+
+    def _fetch(self) -> bool:
+        self._held = self.take()
+        return self._held is not None
 
     def wake(self) -> None:
         """See `PipeEnd`."""
@@ -185,11 +167,13 @@ class PipeReader(PipeEnd):
         try:
             data = os.read(self._fd, self._size)
         except BlockingIOError:
+            self._is_empty = True
             if self._remaining is None:
                 return None
             data = b""
         except OSError:
             data = b""
+        self._is_empty = 0 < len(data) < self._size
         self._size = LARGE_READ if len(data) == self._size else SMALL_READ
         self._count(len(data))
         return data
@@ -210,6 +194,7 @@ class PipeReader(PipeEnd):
         """The writer is gone: what is in the pipe now is the last of it, even if somebody else holds it open."""
         if self._remaining is None and not self.closed:
             self._remaining = LAST_BYTES
+            self._is_empty = False  # nobody will say when there is more
             self.wake()
 
 
@@ -234,6 +219,8 @@ class PipeWriter(PipeEnd):
             anyio.ClosedResourceError: this end is closed.
             anyio.BrokenResourceError: nobody reads any more.
         """
+        if self._write_at_once(data):
+            return
         await checkpoint_if_cancelled()
         async with self._lock:
             await self._flush()
@@ -247,6 +234,20 @@ class PipeWriter(PipeEnd):
                 else:
                     self.was_cut = True
                 raise
+
+    def _write_at_once(self, data: bytes) -> bool:
+        """Write all of `data` if nobody is before it and it takes no waiting; if not, nothing was written."""
+        if len(data) > WHOLE_WRITE or self._rest or self._lock.locked():
+            return False
+        self._check()
+        try:
+            os.write(self._fd, data)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.broken = True
+            raise anyio.BrokenResourceError from None
+        return True
 
     async def end(self) -> None:
         """Close this end once the writes before it are through. Idempotent."""

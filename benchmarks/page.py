@@ -1,0 +1,80 @@
+"""`python -m benchmarks.page` writes what was measured into docs/speed.md; `--check` ends with 1 if it is stale.
+
+Owns the parts of the page between `<!-- measured: name -->` and `<!-- end -->`. The numbers come from the files of the
+last whole runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.cases import CASES, OURS, SUBJECTS
+from benchmarks.environment import HERE, ROOT
+from benchmarks.report import COLUMNS, markdown, rows_of
+
+PAGE = ROOT / "docs" / "speed.md"
+_PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _read(name: str) -> dict[str, Any]:
+    return json.loads((HERE / name).read_text())
+
+
+def machine() -> str:
+    """What a reader must know to judge the numbers, a busy machine included."""
+    found = _read("results.json")
+    noted: Mapping[str, Any] = found["machine"]
+    rounds = sorted({case["rounds"] for case in found["cases"].values()})
+    packages = ", ".join(f"{name} {version}" for name, version in noted["packages"].items())
+    where = f"{noted['system']} on {noted['cores']} cores of {noted['processor'] or noted['machine']}"
+    counted = " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))
+    lines = [f"Measured with Python {noted['python']}, {packages}; {where}; {counted} rounds."]
+    if (load := noted.get("load") or 0) > noted["cores"]:
+        scheduling = noted["scheduling"]
+        lines.append(
+            f"**The machine was busy: the load was {load:g}**, the scheduling {scheduling}. Trust the ratios only."
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def results() -> str:
+    return markdown(COLUMNS, rows_of(CASES, _read("results.json")["cases"]))
+
+
+def scale() -> str:
+    rows: list[list[str]] = []
+    for growth in _read("scale.json")["growths"].values():
+        lines: Mapping[str, Any] = growth["subjects"]
+        (least, *_, most) = [amount for amount, _ in lines[OURS]["points"]]
+        slopes = [_slope(lines.get(subject)) for subject in SUBJECTS]
+        rows.append([growth["title"], f"{least:,} to {most:,} {growth['work']}", growth["unit"], *slopes])
+    return markdown(("", "work", "cost", *(f"slope, {subject}" for subject in SUBJECTS)), rows)
+
+
+def _slope(line: Mapping[str, Any] | None) -> str:
+    return "-" if line is None or line["slope"] is None else f"{line['slope']:.2f}"
+
+
+PARTS: Mapping[str, Callable[[], str]] = {work.__name__: work for work in (machine, results, scale)}
+
+
+def fresh(text: str) -> str:
+    """The page with the numbers that the files have now."""
+    return _PART.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
+
+
+def main(argv: list[str]) -> int:
+    text = PAGE.read_text("utf-8")
+    made = fresh(text)
+    if "--check" in argv:
+        return int(made != text)
+    PAGE.write_text(made, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

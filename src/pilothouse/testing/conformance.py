@@ -1,0 +1,16 @@
+"""The suites that say what a transport has to do; subclass them in a test module of your own.
+
+`TransportSuite`: the stream itself, with the peers of `MEMORY_PEERS` or `PEER_PROGRAMS`, or with your own.
+`AgentSuite`: what lies above it: queries, sessions, hooks, permissions, tools, interrupts, the blocking twin.
+
+They need pytest and its anyio plugin; `AgentSuite` needs the scripted model as well.
+"""
+
+from __future__ import annotations
+
+from pilothouse.testing.agent_suite import AgentSuite as AgentSuite
+from pilothouse.testing.suite_peers import MEMORY_PEERS as MEMORY_PEERS
+from pilothouse.testing.suite_peers import PEER_PROGRAMS as PEER_PROGRAMS
+from pilothouse.testing.transport_suite import FLOOD_LINES as FLOOD_LINES
+from pilothouse.testing.transport_suite import Behaviour as Behaviour
+from pilothouse.testing.transport_suite import TransportSuite as TransportSuite

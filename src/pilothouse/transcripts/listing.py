@@ -1,0 +1,427 @@
+"""Which sessions there are, and what each is about, from the two ends of its file.
+
+Owns what a list shows and where it is read from: the CLI repeats titles and tags near the end of a file, and the first
+prompt stands near its beginning. Never reads a whole file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import LineDecodeError
+from pilothouse.messages.jsonline import load_line
+from pilothouse.transcripts.lines import OnProblem, TranscriptProblem, ignore, opened, read_edges
+from pilothouse.transcripts.places import (
+    SUFFIX,
+    StrPath,
+    canonical,
+    companion_folder,
+    find_file,
+    folders_of,
+    project_key,
+    session_entries,
+    working_trees,
+)
+from pilothouse.transcripts.rows import load_object
+
+PROMPT_LENGTH = 200
+"""Characters of a prompt that a list shows."""
+_SIDECAR_SIZE = 1 << 16
+
+# What stands at the beginning of text that no person has typed.
+_WRAPPED = re.compile(r"(?:\s*<[a-z][\w-]*[\s>]|\[Request interrupted by user[^\]]*\])")
+_COMMAND = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
+_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
+_BASH = re.compile(r"<bash-input>(.*?)</bash-input>", re.DOTALL)
+_CUT_TEXT = re.compile(rb'"(?:content|text)":"((?:[^"\\]|\\.){1,400})')
+
+
+class SessionInfo(Struct, frozen=True, kw_only=True):
+    """What a session is about, without reading all of it.
+
+    Args:
+        session_id: its id.
+        summary: one line for a list: its title, else its last prompt, else its first.
+        last_modified: when its file changed last, in milliseconds since 1970.
+        file_size: bytes of its file, sub-agents not counted.
+        custom_title: the title that somebody gave it.
+        ai_title: the title that the CLI gave it.
+        first_prompt: its first prompt, at most 200 characters.
+        last_prompt: its last prompt.
+        git_branch: the branch that was checked out last.
+        cwd: the directory in which it began, or was moved to.
+        tag: its tag.
+        created_at: the time of its first row, in milliseconds since 1970.
+        entrypoint: what ran the CLI then, such as "cli" or "sdk-pilothouse".
+        path: its file.
+    """
+
+    session_id: str
+    summary: str
+    last_modified: int
+    file_size: int
+    custom_title: str | None = None
+    ai_title: str | None = None
+    first_prompt: str | None = None
+    last_prompt: str | None = None
+    git_branch: str | None = None
+    cwd: str | None = None
+    tag: str | None = None
+    created_at: int | None = None
+    entrypoint: str | None = None
+    path: str = ""
+
+
+def list_sessions(
+    directory: StrPath | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+    include_worktrees: bool = True,
+    *,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore,
+) -> list[SessionInfo]:
+    """The sessions on this machine, newest first. Reads 64 KiB from each end of a file, of no more files than asked.
+
+    Args:
+        directory: the working directory whose sessions are wanted; None: of all projects.
+        limit: how many at most; None: all.
+        offset: how many to leave out first.
+        include_worktrees: with a directory in a git repository: also those of its other working trees.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called with each file that cannot be read; it is left out.
+
+    Returns:
+        Sessions in which something was said. Those of sub-agents and teams are not among them. (L60)
+    """
+    found = sorted(_files(directory, config_dir, include_worktrees), key=lambda file: file.modified, reverse=True)
+    place = _Place(directory, include_worktrees)
+    infos: list[SessionInfo] = []
+    seen: set[str] = set()
+    wanted = None if limit is None or limit <= 0 else max(offset, 0) + limit
+    for file in found:
+        if wanted is not None and len(infos) >= wanted:
+            break
+        if file.session_id in seen:
+            continue
+        info = _read(file, on_problem)
+        if info is not None and not place.excludes(info.cwd):
+            seen.add(file.session_id)
+            infos.append(info)
+    return infos[max(offset, 0) :]
+
+
+def get_session_info(
+    session_id: str,
+    directory: StrPath | None = None,
+    *,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore,
+) -> SessionInfo | None:
+    """What one session is about; None if there is none with that id, or nothing was said in it.
+
+    Args:
+        session_id: its id.
+        directory: the working directory that it belongs to; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called if its file cannot be read.
+    """
+    path = find_file(session_id, directory, config_dir)
+    return None if path is None else info_of(path, on_problem)
+
+
+def info_of(path: Path, on_problem: OnProblem = ignore) -> SessionInfo | None:
+    """The same for a session file."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
+        return None
+    return _read(_File(str(path), path.stem, status.st_mtime), on_problem)
+
+
+class _File(Struct, frozen=True):
+    path: str
+    session_id: str
+    modified: float
+
+
+def _files(directory: StrPath | None, config_dir: StrPath | None, worktrees: bool) -> Iterator[_File]:
+    for folder in folders_of(directory, config_dir, worktrees=worktrees):
+        for entry in session_entries(folder):
+            try:
+                modified = entry.stat(follow_symlinks=False).st_mtime
+            except OSError:
+                continue  # it was deleted a moment ago
+            yield _File(entry.path, entry.name[: -len(SUFFIX)], modified)
+
+
+def _read(file: _File, on_problem: OnProblem) -> SessionInfo | None:
+    path = Path(file.path)
+    try:
+        with opened(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            head, tail = read_edges(descriptor)
+    except OSError as error:
+        on_problem(TranscriptProblem(file.path, 0, error.strerror or str(error)))
+        return None
+    begin = _Beginning(head)
+    if begin.is_side or not (begin.is_spoken or b'"parentUuid":' in tail or len(head) < size):
+        return None
+    notes = _Notes(head, tail)
+    title = notes.last("custom-title", "customTitle")
+    if title is None:
+        title = _sidecar(path) or notes.first("custom-title", "customTitle")
+    ai_title = notes.anywhere("ai-title", "aiTitle")
+    last_prompt = notes.last("last-prompt", "lastPrompt")
+    summary = title or ai_title or last_prompt or notes.last("summary", "summary") or begin.prompt
+    if not summary:
+        return None
+    return SessionInfo(
+        session_id=file.session_id,
+        summary=summary,
+        last_modified=int(file.modified * 1000),
+        file_size=size,
+        custom_title=title or None,
+        ai_title=ai_title or None,
+        first_prompt=begin.prompt or None,
+        last_prompt=last_prompt or None,
+        git_branch=notes.text("gitBranch") or None,
+        cwd=notes.last("relocated", "relocatedCwd") or begin.cwd,
+        tag=notes.anywhere("tag", "tag") or None,
+        created_at=begin.created_at,
+        entrypoint=begin.entrypoint,
+        path=file.path,
+    )
+
+
+def _sidecar(path: Path) -> str | None:
+    """The title beside a file, where the CLI keeps it as well."""
+    try:
+        with opened(companion_folder(path) / "custom-title.json") as descriptor:
+            return _title(os.read(descriptor, _SIDECAR_SIZE)).custom_title
+    except (OSError, ValueError):
+        return None
+
+
+class _Title(Struct, rename="camel"):
+    custom_title: str | None = None
+
+
+_title = msgspec.json.Decoder(_Title).decode
+
+
+class _Text(Struct):
+    type: str = ""
+    text: str = ""
+
+
+class _Said(Struct):
+    content: str | list[_Text] = ""
+
+
+class _First(Struct, rename="camel"):
+    """The rows at the beginning, as far as a list needs them."""
+
+    type: str = ""
+    uuid: str | None = None
+    is_sidechain: bool = False
+    is_meta: bool = False
+    is_compact_summary: bool = False
+    team_name: str | None = None
+    cwd: str | None = None
+    entrypoint: str | None = None
+    timestamp: str | None = None
+    message: _Said | None = None
+
+
+_first = msgspec.json.Decoder(_First).decode
+
+
+class _Beginning:
+    """What the first rows of a file tell.
+
+    Args:
+        head: the beginning of the file.
+
+    Attributes:
+        prompt: the first prompt.
+        is_side: whether the session is that of a sub-agent or a team.
+        is_spoken: whether it has a row of a conversation at all.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        self.prompt = self._command = ""
+        self.cwd: str | None = None
+        self.entrypoint: str | None = None
+        self.created_at: int | None = None
+        self.is_side = self.is_spoken = False
+        start = 0
+        while start < len(head):
+            stop = head.find(b"\n", start)
+            line = head[start : stop if stop >= 0 else len(head)]
+            # Only rows with an id tell anything, and lines of other types may be long.
+            if b'"uuid"' in line and not self._take(line):
+                break
+            start += len(line) + 1
+        self.prompt = self.prompt or self._command
+
+    def _take(self, line: bytes) -> bool:
+        """Read one row; whether more are needed."""
+        try:
+            row = _first(line)
+        except (ValueError, RecursionError):
+            self._take_cut(line)
+            return True
+        if row.uuid is None:
+            return True
+        if not self.is_spoken:
+            self.is_side = row.is_sidechain or row.team_name is not None
+            self.is_spoken = True
+        self.cwd = self.cwd or row.cwd
+        self.entrypoint = self.entrypoint or row.entrypoint
+        self.created_at = self.created_at or milliseconds(row.timestamp)
+        if row.type == "user" and row.message is not None and not (row.is_meta or row.is_compact_summary):
+            self._take_prompt(row.message.content)
+        return self.is_side is False and not (self.prompt and self.cwd and self.created_at)
+
+    def _take_cut(self, line: bytes) -> None:
+        """A line that goes on beyond the beginning: what can be seen of it."""
+        self.is_spoken = True
+        found = None if self.prompt or b'"user"' not in line[:4096] else _CUT_TEXT.search(line)
+        if found is not None:
+            try:
+                text = load_line(b'"' + found[1] + b'"')
+            except LineDecodeError:
+                return
+            self.prompt = shorten(text) if not _WRAPPED.match(text) else ""
+
+    def _take_prompt(self, content: str | list[_Text]) -> None:
+        texts = [content] if isinstance(content, str) else [block.text for block in content if block.type == "text"]
+        for text in texts:
+            if self.prompt or not text.strip():
+                continue
+            command = _COMMAND.search(text)
+            if command is not None:
+                arguments = _ARGUMENTS.search(text)
+                said = f"{command[1]} {arguments[1].strip() if arguments else ''}".strip()
+                self._command = self._command or shorten(said)
+            elif found := _BASH.search(text):
+                self.prompt = shorten(f"! {found[1].strip()}")
+            elif not _WRAPPED.match(text):
+                self.prompt = shorten(text)
+
+
+class _Notes:
+    """The rows that tell something about a session, found from the end of its file.
+
+    Args:
+        head: the beginning of the file.
+        tail: its end.
+    """
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self._head = head
+        self._tail = tail
+        self._places = _note_places(tail)
+        self._early: dict[bytes, list[int]] | None = {} if head is tail else None
+
+    def last(self, kind: str, key: str) -> str | None:
+        """The text in the last such row of the end."""
+        return _last(self._tail, self._places.get(kind.encode(), ()), kind, key)
+
+    def first(self, kind: str, key: str) -> str | None:
+        """The text in the last such row of the beginning."""
+        if self._early is None:
+            self._early = _note_places(self._head)
+        return _last(self._head, self._early.get(kind.encode(), ()), kind, key)
+
+    def anywhere(self, kind: str, key: str) -> str | None:
+        """The text in the last such row."""
+        found = self.last(kind, key)
+        return self.first(kind, key) if found is None else found
+
+    def text(self, key: str) -> str | None:
+        """The last text under a key, in any row."""
+        mark = f'"{key}":"'.encode()
+        for part in (self._tail, self._head):
+            found = _last(part, [part.rfind(mark)], None, key)
+            if found is not None:
+                return found
+        return None
+
+
+# What the rows say that a list shows, wherever in a line: inside of a message it only looks like one.
+_NOTE = re.compile(rb'"type": ?"(ai-title|custom-title|last-prompt|relocated|summary|tag)"')
+
+
+def _note_places(part: bytes) -> dict[bytes, list[int]]:
+    """Where rows of each kind may be, in order. One pass: there are six kinds, and thousands of files."""
+    places: dict[bytes, list[int]] = {}
+    for found in _NOTE.finditer(part):
+        places.setdefault(found[1], []).append(found.start())
+    return places
+
+
+def _last(part: bytes, places: Sequence[int], kind: str | None, key: str) -> str | None:
+    """The text under `key` in the last row of a kind."""
+    for place in reversed(places):
+        if place < 0:
+            continue
+        start, stop = part.rfind(b"\n", 0, place) + 1, part.find(b"\n", place)
+        line = part[start : stop if stop >= 0 else len(part)].strip(b"\0")
+        found = _text_in(line, kind, key)
+        if found is None and kind is not None and (glued := line.rfind(b'{"type":')) > 0:
+            found = _text_in(line[glued:], kind, key)  # behind half a row, which a crash has left
+        if found is not None:
+            return found
+    return None
+
+
+def _text_in(line: bytes, kind: str | None, key: str) -> str | None:
+    row = load_object(line)
+    value = row.get(key) if row is not None and kind in (None, row.get("type")) else None
+    return value if isinstance(value, str) else None
+
+
+def shorten(text: str, length: int = PROMPT_LENGTH) -> str:
+    """One line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[:length].rstrip() + "…"
+
+
+def milliseconds(timestamp: str | None) -> int | None:
+    """A time of a row, in milliseconds since 1970."""
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp() * 1000) if timestamp else None
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Place:
+    """Tells sessions of a directory from those of others whose names differ from it in odd characters only.
+
+    The CLI keeps both in one folder, and lists them apart.
+    """
+
+    def __init__(self, directory: StrPath | None, worktrees: bool) -> None:
+        own = [] if directory is None else [canonical(directory), *(working_trees(directory) if worktrees else ())]
+        self._own = frozenset(own)
+        self._keys = frozenset(map(project_key, own))
+        self._known: dict[str, bool] = {}
+
+    def excludes(self, cwd: str | None) -> bool:
+        """Whether a session that began there belongs to another directory."""
+        if cwd is None or not self._own:
+            return False
+        if cwd not in self._known:
+            real = canonical(cwd)
+            self._known[cwd] = real not in self._own and project_key(real) in self._keys
+        return self._known[cwd]

@@ -1,0 +1,81 @@
+"""Waits for a descriptor on asyncio: one registration for many reads, and no detour on the way to the task that reads.
+
+Owns the registration with the loop. Knows nothing of what is read. Imported on asyncio only.
+
+`anyio.wait_readable` registers for each wait anew, which takes two system calls, and the loop turns once more, with a
+third, before the task runs. A question of the peer costs twice as much that way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+
+
+class _Wake(asyncio.Future[None]):
+    """What a task waits for that is to go on within the call that wakes it, and not in the next turn of the loop."""
+
+    _resume: Callable[[asyncio.Future[None]], object] | None = None
+    _context: Context | None = None
+
+    def add_done_callback(
+        self, fn: Callable[[asyncio.Future[None]], object], /, *, context: Context | None = None
+    ) -> None:
+        """Called by the task that waits; see `asyncio.Future`."""
+        self._resume, self._context = fn, context
+        super().add_done_callback(fn, context=context)
+
+    def run(self) -> None:
+        """Let the task go on now. Only from a callback of the loop: no task runs then."""
+        resume, context = self._resume, self._context
+        assert resume is not None
+        assert context is not None
+        self.remove_done_callback(resume)
+        self.set_result(None)
+        context.run(resume, self)
+
+
+class DescriptorWatch:
+    """Waits until a descriptor can be read. One task waits at a time.
+
+    Args:
+        loop: the loop that runs this task.
+        fd: the descriptor.
+        fetch: takes what is there, and says whether that was something.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, fetch: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._fetch = fetch
+        self._registered = False
+        self._waiter: _Wake | None = None
+
+    async def wait(self) -> None:
+        """Wait until `fetch` has taken something, or `wake` was called."""
+        self._waiter = waiter = _Wake(loop=self._loop)
+        try:
+            if not self._registered:
+                self._loop.add_reader(self._fd, self._on_ready)
+                self._registered = True
+            await waiter
+        finally:
+            self._waiter = None
+
+    def wake(self) -> None:
+        """Let the waiting task look around."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        """Take back the registration; before the descriptor is closed."""
+        if self._registered and not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+        self._registered = False
+
+    def _on_ready(self) -> None:
+        if self._waiter is None:  # nobody reads now, and the loop would say it again and again
+            self.end()
+        elif not self._waiter.done() and self._fetch():
+            self._waiter.run()

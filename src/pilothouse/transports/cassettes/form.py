@@ -1,0 +1,298 @@
+r"""The form of a cassette: one JSON object a line, both directions of the wire as they were.
+
+Owns the words of the format, from a line of the wire to an entry and back, and what is wrong with a file. Pure: bytes
+in, entries out. Must not know what a frame means, or how files are written.
+
+The first line is the header; every other one is an entry of a connection, `conn`::
+
+    {"cassette":1,"pilothouse":"0.14.0","recorded":"2026-11-22T08:20:00Z"}
+    {"t":0.0000,"conn":1,"dir":"meta","msg":{"event":"spawn","args":["--print"],"cwd":"/home/me"}}
+    {"t":0.0004,"conn":1,"dir":"in","msg":{"type":"user",…}}
+    {"t":0.5301,"conn":1,"dir":"out","msg":{"type":"system",…}}
+    {"t":0.5302,"conn":1,"dir":"err","msg":"a line of standard error"}
+
+`t` is in seconds since the start of the connection; `in` is what was sent to the peer. A line of the wire that is a
+JSON object stands there as it was, byte for byte. Any other one is `{"_raw": text}`, or `{"_base64": …}` if it is no
+text; with `"_open": true` it has no newline at its end. Recordings of one connection by other tools, without a header,
+`conn` and `_open`, can be read as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import signal as signals
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import CassetteError, LineDecodeError, PilothouseError
+from pilothouse.messages.jsonline import dump_line, load_line
+from pilothouse.transports.base import Ending
+
+FORMAT: Final = 1
+HEADER_START: Final = b'{"cassette":'
+LONGEST: Final = 64 * 1024 * 1024
+"""Bytes of a line that are kept together; what is longer goes into several entries."""
+
+Direction = Literal["in", "out", "err", "meta"]
+
+_ODD: Final = frozenset({"_raw", "_base64", "_open"})
+_is_json = msgspec.json.Decoder(msgspec.Raw).decode
+_dump = msgspec.json.Encoder().encode
+
+
+class Entry(Struct, frozen=True):
+    """One line of a recording.
+
+    Args:
+        time: seconds since the start of its connection.
+        direction: "in" to the peer, "out" from it, "err" its standard error, "meta" what happened.
+        data: for "in" and "out" the bytes of the wire; for "err" the text; for "meta" JSON.
+        line: its line in the file, counted from 1.
+    """
+
+    time: float
+    direction: Direction
+    data: bytes
+    line: int
+
+    @property
+    def frame(self) -> dict[str, Any] | None:
+        """The frame that it holds; None if it is none."""
+        return frame_of(self.data)
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """What happened, for "meta"."""
+        return frame_of(self.data, typed=False) or {}
+
+    @property
+    def text(self) -> str:
+        """The text, for "err"."""
+        return self.data.decode("utf-8", "replace")
+
+
+class Recorded(Struct, frozen=True):
+    """One connection of a cassette, from its start to its end."""
+
+    number: int
+    entries: tuple[Entry, ...]
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The first of the things that happened, by name; empty if it did not."""
+        for entry in self.entries:
+            if entry.direction == "meta" and entry.event.get("event") == name:
+                return entry.event
+        return {}
+
+    def ending(self) -> Ending:
+        """How the peer ended, without its standard error."""
+        event = self.event("exit")
+        code, signal = event.get("returncode"), event.get("signal")
+        if isinstance(code, int) and code < 0:
+            code, signal = None, _signal_name(-code)
+        if not event and self.event("closed"):
+            code = 0  # the program had left before
+        return Ending(code, signal, detail=str(event.get("detail") or ""))
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The arguments that the peer was started with."""
+        given = self.event("spawn").get("args")
+        return tuple(map(str, cast("list[Any]", given))) if isinstance(given, list) else ()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class Cassette(Struct, frozen=True):
+    """What was said between a program and its peers, as it was recorded.
+
+    Args:
+        path: where it was read from, for messages.
+        connections: in the order in which they were started.
+        version: of the format; 0 for a recording without a header.
+        cut: its last line is not complete: the recording was ended by a crash.
+    """
+
+    path: str
+    connections: tuple[Recorded, ...]
+    version: int = FORMAT
+    cut: bool = False
+
+    @classmethod
+    def load(cls, path: str | Path) -> Cassette:
+        """Read a file. Blocking.
+
+        Raises:
+            CassetteError: there is none, it cannot be read, is no cassette, or damaged; says where.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CassetteError(f"{path}: the cassette cannot be read: {reason}", path=str(path)) from None
+        return read_cassette(data, str(path))
+
+
+class _Head(Struct, kw_only=True):
+    dir: Direction
+    t: float = 0.0
+    conn: int = 1
+
+
+class _Line(_Head, kw_only=True):
+    """An entry as it stands in the file."""
+
+    msg: msgspec.Raw
+
+
+_read_line = msgspec.json.Decoder(_Line).decode
+
+
+def read_cassette(data: bytes, name: str) -> Cassette:
+    """Read the content of a cassette.
+
+    Args:
+        data: the content.
+        name: the name of the file, for messages.
+
+    Raises:
+        CassetteError: it is empty, of another version, or damaged.
+    """
+    lines = data.split(b"\n")
+    ended = not lines[-1]  # the last line has its newline
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered:
+        raise CassetteError(f"{name}: the file is empty: nothing was recorded", path=name)
+    version = 0
+    if numbered[0][1].startswith(HEADER_START):
+        version = _version(numbered.pop(0)[1], name)
+    connections: dict[int, list[Entry]] = {}
+    cut = False
+    for number, line in numbered:
+        try:
+            conn, entry = _entry(number, line, name)
+        except CassetteError:
+            if ended or number != len(lines):
+                raise
+            cut = True
+            break
+        connections.setdefault(conn, []).append(entry)
+    recorded = tuple(Recorded(number, tuple(connections[number])) for number in sorted(connections))
+    if not recorded:
+        raise CassetteError(f"{name}: the file holds no connection: nothing was recorded", path=name)
+    return Cassette(name, recorded, version, cut)
+
+
+def _version(line: bytes, name: str) -> int:
+    try:
+        version = load_line(line)["cassette"]
+    except (LineDecodeError, TypeError, KeyError):
+        raise CassetteError(f"{name}, line 1: the header is damaged", path=name, line=1) from None
+    if version != FORMAT:
+        words = f"is a cassette of version {version}; this pilothouse reads version {FORMAT}: record it again"
+        raise CassetteError(f"{name}, line 1: {words}", path=name, line=1)
+    return FORMAT
+
+
+def _entry(number: int, line: bytes, name: str) -> tuple[int, Entry]:
+    try:
+        read = _read_line(line)
+    except ValueError as error:
+        read = _odd_entry(line, f"{name}, line {number}: no line of a cassette: {error}", name, number)
+    data = bytes(read.msg)
+    if read.dir in ("in", "out"):
+        data = wire_bytes(data)
+    elif read.dir == "err":
+        data = str(load_line(data)).encode("utf-8", "surrogatepass")
+    return read.conn, Entry(read.t, read.dir, data, number)
+
+
+def _odd_entry(line: bytes, problem: str, name: str, number: int) -> _Line:
+    """What msgspec does not read, such as half a surrogate pair, the standard library may."""
+    try:
+        fields = load_line(line)
+        head = msgspec.convert(fields, _Head)
+        return _Line(dir=head.dir, t=head.t, conn=head.conn, msg=msgspec.Raw(dump_line(fields["msg"])))
+    except (PilothouseError, ValueError, KeyError):
+        raise CassetteError(problem, path=name, line=number) from None
+
+
+def frame_of(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
+    """The JSON object in a line of the wire; None if there is none, or `typed` and it has no type."""
+    try:
+        value: Any = load_line(line) if line.lstrip()[:1] == b"{" else None
+    except LineDecodeError:
+        return None
+    if not isinstance(value, dict) or (typed and "type" not in value):
+        return None
+    return cast("dict[str, Any]", value)
+
+
+def wire_bytes(message: bytes) -> bytes:
+    """The line of the wire that stands in an entry, with its newline if it had one."""
+    if not message.startswith(b'{"_'):
+        value = None if message[:1] == b"{" else load_line(message)
+        return (value.encode("utf-8", "surrogatepass") if isinstance(value, str) else message) + b"\n"
+    fields = frame_of(message, typed=False) or {}
+    if not _ODD.issuperset(fields):
+        return message + b"\n"
+    text = fields.get("_raw", "")
+    try:
+        data = str(text).encode("utf-8", "surrogatepass") or base64.b64decode(str(fields.get("_base64", "")))
+    except (ValueError, binascii.Error):
+        data = b""
+    return data.removesuffix(b"\n") + (b"" if fields.get("_open") else b"\n")
+
+
+def entry_message(line: bytes, *, is_open: bool = False) -> bytes:
+    """How a line of the wire, without its newline, stands in an entry.
+
+    Args:
+        line: the bytes.
+        is_open: it has no newline at its end.
+    """
+    if not is_open and _is_plain(line):
+        return line
+    more: dict[str, Any] = {"_open": True} if is_open else {}
+    try:
+        return _dump({"_raw": line.decode(), **more}) if line else _dump({"_base64": "", **more})
+    except UnicodeDecodeError:
+        return _dump({"_base64": base64.b64encode(line).decode(), **more})
+
+
+def _is_plain(line: bytes) -> bool:
+    """Whether a line is a JSON object that can stand in an entry as it is."""
+    if line[:1] != b"{" or line[-1:] != b"}" or line.startswith(b'{"_'):
+        return False
+    try:
+        if not line.isascii():
+            line.decode()
+        _is_json(line)
+    except ValueError:
+        return False
+    return True
+
+
+def entry_line(time: float, conn: int, direction: Direction, message: bytes) -> bytes:
+    """An entry as a line of the file; `message` is JSON."""
+    return b'{"t":%.4f,"conn":%d,"dir":"%s","msg":%s}\n' % (time, conn, direction.encode(), message)
+
+
+def header_line(version: str, recorded: str) -> bytes:
+    """The first line: by which pilothouse it was recorded, and when, as an ISO time."""
+    return _dump({"cassette": FORMAT, "pilothouse": version, "recorded": recorded}) + b"\n"
+
+
+def event_message(event: str, fields: Mapping[str, Any]) -> bytes:
+    """Something that happened, for a "meta" entry."""
+    return dump_line({"event": event, **fields})

@@ -1,0 +1,334 @@
+"""A transport around another one that writes down what goes through it.
+
+Owns what is written, and when. How it stands in the file is in `form`, the file itself in `file`; what a frame means is
+not known.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from msgspec.structs import replace
+
+from pilothouse._version import __version__
+from pilothouse.errors import CassetteError, PilothouseError, UsageError
+from pilothouse.messages.jsonline import dump_line
+from pilothouse.options import Invocation
+from pilothouse.options.secrets import Redactor, invocation_secrets
+from pilothouse.transports.base import Ending, Health, Transport
+from pilothouse.transports.cassettes.file import CassetteFile
+from pilothouse.transports.cassettes.form import (
+    LONGEST,
+    Direction,
+    entry_line,
+    entry_message,
+    event_message,
+    header_line,
+)
+from pilothouse.transports.cassettes.hiding import hide
+from pilothouse.transports.cli import CliTransport
+
+log = logging.getLogger("pilothouse.transports")
+
+
+class Recorder:
+    """Writes all connections of a program to one cassette: `transport=Recorder("run.jsonl")`.
+
+    Each call makes a transport; the first connection that is started replaces what the file held. The file is open
+    while one of them is. It holds what was said, in the clear; keys are taken out.
+
+    Args:
+        path: the file; only its user may read it (0600). Its directory is made.
+        inner: makes the transport that is recorded; default: the local CLI.
+        secrets: texts to take out beside the keys that pilothouse knows (those in the environment of the child, and in
+            the settings of its servers).
+
+    Attributes:
+        connections: how many were started.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        inner: Callable[[], Transport] = CliTransport,
+        *,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self.path = Path(path)
+        self.secrets = tuple(secrets)
+        self.connections = 0
+        self._inner = inner
+        self._lock = threading.Lock()  # the connections may live in several threads
+        self._file: CassetteFile | None = None
+        self._users = 0
+        self._has_begun = False
+        self._failure: CassetteError | None = None
+
+    def __call__(self) -> RecordingTransport:
+        """A transport for one connection."""
+        return RecordingTransport(self._inner(), self)
+
+    @property
+    def failure(self) -> CassetteError | None:
+        """Why the cassette is not complete; None if it is."""
+        return self._failure
+
+    def open(self) -> None:
+        """One more connection: open the file, unless it is. Blocking.
+
+        Raises:
+            CassetteError: it cannot be written.
+        """
+        with self._lock:
+            if self._file is None:
+                self._file = CassetteFile(self.path, fresh=not self._has_begun)
+            self._users += 1
+
+    def write(self, lines: deque[bytes]) -> None:
+        """Write and empty `lines`. Blocking. The first failure is logged and kept; later lines are dropped."""
+        with self._lock:
+            found: list[bytes] = []
+            while lines:  # the loop may append meanwhile
+                found.append(lines.popleft())
+            if self._file is None or self._failure is not None or not found:
+                return
+            if not self._has_begun:
+                now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+                found.insert(0, header_line(__version__, now))
+            try:
+                self._file.write(b"".join(found))
+                self._has_begun = True
+            except CassetteError as error:
+                self._failure = error
+                log.error("%s; what follows is not recorded", error)
+
+    def close(self) -> None:
+        """One connection less. Blocking."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._file is not None:
+                file, self._file = self._file, None
+                file.close()
+
+
+class RecordingTransport(Transport):
+    """Records one connection over another transport. (E32, E38)
+
+    What is heard is on disk before it is handed on. When the file cannot be written any more, because the disk is full
+    for one, the run goes on, health is "degraded", and `close` raises: a cut recording is never taken for a whole one.
+
+    Args:
+        inner: the transport that does the work, not started.
+        path: the file, which is replaced when the connection has started; or a `Recorder`, for several connections in
+            one file.
+        secrets: as for `Recorder`.
+    """
+
+    def __init__(
+        self, inner: Transport, path: str | os.PathLike[str] | Recorder, *, secrets: Iterable[str] = ()
+    ) -> None:
+        self.inner = inner
+        self._recorder = path if isinstance(path, Recorder) else Recorder(path)
+        self._extra = (*self._recorder.secrets, *secrets)
+        self._started = False
+        self._invocation: Invocation | None = None  # none while nothing is recorded
+        self._number = 0
+        self._began = 0.0
+        self._lines: deque[bytes] = deque()
+        self._cut = bytearray()  # the beginning of a line of output
+        self._heard = b""  # noted, not yet handed on
+        self._input_ended = self._output_ended = self._exit_noted = False
+        self._closing: anyio.Event | None = None
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, if there is one."""
+        return getattr(self.inner, "pid", None)
+
+    async def start(self, invocation: Invocation) -> None:
+        """Start the inner transport.
+
+        Raises:
+            CassetteError: the file cannot be written; nothing was started.
+            PilothouseError: what the inner transport raises; the file is as it was.
+        """
+        if self._closing is not None:
+            raise anyio.ClosedResourceError
+        if self._started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        self._started, self._invocation = True, invocation
+        self._limiter = anyio.CapacityLimiter(1)  # a thread of its own: callbacks may hold all others
+        self._recorder.connections += 1
+        self._number = self._recorder.connections
+        try:
+            await self._in_thread(self._recorder.open)
+        except CassetteError:
+            self._invocation = None
+            raise
+        try:
+            self._began = time.monotonic()
+            self._happened("spawn", **_told(invocation))
+            await self.inner.start(replace(invocation, on_stderr=self._complained))
+        except BaseException:
+            self._invocation = None
+            self._lines.clear()
+            with anyio.CancelScope(shield=True):
+                await self._in_thread(self._recorder.close)
+            raise
+        await self._flush()
+
+    async def serve(self) -> None:
+        """What the inner transport does beside the stream."""
+        await self.inner.serve()
+
+    async def send(self, data: bytes) -> None:
+        """Note and send; noted first, since the answer may come before the call returns."""
+        if self._invocation is not None and not self._input_ended:
+            *lines, rest = data.split(b"\n")
+            for line in lines:
+                self._note("in", line)
+            if rest:
+                self._note("in", rest, is_open=True)
+        await self.inner.send(data)
+        await self._flush()
+
+    async def receive(self) -> bytes:
+        """The next bytes, once they are written down."""
+        if not self._heard:
+            self._heard = await self.inner.receive()
+            self._hear(self._heard)
+        await self._flush()
+        data, self._heard = self._heard, b""
+        return data
+
+    async def end_input(self) -> None:
+        """End the input of the inner transport."""
+        if not self._input_ended and self._invocation is not None:
+            self._input_ended = True
+            self._happened("stdin_eof")
+        await self.inner.end_input()
+        await self._flush()
+
+    async def ending(self) -> Ending:
+        """How the peer ended."""
+        ending = await self.inner.ending()
+        self._note_ending(ending)
+        await self._flush()
+        return ending
+
+    async def close(self) -> None:
+        """Close the inner transport, and finish the record.
+
+        Raises:
+            CassetteError: the record is not complete, because it could not be written. Raised once.
+        """
+        if self._closing is not None:
+            with anyio.CancelScope(shield=True):
+                await self._closing.wait()
+            return
+        self._closing = anyio.Event()
+        with anyio.CancelScope(shield=True):
+            try:
+                if self._output_ended and not self._exit_noted:
+                    with suppress(PilothouseError, anyio.ClosedResourceError):
+                        self._note_ending(await self.inner.ending())
+            finally:
+                try:
+                    await self.inner.close()
+                finally:
+                    await self._finish()
+                    self._closing.set()
+        failure = self._recorder.failure
+        if failure is not None and self._invocation is not None:
+            raise failure
+
+    def health(self) -> Health:
+        """That of the inner transport; degraded once the record cannot be written."""
+        health, failure = self.inner.health(), self._recorder.failure
+        return Health("degraded", str(failure)) if failure is not None and health.state == "healthy" else health
+
+    async def _finish(self) -> None:
+        if self._invocation is None:
+            return
+        if self._cut:
+            self._note("out", bytes(self._cut), is_open=True)
+        if not self._output_ended:
+            self._happened("closed")
+        await self._flush()
+        await self._in_thread(self._recorder.close)
+
+    # What is written.
+
+    @cached_property
+    def _redactor(self) -> Redactor:
+        secrets = () if self._invocation is None else invocation_secrets(self._invocation)
+        return Redactor((*secrets, *self._extra))
+
+    async def _flush(self) -> None:
+        if self._lines:
+            await self._in_thread(partial(self._recorder.write, self._lines))
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await to_thread.run_sync(work, limiter=self._limiter)
+
+    def _put(self, direction: Direction, message: bytes) -> None:
+        self._lines.append(entry_line(time.monotonic() - self._began, self._number, direction, message))
+
+    def _note(self, direction: Direction, line: bytes, *, is_open: bool = False) -> None:
+        self._put(direction, entry_message(hide(line, self._redactor), is_open=is_open))
+
+    def _happened(self, event: str, **fields: Any) -> None:
+        self._put("meta", hide(event_message(event, fields), self._redactor))
+
+    def _hear(self, data: bytes) -> None:
+        if not data:
+            if not self._output_ended:
+                self._output_ended = True
+                if self._cut:
+                    self._note("out", bytes(self._cut), is_open=True)
+                    self._cut.clear()
+                self._happened("stdout_eof")
+            return
+        *lines, rest = data.split(b"\n")
+        if lines and self._cut:
+            lines[0] = bytes(self._cut) + lines[0]
+            self._cut.clear()
+        for line in lines:
+            self._note("out", line)
+        self._cut += rest
+        if len(self._cut) > LONGEST:
+            self._note("out", bytes(self._cut), is_open=True)
+            self._cut.clear()
+
+    def _complained(self, line: str) -> None:
+        self._put("err", dump_line(self._redactor.redact(line)))
+        if self._invocation is not None and self._invocation.on_stderr is not None:
+            self._invocation.on_stderr(line)
+
+    def _note_ending(self, ending: Ending) -> None:
+        if not self._exit_noted:
+            self._exit_noted = True
+            self._happened("exit", returncode=ending.exit_code, signal=ending.signal, detail=ending.detail)
+
+
+def _told(invocation: Invocation) -> dict[str, Any]:
+    """What is worth knowing of how the peer was started; no values of its environment but where its home is."""
+    return {
+        "args": [*invocation.argv, *(f"--{file.flag}" for file in invocation.files), *invocation.tail],
+        "cwd": invocation.cwd or os.getcwd(),  # noqa: PTH109
+        "home": invocation.env.get("HOME", ""),
+        "handshake": invocation.initialize is not None,
+    }

@@ -1,0 +1,79 @@
+"""The page and the pictures show the numbers that are in the files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def test_the_page_shows_the_measured_numbers() -> None:
+    from benchmarks.page import PAGE, PARTS, fresh
+
+    text = PAGE.read_text("utf-8")
+    assert fresh(text) == text, "run python -m benchmarks.page"
+    for name in PARTS:
+        assert text.count(f"<!-- measured: {name} -->") == 1
+    small = json.loads((BENCHMARKS / "results.json").read_text())["cases"]["small"]["metrics"]["wall"]
+    assert f"{small['ours/incumbent']['median']:.3f} (" in text
+    assert fresh(text.replace(f"{small['ours/incumbent']['median']:.3f} (", "0.001 (")) == text
+
+
+@pytest.mark.parametrize("name", ["results", "scale"])
+def test_a_picture_is_of_the_numbers_beside_it(name: str) -> None:
+    numbers = (BENCHMARKS / f"{name}.json").read_bytes()
+    picture = (BENCHMARKS / f"{name}.svg").read_text("utf-8")
+    assert f"{name}.json {hashlib.sha256(numbers).hexdigest()}" in picture, "run python -m benchmarks.plot"
+
+
+@pytest.mark.parametrize("name", ["results", "scale"])
+def test_no_file_of_numbers_names_a_machine(name: str) -> None:
+    for suffix in ("json", "svg"):
+        text = (BENCHMARKS / f"{name}.{suffix}").read_text("utf-8")
+        assert str(ROOT) not in text
+        assert "/home/" not in text
+
+
+def test_the_results_have_every_case() -> None:
+    from benchmarks.cases import CASES
+
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+    least = 7 if results["size"] == "full" else 3
+    for case in CASES:
+        entry = results["cases"][case.name]
+        assert not entry["failed"]
+        assert entry["rounds"] >= least
+        assert set(entry["metrics"]) == set(case.metrics)
+
+
+def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import page
+
+    noted: dict[str, Any] = {
+        "system": "Linux",
+        "processor": "",
+        "machine": "x86_64",
+        "cores": 2,
+        "python": "3.11",
+        "packages": {},
+    }
+    found: dict[str, dict[str, Any]] = {
+        "machine": {**noted, "load": 9.0, "scheduling": "normal"},
+        "cases": {"a": {"rounds": 3}, "b": {"rounds": 7}},
+    }
+    monkeypatch.setattr(page, "_read", lambda name: found)
+    assert "the load was 9" in page.machine()
+    assert "3 to 7 rounds" in page.machine()
+    found["machine"]["load"] = 1.5
+    assert "busy" not in page.machine()

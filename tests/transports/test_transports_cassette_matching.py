@@ -1,0 +1,130 @@
+"""When two frames mean the same, and when two cassettes tell the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pilothouse.messages.jsonline import dump_line
+from pilothouse.transports.cassettes.comparing import difference
+from pilothouse.transports.cassettes.form import Cassette, entry_line, entry_message, event_message, read_cassette
+from pilothouse.transports.cassettes.matching import Numbering, same_arguments, with_request_ids
+
+A, B, C, D = (f"{letter * 8}-1111-4111-8111-111111111111" for letter in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live"),
+    [
+        ({"a": 1, "b": [1, {"c": None}]}, {"b": [1, {}], "a": 1}),
+        ({"a": None}, {}),
+        ({}, {"a": None}),
+        ({"uuid": A, "more": f"see {A}"}, {"uuid": B, "more": f"see {B}"}),
+        ({"a": 1.0}, {"a": 1}),
+        ({"a": "in /then/there"}, {"a": "in /now/there"}),
+        ({"skipped": 1}, {"skipped": 2}),
+    ],
+)
+def test_what_means_the_same(recorded: Any, live: Any) -> None:
+    assert Numbering(["skipped"], {"/now": "/then"}).accept(recorded, live)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live"),
+    [
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, {"a": True}),
+        ({"a": 0}, {"a": False}),
+        ({"a": ""}, {}),
+        ({"a": []}, {"a": [1]}),
+        ([1, 2], [2, 1]),
+        ({"a": "1"}, {"a": 1}),
+        ({"a": [1]}, {"a": {"0": 1}}),
+        ({"one": A, "two": A}, {"one": B, "two": C}),
+        ({"one": A, "two": B}, {"one": C, "two": C}),
+        ({"a": f"x {A}"}, {"a": f"y {B}"}),
+        ({"a": A}, {"a": "no id"}),
+    ],
+)
+def test_what_does_not(recorded: Any, live: Any) -> None:
+    numbering = Numbering()
+    assert not numbering.accept(recorded, live)
+    assert numbering.renumbered(A.encode()) == A.encode()  # nothing was learned from it
+    assert numbering.difference(recorded, live).startswith("--- recorded\n+++ now\n")
+
+
+def test_an_id_keeps_its_counterpart() -> None:
+    numbering = Numbering()
+    assert numbering.accept({"uuid": A}, {"uuid": B})
+    assert numbering.renumbered(f'{{"of": "{A}", "by": "{C}"}}'.encode()) == f'{{"of": "{B}", "by": "{C}"}}'.encode()
+    assert numbering.accept(A, B)
+    assert not numbering.accept(A, C)  # one now for another then
+    assert not numbering.accept(D, B)
+    assert B not in numbering.difference({"uuid": A, "x": 1}, {"uuid": B, "x": 2})
+
+
+def test_long_differences_are_cut() -> None:
+    shown = Numbering().difference([str(n) for n in range(500)], [f"{'x' * 5000}{n}" for n in range(500)])
+    assert len(shown.splitlines()) == 61
+    assert "more lines" in shown
+    assert len(shown) < 61 * 420
+
+
+def test_arguments_are_matched_with_their_ids() -> None:
+    numbering = Numbering()
+    assert same_arguments(numbering, ["--print", f"--resume={A}"], ["--print", f"--resume={B}"])
+    assert numbering.renumbered(A.encode()) == B.encode()
+    other = Numbering()
+    assert not same_arguments(other, [f"--session-id={A}", "--x"], [f"--session-id={B}", "--y"])
+    assert other.renumbered(A.encode()) == B.encode()
+
+
+def test_request_ids_are_changed_wherever_they_stand() -> None:
+    frame = {"request_id": "1", "response": {"request_id": "2", "list": [{"request_id": "1", "x": "1"}]}}
+    assert with_request_ids(frame, {"1": "9"}) == {
+        "request_id": "9",
+        "response": {"request_id": "2", "list": [{"request_id": "9", "x": "1"}]},
+    }
+
+
+# --- whole cassettes
+
+
+def cassette(*frames: tuple[str, dict[str, Any]], home: str = "/home/one", connections: int = 1) -> Cassette:
+    lines = b""
+    for number in range(1, connections + 1):
+        spawn = event_message("spawn", {"args": ["--print", f"--add-dir={home}/p"], "cwd": f"{home}/p", "home": home})
+        lines += entry_line(0.0, number, "meta", spawn)
+        for way, frame in frames:
+            lines += entry_line(1.0, number, "in" if way == "in" else "out", entry_message(dump_line(frame)))
+    return read_cassette(lines, "c")
+
+
+def said(text: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return "out", {"type": "assistant", "message": {"id": "msg_01", "text": text}, "uuid": A, **more}
+
+
+def test_times_ids_places_and_order_of_kinds_do_not_count() -> None:
+    def result(seconds: int, session: str, place: str) -> tuple[str, dict[str, Any]]:
+        return "out", {"type": "result", "duration_ms": seconds, "session_id": session, "path": f"{place}/x"}
+
+    once = result(12, A, "/home/one/.claude/projects/-home-one-p")
+    again = result(99, B, "/tmp/two/.claude/projects/-tmp-two-p")
+    other = ("out", {"type": "assistant", "message": {"id": "msg_77", "text": "Hello"}, "uuid": C})
+    chance = ("out", {"type": "keep_alive"})
+    assert difference(cassette(said("Hello"), once), cassette(chance, again, other, home="/tmp/two")) == ""
+
+
+def test_what_is_said_counts_and_is_shown() -> None:
+    shown = difference(cassette(said("Hello"), said("Bye")), cassette(said("Hello"), said("Good night")))
+    assert "recorded: connection 1, the peer's assistant" in shown
+    assert '-    "text": "Bye"' in shown
+    assert '+    "text": "Good night"' in shown
+    assert difference(cassette(said("a")), cassette(said("b")), ignore=["text"]) == ""
+    assert "the program's user" in difference(cassette(), cassette(("in", {"type": "user", "message": "Hi"})))
+    assert "1 connections were recorded, now there are 2" in difference(cassette(), cassette(connections=2))
+
+
+def test_two_of_a_kind_in_another_order_differ() -> None:
+    assert difference(cassette(said("a"), said("b")), cassette(said("b"), said("a")))
