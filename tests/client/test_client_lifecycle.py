@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from client_world import DEADLINE, alive, ended, running, until
+from client_world import DEADLINE, alive, ended, eventually, running, until
 
 import pilothouse as ph
 from pilothouse.messages import Message
@@ -335,7 +335,7 @@ async def test_a_cancelled_start_leaves_nothing(hanging: FakeCLI) -> None:
         await query.start()
     with pytest.raises(ph.SessionClosedError):
         await query
-    assert not running(hanging)
+    eventually(lambda: not running(hanging))  # a grandchild was killed with it, and goes in the next moment
 
 
 @pytest.mark.anyio

@@ -28,6 +28,7 @@ from pilothouse.transports import CliTransport, Ending, Health, Transport
 log = logging.getLogger("pilothouse.pool")
 
 REMEMBERED_KINDS = 64
+CHUNK_BYTES = 256 * 1024
 ASKED_BEFORE = 2
 """A kind of child is started ahead by itself from the second time on that it is asked for; not every query is like
 one before."""
@@ -370,7 +371,8 @@ class PooledTransport(Transport):
             await self._opened.wait()
             self._reached()
         if self._peer is not None and self._peer.said:
-            said, self._peer.said = bytes(self._peer.said), bytearray()
+            said = bytes(self._peer.said[:CHUNK_BYTES])
+            del self._peer.said[:CHUNK_BYTES]
             return said
         return await inner.receive()
 
