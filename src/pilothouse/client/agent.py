@@ -211,10 +211,10 @@ def _layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     return with_tools_made(Options.stack(_checked(options), own, whole=False)).labelled(origin)
 
 
-def _own_variables() -> dict[str, str]:
+def _own_variables() -> Mapping[str, str]:
     """The variables of the environment that are ours; to decode the names of all others costs more than all else."""
     if not os.supports_bytes_environ:
-        return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+        return os.environ
     names = [os.fsdecode(name) for name in os.environb if name.startswith(_PREFIX_BYTES)]
     return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it meanwhile
 

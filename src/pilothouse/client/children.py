@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from msgspec.structs import replace
 
 from pilothouse.client.bookkeeping import Books
@@ -28,6 +27,7 @@ from pilothouse.driver.listeners import Listeners
 from pilothouse.driver.pool import Pool, PooledTransport
 from pilothouse.errors import OptionsError, SessionClosedError, SessionNotFoundError, UsageError
 from pilothouse.options import Invocation, Options, render
+from pilothouse.transports.errands import run_briefly
 
 if TYPE_CHECKING:
     from pilothouse.transports.private_home import PrivateHome
@@ -48,6 +48,7 @@ class Children:
         conversation: the one that runs, or ran last.
         live: what that one has in effect of the settings that may change.
         home: the HOME that they share, if the session is isolated.
+        closed: whether `begin_close` was called; there is no next one then.
 
     Raises:
         OptionsError: settings that cannot work in a session.
@@ -68,7 +69,7 @@ class Children:
         self._starting = anyio.Lock(fast_acquire=True)
         self._call: Callable[[Callable[[], object]], None] | None = None
         self._loop: object = None
-        self._closed = False
+        self.closed = False
         render(self._next_options(), {})
 
     @property
@@ -82,7 +83,7 @@ class Children:
 
     def check_open(self) -> None:
         """Raise `SessionClosedError` once `close` was called."""
-        if self._closed:
+        if self.closed:
             raise SessionClosedError("the session is closed; make a new one, with resume= to go on")
 
     def _check_loop(self) -> None:
@@ -175,7 +176,7 @@ class Children:
         Raises:
             UsageError: this is not the event loop that the children live on.
         """
-        self._closed = True
+        self.closed = True
         if self._loop is not None:
             self._check_loop()
 
@@ -186,8 +187,8 @@ class Children:
                 await self.conversation.close()
         finally:
             home, self.home = self.home, None
-            if home is not None:  # in a thread of its own: others may hold all of them
-                await anyio.to_thread.run_sync(home.leave, limiter=anyio.CapacityLimiter(1))
+            if home is not None:
+                await run_briefly(home.leave)
             self.books.end()
 
     def drop(self) -> None:

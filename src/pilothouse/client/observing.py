@@ -184,13 +184,13 @@ class Stage:
         observers: those who watch that query; None between queries, and for one that nobody watches.
     """
 
+    def __init__(self, observers: Observers | None = None) -> None:
+        self.observers = observers
+
     @property
     def on(self) -> Observers | None:
         """Those who watch what is on."""
         return self.observers
-
-    def __init__(self, observers: Observers | None = None) -> None:
-        self.observers = observers
 
     def watched(self, host: Host | None) -> Host | None:
         """`host`, whose answers are told of."""

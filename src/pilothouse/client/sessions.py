@@ -65,7 +65,6 @@ class Session(Controls):
         self._floor = anyio.Lock()
         self._turn: Turn | None = None
         self._queue: list[Turn] = []
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Session {self.id or 'without an id'}: {self.state}>"
@@ -92,7 +91,7 @@ class Session(Controls):
     @property
     def state(self) -> State:
         """Where it is in its life. (E16)"""
-        if self._closed:
+        if self._children.closed:
             return "closed"
         conversation = self._conversation
         if conversation is None:
@@ -105,7 +104,7 @@ class Session(Controls):
 
     def health(self) -> Health:
         """Whether it can be asked, and if not, why. (E33)"""
-        if self._closed:
+        if self._children.closed:
             return Health("unhealthy", "closed")
         return Health("unhealthy", "not started") if self._conversation is None else self._conversation.health()
 
@@ -166,7 +165,6 @@ class Session(Controls):
 
         A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
         """
-        self._closed = True
         self._children.begin_close()
         turn = self._turn
         with anyio.CancelScope(shield=True):
@@ -276,7 +274,7 @@ class Session(Controls):
         try:
             await self._live.have(self.options, changes)
         except PilothouseError:
-            if not conversation.over or self._closed:
+            if not conversation.over or self._children.closed:
                 raise
             conversation = await self._alive()  # it went away before the prompt was sent
             await self._live.have(self.options, changes)

@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio import to_thread
 from msgspec.structs import replace
 
 from pilothouse._version import __version__
@@ -39,6 +38,7 @@ from pilothouse.transports.cassettes.form import (
 )
 from pilothouse.transports.cassettes.hiding import hide
 from pilothouse.transports.cli import CliTransport
+from pilothouse.transports.errands import run_briefly
 
 log = logging.getLogger("pilothouse.transports")
 
@@ -151,7 +151,6 @@ class RecordingTransport(Transport):
         self._heard = b""  # noted, not yet handed on
         self._input_ended = self._output_ended = self._exit_noted = False
         self._closing: anyio.Event | None = None
-        self._limiter: anyio.CapacityLimiter | None = None
 
     @property
     def pid(self) -> int | None:
@@ -170,11 +169,10 @@ class RecordingTransport(Transport):
         if self._started:
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started, self._invocation = True, invocation
-        self._limiter = anyio.CapacityLimiter(1)  # a thread of its own: callbacks may hold all others
         self._recorder.connections += 1
         self._number = self._recorder.connections
         try:
-            await self._in_thread(self._recorder.open)
+            await run_briefly(self._recorder.open)
         except CassetteError:
             self._invocation = None
             raise
@@ -186,7 +184,7 @@ class RecordingTransport(Transport):
             self._invocation = None
             self._lines.clear()
             with anyio.CancelScope(shield=True):
-                await self._in_thread(self._recorder.close)
+                await run_briefly(self._recorder.close)
             raise
         await self._flush()
 
@@ -268,7 +266,7 @@ class RecordingTransport(Transport):
         if not self._output_ended:
             self._happened("closed")
         await self._flush()
-        await self._in_thread(self._recorder.close)
+        await run_briefly(self._recorder.close)
 
     # What is written.
 
@@ -279,10 +277,7 @@ class RecordingTransport(Transport):
 
     async def _flush(self) -> None:
         if self._lines:
-            await self._in_thread(partial(self._recorder.write, self._lines))
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        await to_thread.run_sync(work, limiter=self._limiter)
+            await run_briefly(self._recorder.write, self._lines)
 
     def _put(self, direction: Direction, message: bytes) -> None:
         self._lines.append(entry_line(time.monotonic() - self._began, self._number, direction, message))

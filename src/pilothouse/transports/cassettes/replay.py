@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
 from pilothouse.errors import ReplayMismatch, UsageError
@@ -23,6 +22,7 @@ from pilothouse.transports.base import Ending, Health, Transport
 from pilothouse.transports.cassettes.form import Cassette, Recorded
 from pilothouse.transports.cassettes.hiding import hide
 from pilothouse.transports.cassettes.playback import EndOfOutput, Playback, Say, mismatch
+from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.stderr import StderrLog
 
 PATIENCE = 10.0
@@ -181,7 +181,7 @@ class ReplayTransport(Transport):
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started = True
         self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
-        self._playback = await to_thread.run_sync(self._player.start, invocation)
+        self._playback = await run_briefly(self._player.start, invocation)
         self._mark = (anyio.current_time(), 0.0)
 
     async def send(self, data: bytes) -> None:
