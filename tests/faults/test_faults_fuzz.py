@@ -183,7 +183,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         "conversation.INTERRUPT_SECONDS",
         "conversation.NOTICE_SECONDS",
         "conversation.SEND_SECONDS",
-        "exchange.LEFT_SECONDS",
+        "answering.LEFT_SECONDS",
         "exchange.LINGER_SECONDS",
         "exchange.RECEIPT_SECONDS",
         "exchange.SAVE_SECONDS",

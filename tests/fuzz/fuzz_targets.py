@@ -366,7 +366,7 @@ SHORTENED: Final = (
     "conversation.NOTICE_SECONDS",
     "conversation.SEND_SECONDS",
     "conversation.WAKE_SECONDS",
-    "exchange.LEFT_SECONDS",
+    "answering.LEFT_SECONDS",
     "exchange.LINGER_SECONDS",
     "exchange.RECEIPT_SECONDS",
     "exchange.SAVE_SECONDS",

@@ -36,6 +36,7 @@ class Cli:
         answers: payloads of answers to control requests by subtype, or an error text.
         controls: control requests that came, without the handshakes.
         prompts: prompts that came, by child.
+        uuids: of the prompts that were taken up.
         children: the peers, oldest first.
         saved: the prompts of each conversation, by its id.
         info: what a child says in the handshake beside the usual.
@@ -49,6 +50,7 @@ class Cli:
         self.answers: dict[str, Any] = {}
         self.controls: list[dict[str, Any]] = []
         self.prompts: list[list[str]] = []
+        self.uuids: list[str] = []
         self.children: list[MemoryPeer] = []
         self.says_lifecycle = says_lifecycle
         self.saved: dict[str, list[str]] = {}
@@ -139,6 +141,7 @@ class Cli:
         uuid, content = frame["uuid"], frame["message"]["content"]
         text = content if isinstance(content, str) else content[-1]["text"]
         self.prompts[number].append(text)
+        self.uuids.append(uuid)
         await self._lifecycle(peer, uuid, "started")
         session = self._ids[number]
         if text == "/clear":

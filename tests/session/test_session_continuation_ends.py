@@ -232,6 +232,32 @@ async def test_a_child_that_is_killed_meanwhile_fails_the_query(cli: Cli, kind: 
         await it.still_works()
 
 
+@pytest.mark.requirement("E68")
+@pytest.mark.parametrize("how", [{"exit_code": 0}, {"exit_code": 3}, {"signal": "SIGKILL"}], ids=str)
+async def test_a_child_that_dies_with_its_result(cli: Cli, kind: str, how: dict[str, Any]) -> None:
+    gone = anyio.Event()
+
+    async def last_words(cli: Cli, say: Say, text: str) -> str:
+        session = cli._ids[len(cli.children) - 1]
+        cli.saved[session] = [text]
+        await say(frames.result("there", session_id=session, user_message_uuid=cli.uuids[-1]))
+        cli.children[-1].end(**how)
+        gone.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def in_a_moment(_: ResultMessage) -> Next:
+        await gone.wait()
+        await anyio.wait_all_tasks_blocked()
+        return Next()
+
+    cli.acts["one"] = last_words
+    async with world(cli, kind) as it:
+        with anyio.fail_after(DEADLINE):
+            assert (await it.ask("one", Plan(in_a_moment))).text == "there"
+        await it.still_works()
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_child_that_leaves_by_itself_after_its_result(goes_on: bool) -> None:
     gone = anyio.Event()

@@ -24,6 +24,7 @@ from pilothouse.errors import PilothouseError, SessionClosedError
 from pilothouse.messages import Message, ResultMessage, SystemMessage
 
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
+LEFT_SECONDS = 1.0  # from the moment a peer has left after its result until the continuation must say that this was all
 
 
 class Answering(Owned, ABC):
@@ -243,6 +244,12 @@ class Answering(Owned, ABC):
     async def _interrupt(self, ended: Latch) -> None:
         """Have the peer end the turn that runs, unless `ended` says that it has."""
         ...
+
+    async def decided(self) -> None:
+        """The peer has gone: wait, for a moment, until the continuation has said whether its last result was all."""
+        if self.goes_on and self._continuing is not None:
+            with anyio.move_on_after(LEFT_SECONDS):  # what takes longer is a tool, and nobody will read its result
+                await self._continuing.answered()
 
     def _done(self) -> None:
         """All that was asked for is there."""

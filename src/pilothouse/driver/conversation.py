@@ -453,5 +453,7 @@ class Conversation(Owned):
         if self._stopped or child.failure is not None:
             return
         ending = await child.transport.ending()
+        if self._turn is not None:
+            await self._turn.decided()
         busy = self._turn is not None and not self._turn.has_ended
         raise session_ended_error(ending, child.link.noise, child.link.last_problem, busy=busy)

@@ -36,12 +36,11 @@ from pilothouse.messages import (
     ResultMessage,
 )
 from pilothouse.options import Invocation
-from pilothouse.transports import Ending, Transport
+from pilothouse.transports import Transport
 
 RECEIPT_SECONDS = 1.0  # for a child over a limit to say that it was interrupted: one that is stuck says nothing
 SAVE_SECONDS = 3.0  # from there until its turn must have ended, which is when it saves the conversation
 LINGER_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
-LEFT_SECONDS = 1.0  # from the moment a peer has left after its result until the continuation must say that this was all
 
 
 class Exchange(Answering):
@@ -219,21 +218,13 @@ class Exchange(Answering):
         if self._is_complete() or self.interrupted:
             return
         ending = await child.transport.ending()
-        if self.goes_on and await self._was_all(ending):
+        await self.decided()
+        if self._is_complete() or self.interrupted:
             return
         if self.ended_plainly and self._said_all and ending.exit_code == 0 and not self.goes_on:
             self.unanswered.clear()  # it folded prompts into one turn, and is too old to name them
             return
         raise missing_result_error(ending, child.link.noise, child.link.last_problem)
-
-    async def _was_all(self, ending: Ending) -> bool:
-        """Whether a peer that left by itself after its result was right to: the continuation knows."""
-        assert self._continuing is not None
-        if ending.exit_code or ending.signal is not None:
-            return False
-        with anyio.move_on_after(LEFT_SECONDS):  # what takes longer is a tool, and nobody is there to read its result
-            await self._continuing.answered()
-        return self._is_complete() or self.interrupted
 
     async def _speak(self, pending: Pending | None, opening: bytes) -> None:
         # What this process guards must be in force before there is anything to guard; else the two go together: the
