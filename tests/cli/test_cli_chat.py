@@ -274,7 +274,7 @@ def test_a_sub_agent_is_named_and_remembering_needs_no_suggestion(pilothouse: Co
 def answer_all(screen: ChatScreen) -> None:
     screen.say("one")
     screen.shows("? Bash (a sub-agent) needs permission")
-    assert "for the session: this very call" in screen.text
+    screen.shows("for the session: this very call")
     screen.press("s" + ENTER)
     screen.shows("Done.")
     screen.say("two")

@@ -124,6 +124,17 @@ def test_the_embedded_model_answers(pilothouse: Command, real_cli: str) -> None:
 
 
 @pytest.mark.local_model
+def test_the_embedded_model_is_given_tools(pilothouse: Command, real_cli: str, tmp_path: Path) -> None:
+    needs_local_model()
+    (tmp_path / "notes.txt").write_text("The cat is on the roof.")
+    question = ("ask", "--local", "Read the file notes.txt.", "--cli", real_cli, "--cwd", str(tmp_path))
+    ran = pilothouse.run(*question, "--tools", "Read", "--max-turns", "6", "--stream-json")
+    assert ran.code == 0
+    assert '"type":"tool_use"' in ran.out
+    assert "with little sense" in ran.err
+
+
+@pytest.mark.local_model
 def test_an_embedded_model_that_does_not_end_is_cut(pilothouse: Command, real_cli: str) -> None:
     needs_local_model()
     question = ("ask", "--local", "Tell me a long story about a ship.", "--cli", real_cli)

@@ -35,7 +35,11 @@ from pilothouse.options import Options, Settings, child_env
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.discovery import check_version, find_cli
 
-LOCAL_NOTE = "the answer comes from a small open model on this machine; it is weak and calls no tools"
+LOCAL_NOTES = {
+    False: "the answer comes from a small open model on this machine; it is weak and calls no tools",
+    True: "the answer comes from a small open model on this machine; it is weak, and calls tools with little sense",
+}
+"""By whether it is given tools."""
 
 
 async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
@@ -114,9 +118,10 @@ class AskRun:
         from pilothouse.local import LocalModel
 
         find_cli(self._options.cli, os.environ)  # before 98 MB are fetched
-        self._screen.note(LOCAL_NOTE, "quiet")
+        calls_tools = needs_calls(self._options)
+        self._screen.note(LOCAL_NOTES[calls_tools], "quiet")
         with self._screen.progress("local model") as progress:
-            model = await stack.enter_async_context(LocalModel(progress=progress))
+            model = await stack.enter_async_context(LocalModel(calls_tools=calls_tools, progress=progress))
         return Options(**cast("Settings", model.options())).merge(self._options)
 
     def _listener(self, telling: Telling) -> Callable[[Message], object]:
@@ -197,6 +202,11 @@ class AskRun:
             body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
         write_line(self._redact(text).encode())
+
+
+def needs_calls(options: Options) -> bool:
+    """Whether the local model is to call tools: it answers more slowly then. A JSON Schema is asked for with a tool."""
+    return bool(options.tools) or options.json_schema is not None
 
 
 async def follow(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import anyio
 
 from pilothouse.cli.arguments import ChatRequest
-from pilothouse.cli.ask import LOCAL_NOTE, tell_failure
+from pilothouse.cli.ask import LOCAL_NOTES, needs_calls, tell_failure
 from pilothouse.cli.chat_commands import dispatch, suggestions
 from pilothouse.cli.chat_lines import CtrlC, Lines, PlainLines, Terminal
 from pilothouse.cli.chat_permissions import Asker
@@ -150,10 +150,12 @@ class Chat:
     async def _local(self, stack: AsyncExitStack) -> Options:
         from pilothouse.local import LocalModel
 
-        find_cli(default_agent().options.merge(Options(**cast("Settings", self._request.settings))).cli, os.environ)
-        self.say(LOCAL_NOTE, "quiet")
+        options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
+        find_cli(options.cli, os.environ)
+        calls_tools = needs_calls(options)
+        self.say(LOCAL_NOTES[calls_tools], "quiet")
         with self._screen.progress("local model") as progress:
-            model = await stack.enter_async_context(LocalModel(progress=progress))
+            model = await stack.enter_async_context(LocalModel(calls_tools=calls_tools, progress=progress))
         return Options(**cast("Settings", model.options()))
 
     def _open_lines(self) -> Lines:

@@ -70,8 +70,8 @@ class LocalModel:
     """A small open model (SmolLM2-135M-Instruct, Apache-2.0) that answers the Messages API on loopback.
 
     Real answers without a key, a login or a network, good for trying things out and for liveness checks. Its answers
-    are weak, it answers one request at a time, and it **calls no tools**: tools in a request are accepted and
-    ignored. Use it as a context manager, plain or async::
+    are weak, and it answers one request at a time. Tools in a request are accepted and ignored, unless `calls_tools` is
+    set. Use it as a context manager, plain or async::
 
         with LocalModel() as model:
             subprocess.run([...], env={..., **model.env()})
@@ -85,6 +85,9 @@ class LocalModel:
     Args:
         model: a model file (GGUF) to serve; default: the embedded one, which is fetched into the cache if needed.
         context_size: tokens of prompt and answer together.
+        calls_tools: hold answers to a JSON Schema where a request has tools, so that each is a well-formed call of one
+            of them, or a text. What the model calls makes little sense: allow nothing that does harm. After three
+            results it has to answer in words.
         start_timeout: seconds that loading may take; fetching does not count.
         progress: told how far the start is; called in the thread that starts the model.
 
@@ -99,11 +102,13 @@ class LocalModel:
         model: Path | str | None = None,
         *,
         context_size: int = CONTEXT_SIZE,
+        calls_tools: bool = False,
         start_timeout: float = START_TIMEOUT_S,
         progress: Progress | None = None,
     ) -> None:
         self._model = None if model is None else Path(model)
         self._context_size = context_size
+        self._calls_tools = calls_tools
         self._start_timeout = start_timeout
         self._progress = progress
         self._key = f"sk-local-{secrets.token_hex(16)}"
@@ -220,6 +225,7 @@ class LocalModel:
     def _launch(self, path: Path) -> str:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         settings: Mapping[str, object] = {
+            "calls_tools": self._calls_tools,
             "context_size": self._context_size,
             "key": self._key,
             "model": str(path),

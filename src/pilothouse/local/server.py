@@ -1,8 +1,8 @@
 """The program of `LocalModel`'s child: llama.cpp serving the Messages API on loopback.
 
-The only file that imports xllamacpp; it imports nothing of pilothouse, and is run as a file. It is a process
-of its own because the library has no way to stop a server, and because its log, its threads and its memory go away
-with the process.
+The only file that imports xllamacpp; it imports nothing of pilothouse but `shim`, which lies beside it, and is run as a
+file. It is a process of its own because the library has no way to stop a server, and because its log, its threads and
+its memory go away with the process.
 
 Standard input: one line of JSON with the settings; its end ends the process. Standard output: one line of JSON with
 the address, once the model answers. Standard error: the log of llama.cpp.
@@ -10,9 +10,12 @@ the address, once the model answers. Standard error: the log of llama.cpp.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
+import threading
+from pathlib import Path
 from typing import Any, BinaryIO
 
 ERRORS_ONLY = 1
@@ -28,7 +31,8 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     answer = _take_stdout()
     server = _serve(settings)
-    answer.write(json.dumps({"url": server.listening_address}).encode() + b"\n")
+    url = _before(server.listening_address) if settings["calls_tools"] else server.listening_address
+    answer.write(json.dumps({"url": url}).encode() + b"\n")
     answer.close()
     sys.stdin.buffer.read()
     # Native threads may be busy with an answer; nothing here needs an orderly end.
@@ -40,6 +44,19 @@ def _take_stdout() -> BinaryIO:
     kept = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(kept, "wb")
+
+
+def _before(url: str) -> str:
+    """Serve the shim in front of `url`; returns its own."""
+    found = importlib.util.spec_from_file_location("shim", Path(__file__).with_name("shim.py"))
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    shim = module.Shim(url)
+    threading.Thread(target=shim.serve_forever, name="shim", daemon=True).start()
+    return shim.url
 
 
 def _serve(settings: dict[str, Any]) -> Any:

@@ -1,0 +1,373 @@
+"""Tools for a model that knows none: the Messages API in front of llama.cpp, which is held to a JSON Schema.
+
+Owns the translation there and back, and the small server that does it. A request with tools becomes one whose answer
+can only be a call of one of them, with an input of its schema, or a text. So calls are always well formed; whether they
+make sense is up to the model. Everything else passes through untouched.
+
+Loaded as a file by `server`, in the child: knows nothing of pilothouse, and nothing of llama.cpp but its HTTP API.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+MAX_CALLS = 3
+"""Results since the last prompt after which the answer must be text: a weak model would go on for ever."""
+MAX_TOOLS = 24
+"""Tools of a request that are offered; more do not fit into the context."""
+MAX_SYSTEM = 1500
+"""Characters of the system prompt that the model sees."""
+MAX_PART = 1500
+"""Characters of a text, or of a result, that it sees."""
+MAX_TURNS = 12
+"""Messages that it sees, the last ones."""
+MAX_DESCRIPTION = 100
+"""Characters of a tool's description."""
+MAX_STRING = 120
+"""Characters of a text in the input of a tool. It must be over before the tokens are."""
+MAX_ANSWER = 300
+"""Characters of an answer in words."""
+MAX_ITEMS = 3
+MAX_DEPTH = 4
+MAX_TOKENS = 500
+MAX_BODY = 64 * 1024 * 1024
+CHUNK = 64 * 1024
+TIMEOUT_S = 600.0
+
+_FORWARDED = ("authorization", "x-api-key", "content-type", "accept")
+_INSTRUCTIONS = (
+    'Answer with JSON. To use a tool: {"tool": its name, "input": {...}}. To answer in words: {"text": "..."}. Tools:'
+)
+_STOP_REASONS = {"length": "max_tokens"}
+
+Json = dict[str, Any]
+
+
+# What is asked.
+
+
+def wants_tools(body: Json) -> bool:
+    """Whether a request to the Messages API has tools that the model may call."""
+    return bool(_offered(body))
+
+
+def _offered(body: Json) -> list[Json]:
+    choice = _mapping(body.get("tool_choice"))
+    if choice.get("type") == "none":
+        return []
+    given = _mappings(body.get("tools"))
+    own = [tool for tool in given if "input_schema" in tool and isinstance(tool.get("name"), str)]
+    if choice.get("type") == "tool":
+        return [tool for tool in own if tool["name"] == choice.get("name")]
+    return own[:MAX_TOOLS]
+
+
+def translate(body: Json) -> Json:
+    """The request to the chat API of llama.cpp that stands for `body`."""
+    tools = _offered(body)
+    told = "\n".join(f"{tool['name']}: {_first_line(tool.get('description'))}" for tool in tools)
+    system = f"{_text(body.get('system'))[:MAX_SYSTEM]}\n{_INSTRUCTIONS}\n{told}".strip()
+    messages = _mappings(body.get("messages"))
+    limit = body.get("max_tokens")
+    return {
+        "model": body.get("model"),
+        "max_tokens": min(limit, MAX_TOKENS) if isinstance(limit, int) and limit > 0 else MAX_TOKENS,
+        "messages": [{"role": "system", "content": system}, *_told(messages[-MAX_TURNS:])],
+        "response_format": {"type": "json_schema", "json_schema": {"schema": _answers(body, tools, messages)}},
+    }
+
+
+def _answers(body: Json, tools: Sequence[Json], messages: Sequence[Json]) -> Json:
+    calls = [_object(tool={"const": tool["name"]}, input=bounded(tool["input_schema"])) for tool in tools]
+    words = _object(text={"type": "string", "minLength": 1, "maxLength": MAX_ANSWER})
+    must_call = _mapping(body.get("tool_choice")).get("type") in ("any", "tool")
+    if must_call:
+        return {"anyOf": calls}
+    return words if _results_since_prompt(messages) >= MAX_CALLS else {"anyOf": [*calls, words]}
+
+
+def _object(**properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _results_since_prompt(messages: Sequence[Json]) -> int:
+    count = 0
+    for message in reversed(messages):
+        if message.get("role") != "user":
+            continue
+        found = [block for block in _blocks(message) if block.get("type") == "tool_result"]
+        if not found:
+            break
+        count += len(found)
+    return count
+
+
+def _told(messages: Sequence[Json]) -> list[Json]:
+    """The messages as the model saw and said them: calls and results in words."""
+    told: list[Json] = []
+    names: dict[object, object] = {}
+    for message in messages:
+        parts: list[str] = []
+        for block in _blocks(message):
+            match block.get("type"):
+                case "text":
+                    parts.append(_text(block.get("text"))[:MAX_PART])
+                case "tool_use":
+                    names[block.get("id")] = block.get("name")
+                    parts.append(json.dumps({"tool": block.get("name"), "input": block.get("input")})[:MAX_PART])
+                case "tool_result":
+                    name = names.get(block.get("tool_use_id"), "the tool")
+                    parts.append(f"Result of {name}: {_text(block.get('content'))[:MAX_PART]}")
+                case _:
+                    continue
+        if parts:
+            role = "assistant" if message.get("role") == "assistant" else "user"
+            told.append({"role": role, "content": "\n".join(parts)})
+    return told
+
+
+def bounded(schema: Any, root: Any = None, depth: int = 0) -> Json:
+    """A schema of finite inputs that all fit `schema`, as far as one can be made that is simple.
+
+    Only what is required is kept, texts and lists are short, references are resolved, of alternatives the first one is
+    taken.
+    """
+    found = _mapping(schema)
+    root = found if root is None else root
+    if depth > MAX_DEPTH:
+        return {"type": "string", "maxLength": MAX_STRING}
+    if isinstance(reference := found.get("$ref"), str):
+        return bounded(_resolve(reference, root), root, depth + 1)
+    for key in ("const", "enum"):
+        if key in found:
+            return {key: found[key]}
+    for key in ("anyOf", "oneOf", "allOf"):
+        if variants := [each for each in _mappings(found.get(key)) if each.get("type") != "null"]:
+            return bounded(variants[0], root, depth + 1)
+    return _of_type(found, root, depth)
+
+
+def _of_type(found: Json, root: Any, depth: int) -> Json:
+    kind: Any = found.get("type", "object" if "properties" in found else "string")
+    if isinstance(kind, list):
+        kind = next((each for each in cast("list[Any]", kind) if each != "null"), "null")
+    match kind:
+        case "object":
+            properties = _mapping(found.get("properties"))
+            required = [name for name in found.get("required") or () if name in properties] or list(properties)[:1]
+            return _object(**{name: bounded(properties[name], root, depth + 1) for name in required})
+        case "array":
+            least = min(_whole(found.get("minItems"), 0), MAX_ITEMS)
+            items = bounded(found.get("items"), root, depth + 1)
+            return {"type": "array", "items": items, "minItems": least, "maxItems": MAX_ITEMS}
+        case "string":
+            most = min(_whole(found.get("maxLength"), MAX_STRING), MAX_STRING)
+            return {"type": "string", "minLength": min(1, most), "maxLength": most}
+        case "integer":
+            return {"type": kind, **{key: found[key] for key in ("minimum", "maximum") if key in found}}
+        case "number" | "boolean" | "null":
+            return {"type": kind}
+        case _:
+            return {"type": "string", "maxLength": MAX_STRING}
+
+
+def _resolve(reference: str, root: Any) -> Any:
+    place = root
+    for part in reference.removeprefix("#").strip("/").split("/"):
+        place = _mapping(place).get(part)
+    return place
+
+
+# What is answered.
+
+
+def answer_of(body: Json, completion: Json) -> Json:
+    """The answer of the Messages API that `completion`, of the chat API, stands for."""
+    choice = (_mappings(completion.get("choices")) or [{}])[0]
+    said = _text(_mapping(choice.get("message")).get("content"))
+    usage = _mapping(completion.get("usage"))
+    block, reason = _block(said, str(choice.get("finish_reason")))
+    return {
+        "id": f"msg_{secrets.token_hex(12)}",
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model"),
+        "content": [block],
+        "stop_reason": reason,
+        "stop_sequence": None,
+        "usage": {"input_tokens": usage.get("prompt_tokens", 0), "output_tokens": usage.get("completion_tokens", 0)},
+    }
+
+
+def _block(said: str, finish: str) -> tuple[Json, str]:
+    answer: Json = {}
+    with suppress(ValueError):  # cut off at the limit of tokens
+        answer = _mapping(json.loads(said))
+    if "tool" in answer:
+        key = f"toolu_{secrets.token_hex(12)}"
+        return {"type": "tool_use", "id": key, "name": answer["tool"], "input": answer.get("input", {})}, "tool_use"
+    text = _text(answer["text"]) if "text" in answer else said
+    return {"type": "text", "text": text or "…"}, _STOP_REASONS.get(finish, "end_turn")
+
+
+def events_of(message: Json) -> Iterator[bytes]:
+    """The same answer as the events of a stream."""
+    [block] = message["content"]
+    if block["type"] == "tool_use":
+        empty: Json = {**block, "input": {}}
+        delta: Json = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+    else:
+        empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+    usage = message["usage"]
+    opening: Json = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}}
+    ending = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    events: tuple[Json, ...] = (
+        {"type": "message_start", "message": opening},
+        {"type": "content_block_start", "index": 0, "content_block": empty},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": ending, "usage": {"output_tokens": usage["output_tokens"]}},
+        {"type": "message_stop"},
+    )
+    for event in events:
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+# JSON of others: nothing about it is certain.
+
+
+def _mapping(value: Any) -> Json:
+    return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[Json]:
+    given = cast("list[Any]", value) if isinstance(value, list) else []
+    return [_mapping(each) for each in given if isinstance(each, dict)]
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Json]:
+    content = message.get("content")
+    return [{"type": "text", "text": content}] if isinstance(content, str) else _mappings(content)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "\n".join(_text(block.get("text")) for block in _mappings(value) if block.get("type") == "text")
+
+
+def _first_line(value: Any) -> str:
+    return (_text(value).strip().splitlines() or [""])[0][:MAX_DESCRIPTION]
+
+
+def _whole(value: Any, otherwise: int) -> int:
+    return value if isinstance(value, int) else otherwise
+
+
+# The server.
+
+
+class Shim(ThreadingHTTPServer):
+    """Serves the Messages API on a free port of loopback, in front of `upstream`, which knows who may ask."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.upstream = urlsplit(upstream)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Shim  # pyright: ignore[reportIncompatibleVariableOverride] - no other makes one
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
+        """Say nothing: the log is for what goes wrong."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        self.close_connection = True
+        length = self.headers.get("content-length") or "0"
+        if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY:
+            self._fail(413, "the request has no length, or is too large")
+            return
+        data = self.rfile.read(int(length))
+        asked: Json = {}
+        if self.command == "POST" and urlsplit(self.path).path == "/v1/messages":
+            with suppress(ValueError):
+                asked = _mapping(json.loads(data))
+        with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for the answer any more
+            try:
+                if wants_tools(asked):
+                    self._call(asked)
+                else:
+                    self._pass_on(data)
+            except (OSError, HTTPException) as error:
+                self._fail(502, f"the model did not answer: {error}")
+
+    def _ask(self, path: str, data: bytes) -> tuple[HTTPConnection, HTTPResponse]:
+        upstream = self.server.upstream
+        connection = HTTPConnection(upstream.hostname or "127.0.0.1", upstream.port, timeout=TIMEOUT_S)
+        headers = {name: value for name in _FORWARDED if (value := self.headers.get(name))}
+        connection.request(self.command, path, data or None, headers)
+        return connection, connection.getresponse()
+
+    def _pass_on(self, data: bytes) -> None:
+        connection, response = self._ask(self.path, data)
+        try:
+            self._begin(response.status, response.getheader("content-type", "application/json"))
+            while chunk := response.read1(CHUNK):
+                self.wfile.write(chunk)
+                self.wfile.flush()
+        finally:
+            connection.close()
+
+    def _call(self, asked: Json) -> None:
+        connection, response = self._ask("/v1/chat/completions", json.dumps(translate(asked)).encode())
+        try:
+            said = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            self._fail(response.status, said.decode("utf-8", "replace"))
+            return
+        message = answer_of(asked, _mapping(json.loads(said)))
+        if asked.get("stream"):
+            self._begin(200, "text/event-stream")
+            for event in events_of(message):
+                self.wfile.write(event)
+            return
+        self._begin(200, "application/json")
+        self.wfile.write(json.dumps(message).encode())
+
+    def _begin(self, status: int, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("connection", "close")
+        self.end_headers()
+
+    def _fail(self, status: int, message: str) -> None:
+        self._begin(status, "application/json")
+        kind = "authentication_error" if status in (401, 403) else "api_error"
+        self.wfile.write(json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode())
