@@ -141,6 +141,20 @@ def _parsed(kind: str, title: str, megabytes: int, piece: int, goal: float | Non
     )
 
 
+def _listed(name: str, title: str, limit: int) -> Case:
+    return Case(
+        name=name,
+        title=title,
+        measure="sessions",
+        scenario="sessions-10000",
+        sizes={"full": {"COUNT": "10000", "LIMIT": str(limit)}},
+        samples=FEW,
+        metrics={"wall": "ms", "memory": "MB"},
+        goals=(Goal("wall", INCUMBENT, 1),),
+        subjects=(OURS, INCUMBENT),
+    )
+
+
 CASES: tuple[Case, ...] = (
     _stream("small", "short messages, streamed", "small", (Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2))),
     _stream("deltas", "text deltas, streamed", "delta", (Goal("wall", INCUMBENT, 1 / 10), Goal("wall", FLOOR, 1.2))),
@@ -221,6 +235,19 @@ CASES: tuple[Case, ...] = (
     _parsed("calls", "many calls", 1, SMALL_PIECE),
     _parsed("call", "one call", 1, LARGE_PIECE),
     _parsed("call", "one call", LARGE_MB, LARGE_PIECE),
+    _listed("sessions", "10,000 sessions on disk, listed", 0),
+    _listed("sessions-50", "the newest 50 of them", 50),
+    Case(
+        name="transcript",
+        title="a transcript of 100 MB, read",
+        measure="transcript",
+        scenario="transcript-100",
+        sizes={"full": {"LEAST": "10000"}},
+        samples=FEW,
+        metrics={"wall": "ms", "memory": "MB"},
+        goals=(Goal("wall", INCUMBENT, 1), Goal("memory", INCUMBENT, 1)),
+        subjects=(OURS, INCUMBENT),
+    ),
     Case(
         name="real",
         title="one-shot query, real CLI, scripted model",

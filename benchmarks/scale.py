@@ -137,6 +137,27 @@ AXES: tuple[Axis, ...] = (
         {"call": View("a call, of so many tools", "cpu", "CPU, µs", 1e6)},
         (OURS, INCUMBENT),
     ),
+    Axis(
+        "sessions",
+        "sessions",
+        "sessions-{}",
+        {"COUNT": "{}", "LIMIT": "0"},
+        (10, 100, 1_000, 10_000),
+        {"listed": View("sessions on disk, listed", "cpu", "CPU, s")},
+        (OURS, INCUMBENT),
+    ),
+    Axis(
+        "MB",
+        "transcript",
+        "transcript-{}",
+        {"LEAST": "{}"},
+        (1, 4, 16, 64, 100),
+        {
+            "transcript": View("a transcript, read", "cpu", "CPU, s"),
+            "transcript-memory": View("the same, memory", "memory", "MB"),
+        },
+        (OURS, INCUMBENT),
+    ),
 )
 
 

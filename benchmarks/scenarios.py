@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.transcripts import write_long, write_many
+
 SESSION = "f696d469-1e39-470a-a8ee-0b99bf38abf9"
 UUID = "c6b075b5-90f7-4f85-8a92-e5944b7e30ca"
 PARTS = ("hello", "frame", "question", "result")
@@ -185,14 +187,23 @@ _SCENARIOS: dict[str, tuple[Callable[[], dict[str, Any]] | None, Callable[[], li
 }
 
 
+_ON_DISK: dict[str, Callable[[int, Path], None]] = {"sessions": write_many, "transcript": write_long}
+
+
 def write_scenario(name: str, directory: Path) -> Path:
     """Write the files of one scenario into a directory below `directory`, and return it.
 
     Args:
-        name: one of the table, or `line-` and a number: a message in a line of so many bytes.
+        name: one of the table; or `line-` and a number: a message in a line of so many bytes. `sessions-` and a
+            number, `transcript-` and megabytes: so much on disk, and nothing that is said.
         directory: where the directory of the scenario is made.
     """
     kind, _, size = name.partition("-")
+    if kind in _ON_DISK:
+        place = directory / name
+        if not place.exists():
+            _ON_DISK[kind](int(size), place)
+        return place
     frame, question, ends = (lambda: huge(int(size)), None, True) if kind == "line" else _SCENARIOS[name]
     place = directory / name
     place.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from benchmarks.subjects.clock import (
     parameter,
     settled_memory,
 )
+from benchmarks.subjects.kept_sessions import list_all, read_all
 
 LINE_LIMIT = 128 * 1024 * 1024  # its default of 1 MiB would end the run on the long lines
 
@@ -242,6 +243,18 @@ def _answer(asked: RoundTrips, options: Any) -> dict[str, Any]:
     return _run(ask)
 
 
+def sessions() -> dict[str, Any]:
+    from claude_agent_sdk import list_sessions
+
+    return list_all(list_sessions)
+
+
+def transcript() -> dict[str, Any]:
+    from claude_agent_sdk import get_session_messages
+
+    return read_all(get_session_messages)
+
+
 def real() -> dict[str, Any]:
     return _run(_real)
 
@@ -278,4 +291,21 @@ async def _pool() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(load, stream, blocking, kept, idle, first, many, control, hook, permission, tool, declare, real, pool)
+    main(
+        load,
+        stream,
+        blocking,
+        kept,
+        idle,
+        first,
+        many,
+        control,
+        hook,
+        permission,
+        tool,
+        declare,
+        sessions,
+        transcript,
+        real,
+        pool,
+    )

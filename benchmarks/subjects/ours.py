@@ -19,6 +19,7 @@ from benchmarks.subjects.clock import (
     parameter,
     settled_memory,
 )
+from benchmarks.subjects.kept_sessions import list_all, read_all
 from benchmarks.subjects.texts import CALLS_IN, pieces, write_file
 
 CALL_LIMIT = 128 * 1024 * 1024  # its default of 16 MiB would refuse the long call
@@ -295,6 +296,18 @@ def parse() -> dict[str, Any]:
     return {"wall": wall, "memory": memory("VmHWM")}
 
 
+def sessions() -> dict[str, Any]:
+    from pilothouse import list_sessions
+
+    return list_all(list_sessions)
+
+
+def transcript() -> dict[str, Any]:
+    from pilothouse import get_session_messages
+
+    return read_all(get_session_messages)
+
+
 def real() -> dict[str, Any]:
     return _run(_real)
 
@@ -337,4 +350,4 @@ async def _times(agent: Any) -> tuple[float, float]:
 
 if __name__ == "__main__":
     main(load, stream, blocking, kept, idle, first, many, control, controls, hook, permission, tool, declare, parse,
-         real, pool)  # fmt: skip
+         sessions, transcript, real, pool)  # fmt: skip
