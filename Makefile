@@ -58,10 +58,11 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
 	@$(PIP) install -e '.[cli,local,testing]'
 	@touch $@
 
-# Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none.
+# Everything the tests and checks need. pyright[nodejs] brings its own node: no other download when there is none. The
+# wheels of claude-agent-sdk carry a CLI of 170 MB, which nothing here runs: its source does.
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/made.stamp
 	@echo "installing pilothouse and the development tools into $(VENV)"
-	@$(PIP) install -e '.[cli,local,testing]' --group dev
+	@$(PIP) install -e '.[cli,local,testing]' --group dev --no-binary claude-agent-sdk
 	@touch $@
 
 # An environment that works is kept; else the first Python that is new enough makes one. pip 25.1 is the first that

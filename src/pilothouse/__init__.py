@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pilothouse.errors import ExecutionError as ExecutionError
     from pilothouse.errors import Interrupted as Interrupted
     from pilothouse.errors import InvalidModelError as InvalidModelError
+    from pilothouse.errors import LeaseLostError as LeaseLostError
     from pilothouse.errors import LineDecodeError as LineDecodeError
     from pilothouse.errors import MaxTurnsError as MaxTurnsError
     from pilothouse.errors import MessageParseError as MessageParseError
@@ -74,14 +75,24 @@ if TYPE_CHECKING:
     from pilothouse.errors import QuotaError as QuotaError
     from pilothouse.errors import RateLimitError as RateLimitError
     from pilothouse.errors import RefusalError as RefusalError
+    from pilothouse.errors import RemoteError as RemoteError
     from pilothouse.errors import ReplayMismatch as ReplayMismatch
     from pilothouse.errors import ResultError as ResultError
     from pilothouse.errors import SessionClosedError as SessionClosedError
+    from pilothouse.errors import SessionLeasedError as SessionLeasedError
     from pilothouse.errors import SessionNotFoundError as SessionNotFoundError
+    from pilothouse.errors import StoreConflictError as StoreConflictError
+    from pilothouse.errors import StoreError as StoreError
     from pilothouse.errors import StructuredOutputError as StructuredOutputError
     from pilothouse.errors import ToolDefinitionError as ToolDefinitionError
     from pilothouse.errors import UsageError as UsageError
     from pilothouse.errors import find_cause as find_cause
+    from pilothouse.fleet import Fleet as Fleet
+    from pilothouse.fleet import FleetJournalError as FleetJournalError
+    from pilothouse.fleet import FleetStatus as FleetStatus
+    from pilothouse.fleet import Rate as Rate
+    from pilothouse.fleet import Run as Run
+    from pilothouse.fleet import RunWriter as RunWriter
     from pilothouse.hooks import HOOK_EVENTS as HOOK_EVENTS
     from pilothouse.hooks import BackgroundTask as BackgroundTask
     from pilothouse.hooks import BatchedToolCall as BatchedToolCall
@@ -213,6 +224,7 @@ if TYPE_CHECKING:
     from pilothouse.messages import WebFetchToolResultBlock as WebFetchToolResultBlock
     from pilothouse.messages import WebSearchToolResultBlock as WebSearchToolResultBlock
     from pilothouse.messages import WorkerShuttingDownMessage as WorkerShuttingDownMessage
+    from pilothouse.native import NativeTransport as NativeTransport
     from pilothouse.options import AdaptiveThinking as AdaptiveThinking
     from pilothouse.options import AgentDefinition as AgentDefinition
     from pilothouse.options import CustomSystemPrompt as CustomSystemPrompt
@@ -262,6 +274,20 @@ if TYPE_CHECKING:
     from pilothouse.permissions import UserQuestion as UserQuestion
     from pilothouse.permissions import allow_all as allow_all
     from pilothouse.permissions import deny_all as deny_all
+    from pilothouse.remote import Backoff as Backoff
+    from pilothouse.stores import Lease as Lease
+    from pilothouse.stores import MemoryStore as MemoryStore
+    from pilothouse.stores import ScopedStore as ScopedStore
+    from pilothouse.stores import SessionKey as SessionKey
+    from pilothouse.stores import SessionStore as SessionStore
+    from pilothouse.stores import StoreBackend as StoreBackend
+    from pilothouse.stores import fold_summary as fold_summary
+    from pilothouse.stores.importing import import_session_to_store as import_session_to_store
+    from pilothouse.stores.objects import ObjectStore as ObjectStore
+    from pilothouse.stores.postgres import PostgresStore as PostgresStore
+    from pilothouse.stores.redis import RedisStore as RedisStore
+    from pilothouse.stores.sessions import StoredSessions as StoredSessions
+    from pilothouse.stores.sqlite import SqliteStore as SqliteStore
     from pilothouse.tools import Prompt as Prompt
     from pilothouse.tools import Resource as Resource
     from pilothouse.tools import SdkServer as SdkServer
@@ -313,6 +339,8 @@ if TYPE_CHECKING:
     from pilothouse.transports import RecordingTransport as RecordingTransport
     from pilothouse.transports import ReplayTransport as ReplayTransport
     from pilothouse.transports import Transport as Transport
+    from pilothouse.transports import WebSocketTransport as WebSocketTransport
+    from pilothouse.transports import on_host as on_host
 
 _ROOMS = {
     "client": (
@@ -325,11 +353,13 @@ _ROOMS = {
     "errors": (
         "AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError CassetteError "
         "ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
-        "InvalidModelError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
+        "InvalidModelError LeaseLostError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
         "OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError QueryTimeout "
-        "QuotaError RateLimitError RefusalError ReplayMismatch ResultError SessionClosedError SessionNotFoundError "
-        "StructuredOutputError ToolDefinitionError UsageError find_cause"
+        "QuotaError RateLimitError RefusalError RemoteError ReplayMismatch ResultError SessionClosedError "
+        "SessionLeasedError SessionNotFoundError StoreConflictError StoreError StructuredOutputError "
+        "ToolDefinitionError UsageError find_cause"
     ),
+    "fleet": "Fleet FleetJournalError FleetStatus Rate Run RunWriter",
     "hooks": (
         "BackgroundTask BatchedToolCall ConfigChangeEvent CwdChangedEvent DirectoryAddedEvent Effort "
         "ElicitationEvent ElicitationResultEvent FileChangedEvent HOOK_EVENTS HookEvent HookMatcher HookOutput "
@@ -363,6 +393,7 @@ _ROOMS = {
         "UiInvalidateMessage UnknownBlock UnknownMessage Usage UserMessage WebFetchToolResultBlock "
         "WebSearchToolResultBlock WorkerShuttingDownMessage"
     ),
+    "native": "NativeTransport",
     "options": (
         "AdaptiveThinking AgentDefinition CustomSystemPrompt DisabledThinking EnabledThinking HttpServer "
         "IsolationReport Options OptionsBuilder Plugin Policy PolicyRow PolicyWarning QuestionConfig RetryPolicy "
@@ -374,6 +405,14 @@ _ROOMS = {
         "PermissionRequest PermissionRule PermissionUpdate PlanRequest QuestionOption QuestionRequest "
         "RemoveDirectories RemoveRules ReplaceRules SetMode UnknownUpdate UserQuestion allow_all deny_all"
     ),
+    "remote": "Backoff",
+    "stores": "Lease MemoryStore ScopedStore SessionKey SessionStore StoreBackend fold_summary",
+    "stores.importing": "import_session_to_store",
+    "stores.objects": "ObjectStore",
+    "stores.postgres": "PostgresStore",
+    "stores.redis": "RedisStore",
+    "stores.sessions": "StoredSessions",
+    "stores.sqlite": "SqliteStore",
     "tools": (
         "Prompt Resource SdkServer Tool ToolAnnotations ToolContent ToolContext ToolError ToolExecutionError "
         "ToolFailure ToolInputError ToolResult ToolResultError ToolTimeout audio_content create_tool "
@@ -384,7 +423,9 @@ _ROOMS = {
         "export_session fork_session get_session_info get_session_messages get_subagent_messages list_sessions "
         "list_subagents rename_session search_sessions tag_session usage_report"
     ),
-    "transports": "Cassette CliTransport Player Recorder RecordingTransport ReplayTransport Transport",
+    "transports": (
+        "Cassette CliTransport Player Recorder RecordingTransport ReplayTransport Transport WebSocketTransport on_host"
+    ),
 }
 """The public names by the room that they live in."""
 

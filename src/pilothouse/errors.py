@@ -38,8 +38,17 @@ Three roots of blame, and the answer itself::
     │   ├── ToolExecutionError         it raised
     │   ├── ToolTimeout (TimeoutError) it took too long
     │   └── ToolResultError            what it returned cannot be sent
+    ├── RemoteError                    a host cannot be reached, refuses, or is lost (`.code`)
+    ├── Refusal                        what a host says to a client (`.code`); lives in `pilothouse.server`
+    ├── JournalError                   a host cannot write its journal; lives there too
+    ├── PrunedError                    what was asked of it is not kept any more; lives there too
+    ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); lives in `pilothouse.fleet`
     ├── CassetteError                  a recording cannot be read, written or used (`.path .line`)
     │   └── ReplayMismatch             what happens now is not what was recorded (`.diff`)
+    ├── StoreError                     a session store failed, or says no; the message says what to do
+    │   ├── StoreConflictError         somebody else wrote to the session (`.expected .found`)
+    │   ├── SessionLeasedError         somebody else is at work in the session (`.holder .seconds_left`)
+    │   └── LeaseLostError             the right to write was lost to somebody else (`.holder`)
     ├── QueryTimeout (TimeoutError)    `timeout`, `idle_timeout` or `startup_timeout` ran out
     ├── Interrupted                    the query was interrupted on request
     └── SessionClosedError             used after it was closed
@@ -289,6 +298,22 @@ class RefusalError(ExecutionError):
     """The model refused to answer."""
 
 
+class RemoteError(PilothouseError):
+    """The host of a remote session cannot be reached, refuses, or was lost for good.
+
+    Args:
+        message: what happened and what to do next. It holds no token.
+        code: "unreachable" (nobody answers), "unauthorized" (the token), "lost" (the connection broke, and there was
+            none again in time), "replaced" (another client took over), "protocol" (one side broke the rules of the
+            link), or the code of the host's refusal: "unknown_session", "forbidden", "limit", "bad_request",
+            "attached_elsewhere", "pruned", "version", "draining".
+    """
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class CassetteError(PilothouseError):
     """A recording cannot be read, written or used.
 
@@ -310,6 +335,49 @@ class ReplayMismatch(CassetteError):  # noqa: N818 - it is the program that is w
     def __init__(self, message: str, *, path: str | None = None, line: int | None = None, diff: str = "") -> None:
         super().__init__(message, path=path, line=line)
         self.diff = diff
+
+
+class StoreError(PilothouseError):
+    """A session store failed or refused. `.session_id` is the session, if one is concerned."""
+
+    def __init__(self, message: str, *, session_id: str | None = None) -> None:
+        super().__init__(message)
+        self.session_id = session_id
+
+
+class StoreConflictError(StoreError):
+    """Somebody else wrote to a stored session: it holds `.found` entries where the writer knew of `.expected`."""
+
+    def __init__(self, message: str, *, session_id: str | None = None, expected: int = 0, found: int = 0) -> None:
+        super().__init__(message, session_id=session_id)
+        self.expected = expected
+        self.found = found
+
+
+class SessionLeasedError(StoreError):
+    """Somebody else is at work in a stored session.
+
+    Args:
+        message: what was refused, and what to do.
+        session_id: the session.
+        holder: who holds its lease.
+        seconds_left: seconds until the lease runs out, unless its holder renews it.
+    """
+
+    def __init__(
+        self, message: str, *, session_id: str | None = None, holder: str = "", seconds_left: float = 0.0
+    ) -> None:
+        super().__init__(message, session_id=session_id)
+        self.holder = holder
+        self.seconds_left = seconds_left
+
+
+class LeaseLostError(StoreError):
+    """The lease of a stored session is not the newest any more. `.holder` is who has it now, if anybody."""
+
+    def __init__(self, message: str, *, session_id: str | None = None, holder: str | None = None) -> None:
+        super().__init__(message, session_id=session_id)
+        self.holder = holder
 
 
 class QueryTimeout(PilothouseError, TimeoutError):  # noqa: N818 - named by the public contract

@@ -12,6 +12,9 @@ from pilothouse.options import TABLE, Options, Plugin
 
 # One text for each option that a command line can set, and the value it must become.
 VALUES = {
+    "load_timeout": ("5", 5.0),
+    "session_lease": ("30", 30.0),
+    "session_store_flush": ("eager", "eager"),
     "model": ("opus", "opus"),
     "fallback_model": ("sonnet", "sonnet"),
     "effort": ("low", "low"),
@@ -115,6 +118,7 @@ REFUSED = {
     "on_plan": "Python",
     "on_question": "Python",
     "on_user_dialog": "Python",
+    "session_store": "Python",
     "transport": "Python",
     "instrumentation": "Python",
     "stderr": "Python",

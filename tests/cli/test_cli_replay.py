@@ -37,9 +37,9 @@ def test_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert isinstance(asked.settings["transport"], Player)
     assert parse(["replay", "--speed", "2", "--json", "f"]) == ReplayRequest("f", "json", 2.0)
     for wrong, words in (
-        (["ask", "--transport", "tape:x", "Hi"], "expected record:FILE or replay:FILE, got 'tape:x'"),
-        (["ask", "--transport", "replay", "Hi"], "expected record:FILE or replay:FILE"),
-        (["ask", "--transport", "record:", "Hi"], "expected record:FILE or replay:FILE"),
+        (["ask", "--transport", "tape:x", "Hi"], "wss://HOST:PORT, got 'tape:x'"),
+        (["ask", "--transport", "replay", "Hi"], "expected native, record:FILE, replay:FILE"),
+        (["ask", "--transport", "record:", "Hi"], "expected native, record:FILE, replay:FILE"),
         (["replay", "--speed", "0", "f"], "expected a number greater than 0, got '0'"),
         (["replay", "--speed", "inf", "f"], "expected a number greater than 0"),
         (["replay"], "FILE"),

@@ -25,6 +25,7 @@ from docs_pages import DOCS, PAGES, ROOT, Block, blocks, prose
 import pilothouse as ph
 import pilothouse.testing
 from pilothouse.cli.arguments import parse
+from pilothouse.native.flags import read as read_flags
 from pilothouse.options import TABLE
 from pilothouse.provision.model import model_path
 from pilothouse.testing import FakeCLI, ScriptedModel, frames
@@ -175,6 +176,8 @@ def test_commands_are_right(page: Path, directory: Path) -> None:
                     assert parse(arguments)
                 except SystemExit as ended:
                     pytest.fail(f"{page.name}: {line!r} is refused ({ended.code})")
+            case ["pilothouse-agent", *arguments]:
+                assert read_flags(arguments), line
             case ["python", "-m", "pilothouse.provision", *parts]:
                 assert set(parts) <= {"cli", "model"}, line
             case ["make", target]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -305,6 +307,38 @@ def test_own_tool(model: ScriptedModel, run: Run) -> None:
     refused, fine = model.requests[2].tool_results
     assert refused.text == "There is no Vega in harbour; there are Fram, Gjoa."
     assert fine.text == "1 on the list"
+
+
+def test_hot_reload(model: ScriptedModel, program_env: dict[str, str], tmp_path: Path) -> None:
+    model.reply("Hello Alice.")
+    model.reply(Steps([ToolUse("Bash", {"command": "touch it", "description": "d"})], "You are Alice."))
+    (tmp_path / "token").write_text("token-of-the-tests-0123456789")
+    (tmp_path / "token").chmod(0o600)
+    flags = ["--port", "0", "--token-file", str(tmp_path / "token"), "--journal", str(tmp_path / "journal")]
+    serve = [sys.executable, "-m", "pilothouse", "serve", "--root", str(tmp_path), *flags]
+    env = program_env | {"PILOTHOUSE_HOST_TOKEN": "token-of-the-tests-0123456789"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(serve, env=program_env, stderr=subprocess.PIPE, text=True) as host:
+        assert host.stderr is not None
+        try:
+            address = next(found[0] for line in host.stderr if (found := re.search(r"ws://[\d.]+:\d+", line)))
+            program = [sys.executable, str(PROGRAMS / "hot_reload.py"), address]
+            with subprocess.Popen(program, env=env, **pipes) as app:
+                assert app.stdin is not None
+                assert app.stdout is not None
+                seen: list[str] = []
+                for line in ("My name is Alice.", "reload", "What is my name?"):
+                    seen.append(app.stdout.readline().strip())
+                    app.stdin.write(f"{line}\n")
+                    app.stdin.flush()
+                seen += [app.stdout.readline().strip() for _ in range(2)]
+                app.stdin.close()
+                assert app.wait(LIMIT_S) == 0
+        finally:
+            host.terminate()
+    there = "version 1 is there"
+    assert seen == [there, "Hello Alice.", there, "version 1 allows Bash", "You are Alice."]
+    assert len(model.requests[-1].body["messages"]) >= 5
 
 
 @pytest.mark.parametrize("program", ["test_reviewer.py", "test_wire_log.py"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -218,7 +218,7 @@ class _Model(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
+def serving(server: ThreadingHTTPServer) -> Generator[ThreadingHTTPServer]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse.errors import OptionsError
 from pilothouse.options import TABLE, Options
-from pilothouse.options.names import ELSEWHERE, LATER, RENAMED, snake
+from pilothouse.options.names import ELSEWHERE, RENAMED, snake
 
 
 def words(text: str) -> list[str]:
@@ -46,7 +46,7 @@ def refused(name: str) -> str:
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_every_name_of_the_other_python_sdk_has_an_answer(name: str) -> None:
-    answers = [name in TABLE, name in RENAMED, name in LATER, name in ELSEWHERE]
+    answers = [name in TABLE, name in RENAMED, name in ELSEWHERE]
     assert answers.count(True) == 1
     if name not in TABLE:
         assert "did you mean" not in refused(name)
@@ -55,7 +55,7 @@ def test_every_name_of_the_other_python_sdk_has_an_answer(name: str) -> None:
 @pytest.mark.parametrize("name", TYPESCRIPT)
 def test_every_name_of_the_typescript_sdk_has_an_answer(name: str) -> None:
     plain = snake(name)
-    answers = [plain in TABLE, name in RENAMED or plain in RENAMED, plain in LATER, plain in ELSEWHERE]
+    answers = [plain in TABLE, name in RENAMED or plain in RENAMED, plain in ELSEWHERE]
     assert answers.count(True) == 1
     if name not in TABLE:
         assert "did you mean" not in refused(name)
@@ -65,10 +65,9 @@ def test_the_ledgers_are_whole_and_name_what_there_is() -> None:
     assert len(PYTHON) == 50
     assert len(TYPESCRIPT) == 70
     assert set(RENAMED.values()) <= set(TABLE)
-    for ledger in (RENAMED, LATER, ELSEWHERE):
+    for ledger in (RENAMED, ELSEWHERE):
         assert not set(ledger) & set(TABLE)
-    assert not set(LATER) & set(ELSEWHERE)
-    assert not set(RENAMED) & (set(LATER) | set(ELSEWHERE))
+    assert not set(RENAMED) & set(ELSEWHERE)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,8 @@ def test_the_ledgers_are_whole_and_name_what_there_is() -> None:
         ("output_format", "here it is called 'json_schema', and takes the schema itself"),
         ("noSessionPersistence", "here it is called 'persist_session', and says the opposite"),
         ("max_thinking", "here it is called 'max_thinking_tokens'"),
-        ("sessionStore", "option 'sessionStore' is not available yet: "),
+        ("sessionStore", "unknown option 'sessionStore': here it is called 'session_store'"),
+        ("loadTimeoutMs", "there is no option 'loadTimeoutMs': here it is `load_timeout`, in seconds"),
         ("abortController", "there is no option 'abortController': cancel the task"),
         ("temperature", "Claude Code does not let it be set"),
         ("max_tursn", "unknown option 'max_tursn'; did you mean 'max_turns'?"),
@@ -153,7 +153,7 @@ def test_python_objects_have_no_text_and_everything_else_has() -> None:
     objects = {name for name, option in TABLE.items() if option.kind.parse is None}
     assert objects == {
         "can_use_tool", "confirm", "custom_tools", "hooks", "instrumentation", "on_elicitation", "on_plan",
-        "on_question", "on_user_dialog", "stderr", "transport",
+        "on_question", "on_user_dialog", "session_store", "stderr", "transport",
     }  # fmt: skip
     assert not any(TABLE[name].in_files for name in objects)
     for option in TABLE.values():

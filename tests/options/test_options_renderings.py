@@ -46,6 +46,11 @@ class Watcher:
     def query_started(self, start: object) -> None: ...
 
 
+class Store:
+    async def append(self, key: object, entries: object) -> None: ...
+    async def load(self, key: object) -> None: ...
+
+
 def printer(line: str) -> None:
     print(line)
 
@@ -153,6 +158,10 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "resume_drops_turn": ("", flag("--resume-drops-turn=")),
     "title": ("My work", flag("--name=My work")),
     "persist_session": (False, flag("--no-session-persistence")),
+    "session_store": (Store(), flag("--session-mirror")),
+    "session_store_flush": ("eager", Rendered()),
+    "load_timeout": (5, Rendered()),
+    "session_lease": (5, Rendered()),
     "enable_file_checkpointing": (True, Rendered(env={"CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING": "true"})),
     "api_key": ("sk-1", Rendered(env={"ANTHROPIC_API_KEY": "sk-1"})),
     "auth_token": ("t-1", Rendered(env={"ANTHROPIC_AUTH_TOKEN": "t-1"})),

@@ -20,8 +20,12 @@ from pilothouse.client import controls as async_controls
 from pilothouse.client.reading import Reading as AsyncReading
 from pilothouse.client.replies import AccountInfo, McpServerInfo
 from pilothouse.driver.listeners import Listener as AsyncListener
+from pilothouse.fleet import Fleet as AsyncFleet
+from pilothouse.fleet import Runs as AsyncRuns
 from pilothouse.language_model import LanguageModel as AsyncLanguageModel
+from pilothouse.stores.sessions import StoredSessions as AsyncStoredSessions
 from pilothouse.sync import TWINS, controls
+from pilothouse.sync.fleet import Runs
 from pilothouse.sync.queries import Reading
 from pilothouse.sync.sessions import Listener
 from pilothouse.testing import FakeCLI
@@ -30,13 +34,23 @@ from pilothouse.testing import FakeCLI
 SHARED = {
     "CliTransport": "driven by the event loop of a query, never by its user",
     "LocalModel": "a plain context manager too",
+    "MemoryStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "NativeTransport": "driven by the event loop of a query, never by its user",
+    "ObjectStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "Pool": "a plain context manager too",
+    "PostgresStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "Prompt": "served to the CLI on the event loop of a query",
     "RecordingTransport": "driven by the event loop of a query, never by its user",
+    "RedisStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "ReplayTransport": "driven by the event loop of a query, never by its user",
     "Resource": "served to the CLI on the event loop of a query",
+    "ScopedStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "SessionStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "SqliteStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "StoreBackend": "waited for on the event loop of a query; StoredSessions is for its user",
     "Tool": "served to the CLI on the event loop of a query; calling it calls the plain function",
     "Transport": "driven by the event loop of a query, never by its user",
+    "WebSocketTransport": "driven by the event loop of a query, never by its user",
 }
 
 # Members of the asynchronous classes: what they are called here, None if they are not here, and why.
@@ -44,6 +58,8 @@ RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
     ("Agent", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Agent", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Agent", "aclose"): ("close", "as with Query"),
+    ("Fleet", "__aenter__"): ("__enter__", "the plain protocol"),
+    ("Fleet", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Listener", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Listener", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Listener", "__aiter__"): ("__iter__", "the plain protocol"),
@@ -62,6 +78,9 @@ RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
     ("Reading", "aclose"): ("close", "as with Query"),
     ("Reading", "fill"): (None, "between the two readings"),
     ("Reading", "unread"): (None, "between the two readings"),
+    ("Runs", "__aiter__"): ("__iter__", "the plain protocol"),
+    ("Runs", "__anext__"): ("__next__", "the plain protocol"),
+    ("Runs", "__del__"): (None, "dropping this drops the asynchronous runs, which have it"),
     ("Session", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Session", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Session", "__del__"): (None, "dropping this drops the asynchronous session, which has it"),
@@ -84,11 +103,14 @@ NAMES: list[str] = vars(ph)["__all__"]
 GROUPS = ("Info", "Mcp", "SessionSettings", "Tasks")
 CLASSES: dict[str, tuple[type, type]] = {
     "Agent": (AsyncAgent, ph.Agent),
+    "Fleet": (AsyncFleet, ph.Fleet),
     "LanguageModel": (AsyncLanguageModel, ph.LanguageModel),
     "Listener": (AsyncListener, Listener),
     "Query": (AsyncQuery, ph.Query),
     "Reading": (AsyncReading, Reading),
+    "Runs": (AsyncRuns, Runs),
     "Session": (AsyncSession, ph.Session),
+    "StoredSessions": (AsyncStoredSessions, ph.StoredSessions),
     **{name: (getattr(async_controls, name), getattr(controls, name)) for name in GROUPS},
 }
 FUNCTIONS = sorted(set(TWINS) - set(CLASSES))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from pilothouse.transports.exits import Exit, ExitWatch, exit_from_returncode, signal_name
@@ -47,6 +48,25 @@ def test_a_native_cancellation_between_read_and_return_loses_nothing(pipe: tuple
         reader.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.anyio
+async def test_what_somebody_takes_while_a_read_pauses_is_not_given_out_twice(pipe: tuple[int, int]) -> None:
+    reader = PipeReader(pipe[0])
+    os.write(pipe[1], b"once")
+    seen: list[bytes] = []
+
+    async def read() -> None:
+        seen.append(await reader.read())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        while reader._held is None:
+            await anyio.lowlevel.checkpoint()
+        assert reader.take() == b"once"
+        os.write(pipe[1], b"then")
+    assert seen == [b"then"]
+    reader.close()
 
 
 @pytest.mark.anyio

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from pilothouse._version import __version__
+from pilothouse.cli import batch_arguments as batch
 from pilothouse.cli.install import (
     INSTALL_DESCRIPTION,
     INSTALL_EPILOG,
@@ -28,6 +29,14 @@ from pilothouse.cli.replay_flags import (
     add_replay,
     read_transport,
     replay_request,
+)
+from pilothouse.cli.serve_flags import (
+    SERVE_DESCRIPTION,
+    SERVE_EPILOG,
+    SERVE_HELP,
+    ServeRequest,
+    add_serve,
+    serve_request,
 )
 from pilothouse.cli.sessions_arguments import (
     SESSIONS_DESCRIPTION,
@@ -160,12 +169,14 @@ class DoctorRequest:
 
 Request = (
     AskRequest
+    | batch.BatchRequest
     | ChatRequest
     | DemoRequest
     | DoctorRequest
     | InstallRequest
     | OptionsRequest
     | ReplayRequest
+    | ServeRequest
     | SessionsRequest
 )
 
@@ -251,16 +262,22 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     """What `ask` and `chat` have in common: where the answer comes from, and every option of a query."""
-    parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key, no tools")
+    parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key")
     # With a name of its own: `thinking` is an option as well.
     parser.add_argument("--thinking", dest="shows_thinking", action="store_true", help="show what the model thinks")
     parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
+    _add_settings(parser)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Every option of a query."""
     parser.add_argument(
         "--transport",
         type=read_transport,
         default=argparse.SUPPRESS,
-        metavar="record:FILE|replay:FILE",
-        help="record the run in a file, or answer from one, with neither Claude Code nor a model",
+        metavar="record:FILE|replay:FILE|native|ws://HOST:PORT",
+        help="record the run in a file; answer from one, with neither Claude Code nor a model; ask the Messages API "
+        "without Claude Code; or run on a host, whose token is in PILOTHOUSE_HOST_TOKEN",
     )
     parser.add_argument(
         "--set",
@@ -376,6 +393,11 @@ def _ask_request(asked: argparse.Namespace) -> AskRequest:
     )
 
 
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    batch.add_batch(parser)
+    _add_settings(parser)
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default="What is the capital of France?", help="the question of part 1")
     force = parser.add_mutually_exclusive_group()
@@ -431,6 +453,14 @@ COMMANDS: dict[str, Command] = {
         epilog=_ASK_EPILOG,
         usage="%(prog)s [options] [prompt]",
     ),
+    "batch": Command(
+        batch.BATCH_HELP,
+        batch.BATCH_DESCRIPTION,
+        _add_batch,
+        lambda asked: batch.batch_request(asked, _settings(asked)),
+        epilog=batch.BATCH_EPILOG,
+        usage="%(prog)s [options] FILE|status|resume|retry-failed",
+    ),
     "chat": Command(
         "talk with Claude Code in the terminal",
         "Talk with Claude Code in the terminal: one conversation, many prompts.",
@@ -461,5 +491,6 @@ COMMANDS: dict[str, Command] = {
         _options_request,
     ),
     "replay": Command(REPLAY_HELP, REPLAY_DESCRIPTION, add_replay, replay_request),
+    "serve": Command(SERVE_HELP, SERVE_DESCRIPTION, add_serve, serve_request, epilog=SERVE_EPILOG),
     "sessions": Command(SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, sessions_request, epilog=SESSIONS_EPILOG),
 }

@@ -93,16 +93,18 @@ def _tell(error: Exception, screen: Screen) -> int:
 
 # By the class of the request, so that a command loads nothing of the others.
 _RUNNERS = {
+    "BatchRequest": ("batch", "batch"),
     "ChatRequest": ("chat", "chat"),
     "DemoRequest": ("demo", "demo"),
     "DoctorRequest": ("doctor", "doctor"),
     "InstallRequest": ("install", "install"),
     "OptionsRequest": ("options_page", "show_options"),
     "ReplayRequest": ("replay", "replay"),
+    "ServeRequest": ("serve", "serve"),
     "SessionsRequest": ("sessions_commands", "sessions"),
 }
 # Those whose standard output is for answers alone.
-_ANSWERING = frozenset({"ChatRequest", "ReplayRequest", "SessionsRequest"})
+_ANSWERING = frozenset({"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest"})
 
 
 class _EndedBy:

@@ -6,11 +6,14 @@ Reads text; opens no file and starts nothing.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
+"""The environment variable with the token of the host of `--transport ws://…`."""
 Form = Literal["text", "json", "stream-json"]
 
 REPLAY_HELP = "show a recorded run"
@@ -73,10 +76,29 @@ def read_transport(text: str) -> Callable[[], Any]:
     Raises:
         argparse.ArgumentTypeError: it is nothing that is known.
     """
+    if text == "native":
+        from pilothouse.native import NativeTransport
+
+        return NativeTransport
+    if text.startswith(("ws://", "wss://")):
+        return _on_host(text)
     kind, colon, path = text.partition(":")
     if kind not in ("record", "replay") or not colon or not path:
-        raise argparse.ArgumentTypeError(f"expected record:FILE or replay:FILE, got {text!a}")
+        raise argparse.ArgumentTypeError(
+            f"expected native, record:FILE, replay:FILE, ws://HOST:PORT or wss://HOST:PORT, got {text!a}"
+        )
     # The child may run in another directory: a path means what it means here.
     from pilothouse.transports import Player, Recorder
 
     return (Recorder if kind == "record" else Player)(Path(path).absolute())
+
+
+def _on_host(url: str) -> Callable[[], Any]:
+    from pilothouse.errors import UsageError
+    from pilothouse.transports import on_host
+
+    try:
+        # Not on the command line, which every process of the machine can read.
+        return on_host(url, token=os.environ.get(TOKEN_VARIABLE) or None)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

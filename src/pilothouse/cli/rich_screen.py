@@ -1,4 +1,4 @@
-"""What a person sees in a terminal, with colours, a spinner and bars. The only file that imports rich."""
+"""What a person sees in a terminal, with colours, a spinner and bars. With `batch_board` all that imports rich."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class RichScreen(Screen):
         super().__init__(out, notes)
         self._console = Console(file=notes, highlight=False, soft_wrap=True)
         self._status: Status | None = None
+
+    @property
+    def console(self) -> Console:
+        """Where notes go."""
+        return self._console
 
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes; a spinner stays below it."""

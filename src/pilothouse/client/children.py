@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import anyio.lowlevel
 from msgspec.structs import replace
 
 from pilothouse.client.bookkeeping import Books
-from pilothouse.client.house import house_of, started_with
+from pilothouse.client.house import House, house_after, house_of, started_with
 from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings
 from pilothouse.client.outcome import refusal
@@ -24,7 +25,7 @@ from pilothouse.client.plan import limits_of, transport_of
 from pilothouse.driver import Host, caller_into_loop, spawn
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listeners
-from pilothouse.driver.pool import Pool, PooledTransport
+from pilothouse.driver.pool import Pool
 from pilothouse.errors import OptionsError, SessionClosedError, SessionNotFoundError, UsageError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.transports.errands import run_briefly
@@ -47,6 +48,7 @@ class Children:
         bridge: what runs `custom_tools`; None where the CLI asks for each call.
         conversation: the one that runs, or ran last.
         live: what that one has in effect of the settings that may change.
+        house: what it may ask.
         home: the HOME that they share, if the session is isolated.
         closed: whether `begin_close` was called; there is no next one then.
 
@@ -65,6 +67,7 @@ class Children:
         self.home = _home_of(options)
         self.conversation: Conversation | None = None
         self.live: LiveSettings | None = None
+        self.house: House | None = None
         self._session = weakref.proxy(session)
         self._starting = anyio.Lock(fast_acquire=True)
         self._call: Callable[[Callable[[], object]], None] | None = None
@@ -146,9 +149,13 @@ class Children:
             with anyio.CancelScope(shield=True):
                 await conversation.finished()
             raise
-        if isinstance(transport, PooledTransport) and transport.session_id is not None:
-            self.lineage.rename(transport.session_id)
-            conversation.session_id = transport.session_id
+        given: str | None = getattr(transport, "session_id", None)  # by a pool, whose child was there before
+        if given is not None:
+            self.lineage.rename(given)
+            conversation.session_id = given
+            if getattr(transport, "is_attached", False):
+                self.lineage.begin()
+                self.lineage.save(given)
         self.live = LiveSettings(options, conversation)
         return conversation
 
@@ -157,8 +164,8 @@ class Children:
         return self._start_of(self._next_options())
 
     def _start_of(self, options: Options) -> tuple[Invocation, Host | None]:
-        invocation, host = started_with(options, house_of(options, self._session, self.bridge))
-        invocation, host = self.books.launched(invocation, host)
+        self.house = house_of(options, self._session, self.bridge)
+        invocation, host = self.books.launched(*started_with(options, self.house))
         # In the home the next child finds what this one has kept.
         return replace(invocation, home=self.home, may_keep_its_id=self.lineage.may_be_renamed), host
 
@@ -169,6 +176,37 @@ class Children:
         if options.as_dict().get("partial_messages") is None:
             options = options.with_(partial_messages=True)  # for `text_stream`; queries that do not want them get none
         return options
+
+    async def update(self, changes: Options, quiet: AbstractAsyncContextManager[Any]) -> None:
+        """Have other handlers, in the child that runs as well.
+
+        Args:
+            changes: the handlers, and nothing else.
+            quiet: entered where the child has to be told, which is between two turns.
+
+        Raises:
+            OptionsError: handlers that a child cannot get while it runs.
+            ControlError, ControlTimeout: the CLI does not take them; the next child does.
+        """
+        if self.bridge is not None and "custom_tools" in changes:
+            raise OptionsError(
+                "option 'custom_tools' is fixed in a session, but for tool_bridge='mcp'", option="custom_tools"
+            )
+        async with self._starting:
+            conversation, options = self.conversation, self.options.merge(changes)
+            if conversation is None or conversation.over:
+                house_of(options)
+                self.options = options
+                return
+        before, house = self.house, house_after(self.house, options, changes, self._session, self.bridge)
+        self.options, self.house = options, house
+        invocation, host = self.books.launched(*started_with(self._next_options(), house))
+        assert host is not None
+        if house.is_told_as(before):
+            await conversation.rehouse(host, None)
+        else:
+            async with quiet:
+                await conversation.rehouse(host, invocation.initialize)
 
     def begin_close(self) -> None:
         """From now on there is no new child.

@@ -7,8 +7,8 @@ business of each room; loaded only where one of these settings is set.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
@@ -20,10 +20,16 @@ from pilothouse.options.texts import TRUE
 
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
+    from pilothouse.hooks.desk import HookDesk
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
 DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds")
 HOUSE_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
+HANDLERS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user_dialog", "hooks", "custom_tools"})
+"""What may change while a child runs."""
+TOOL_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
+ALREADY_CONNECTED = "already_connected"
+"""What the CLI (2.1.330) says of a server that it has from an earlier handshake: it does not look at the manifest."""
 SIMPLE = "CLAUDE_CODE_SIMPLE"
 """What `bare` is for in the environment. The CLI (2.1.330) then takes hooks, says so, and never calls them."""
 
@@ -35,28 +41,37 @@ class House:
         options: the settings, all layers together.
         session: what callbacks get as `.session`.
         bridge: what runs `custom_tools`; None to make one for this child alone.
+        before: the one that the child has had until now; its in-process servers stay, with what they are at.
 
     Attributes:
         bridge: what runs `custom_tools`; None where the CLI asks for each call (`tool_bridge="mcp"`).
+        hooks: what answers for them, if there are any.
+        desks: who answers, by subtype of the question.
+        told: what the CLI has to know of it from the handshake.
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
     """
 
-    def __init__(self, options: Options, session: Any = None, bridge: Bridge | None = None) -> None:
+    def __init__(
+        self, options: Options, session: Any = None, bridge: Bridge | None = None, before: House | None = None
+    ) -> None:
         self.bridge = bridge or _bridge_of(options)
         if self.bridge is not None:
             self.bridge.host.session = session
-        self._initialize: dict[str, Any] = {}
+        self.told: dict[str, Any] = {}
         self._changes: dict[str, Any] = {}
-        self._desks: dict[str, Desk] = {}
-        self._hooks: Any = None
+        self.desks: dict[str, Desk] = {}
+        self.hooks: Any = None
         self._tools: Any = None
         self._session = session
         self._open_permissions(options)
-        self._open_hooks(options)
+        self._open_hooks(options, None if before is None else before.hooks)
         self._open_dialogs(options)
-        self._open_tools(options)
+        if before is None:
+            self._open_tools(options)
+        else:
+            self._keep_tools(before)
         self._attach()
         if self.is_open and options.prompt_via != "stdin":
             name = next(name for name in HOUSE_OPTIONS if getattr(options, name) is not None)
@@ -74,27 +89,38 @@ class House:
         Raises:
             OptionsError: the environment is one in which the CLI calls no hooks.
         """
-        if self._hooks is not None and invocation.env.get(SIMPLE, "").strip().lower() in TRUE:
+        if self.hooks is not None and invocation.env.get(SIMPLE, "").strip().lower() in TRUE:
             raise OptionsError(
                 f"option 'hooks': {SIMPLE} is set in the environment, and then the CLI calls none; "
                 f"unset it, or pass env={{{SIMPLE!r}: None}}",
                 option="hooks",
             )
-        return replace(invocation, initialize={**(invocation.initialize or {}), **self._initialize})
+        return replace(invocation, initialize={**(invocation.initialize or {}), **self.told})
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether there are `custom_tools` that the CLI calls by MCP."""
+        return self._tools is not None and TOOL_SERVER in self._tools.names
 
     @property
     def is_open(self) -> bool:
         """Whether there is anything to ask."""
-        return bool(self._desks) or self.bridge is not None
+        return bool(self.desks) or self.bridge is not None
 
     def host(self) -> Host:
         """What the driver needs of it."""
         serve = self._tools.serve if self._tools is not None and self._tools.needs_serving else None
-        return Host(self._desks, self._greet, self._connect, serve)
+        return Host(self.desks, self._greet, self._connect, serve)
 
     def _greet(self, info: Mapping[str, Any]) -> None:
-        if self._hooks is not None:
-            self._hooks.check_server(info)
+        if self.hooks is not None:
+            self.hooks.check_server(info)
+        # A CLI that was there before keeps its own list of the tools, until it is told that there is another.
+        states: Any = info.get("sdk_mcp_manifests_parked")
+        if self._tools is not None and isinstance(states, Mapping):
+            for name, state in cast("Mapping[str, Any]", states).items():
+                if state == ALREADY_CONNECTED and self._tools.notify is not None:
+                    self._tools.notify(name, {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 
     def _connect(self, tell: Tell) -> None:
         if self._tools is not None:
@@ -120,32 +146,37 @@ class House:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         desk = permission_desk(**asked)
         desk.session = self._session
-        self._desks["can_use_tool"] = desk.answer
+        self.desks["can_use_tool"] = desk.answer
         self._changes["permission_prompt_tool_name"] = "stdio"
 
-    def _open_hooks(self, options: Options) -> None:
+    def _open_hooks(self, options: Options, before: HookDesk | None) -> None:
         hooks = options.hooks
         if self.bridge is not None:
             from pilothouse.client.bridging import with_deferral
 
             hooks = with_deferral(hooks, self.bridge)
         if not hooks:
+            if before is not None:
+                self.told["hooks"] = {}
             return
         if options.bare:
             raise OptionsError("options 'bare' and 'hooks' exclude each other: a bare CLI calls none", option="bare")
         from pilothouse.hooks import hook_desk
 
-        self._hooks = desk = hook_desk(hooks)
-        self._desks["hook_callback"] = self._desks["hook"] = desk.answer
-        self._initialize["hooks"] = desk.config
+        desk = hook_desk(hooks)
+        if before is not None and desk.config != before.config:
+            desk = hook_desk(hooks, first=before.next)  # the CLI may still ask for one of those before
+        self.hooks = desk
+        self.desks["hook_callback"] = self.desks["hook"] = desk.answer
+        self.told["hooks"] = desk.config
 
     def _attach(self) -> None:
         """The bridge asks the hooks and the permissions of this child, and hears what the hooks say."""
         if self.bridge is None:
             return
-        hook = self.bridge.attach(self._desks.get("hook_callback"), self._desks.get("can_use_tool"))
+        hook = self.bridge.attach(self.desks.get("hook_callback"), self.desks.get("can_use_tool"))
         if hook is not None:
-            self._desks["hook_callback"] = self._desks["hook"] = hook
+            self.desks["hook_callback"] = self.desks["hook"] = hook
 
     def _open_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
@@ -155,9 +186,9 @@ class House:
         elicitations = elicitation_desk(options.on_elicitation)
         dialogs = dialog_desk(options.on_user_dialog, options.supported_dialog_kinds or ())
         elicitations.session = dialogs.session = self._session
-        self._desks["elicitation"] = elicitations.answer
-        self._desks["request_user_dialog"] = dialogs.answer
-        self._initialize |= dialogs.initialize
+        self.desks["elicitation"] = elicitations.answer
+        self.desks["request_user_dialog"] = dialogs.answer
+        self.told |= dialogs.initialize
 
     def _open_tools(self, options: Options) -> None:
         servers = in_process(options.mcp_servers)
@@ -181,8 +212,28 @@ class House:
         self._tools = desk = tool_desk(servers)
         desk.session = self._session
         desk.on_failure = log_failure
-        self._desks["mcp_message"] = desk.answer
-        self._initialize |= desk.initialize | {"sdkMcpServerManifests": desk.manifests}
+        self.desks["mcp_message"] = desk.answer
+        self.told |= desk.initialize | {"sdkMcpServerManifests": desk.manifests}
+
+    def _keep_tools(self, before: House) -> None:
+        self._tools = before._tools
+        if self._tools is not None:
+            self.desks["mcp_message"] = self._tools.answer
+            self.told |= {key: value for key, value in before.told.items() if key in TOOL_KEYS}
+            self._changes |= {key: value for key, value in before._changes.items() if key not in self._changes}
+
+    def is_told_as(self, other: House | None) -> bool:
+        """Whether the CLI has to know of this what it knows of the other."""
+        return other is not None and self.told == other.told
+
+    def asks_as(self, other: House | None) -> bool:
+        """Whether the CLI asks for permission, and has in-process tools, as with the other; it is started for that."""
+        kinds = ("can_use_tool", "mcp_message")
+        return all((kind in self.desks) == (other is not None and kind in other.desks) for kind in kinds)
+
+    def take_tools(self, tools: Sequence[Any]) -> None:
+        """Offer these `custom_tools` from now on; the CLI is told by the server that has them."""
+        self._tools.server(TOOL_SERVER).set_tools(tools)
 
 
 def in_process(servers: Any) -> dict[str, Any]:
@@ -208,6 +259,30 @@ def house_of(options: Options, session: Any = None, bridge: Bridge | None = None
         return None
     house = House(options, session, bridge)
     return house if house.is_open else None
+
+
+def house_after(before: House | None, options: Options, changes: Options, session: Any, bridge: Bridge | None) -> House:
+    """The house of a child that runs already; `changes` are those of its settings that are new in `options`.
+
+    Raises:
+        OptionsError: it was started without something that they need, or with something that nobody answers for then.
+    """
+    tools = changes.custom_tools if "custom_tools" in changes else None
+    if tools is not None and (before is None or not before.offers_tools):
+        raise OptionsError(
+            "option 'custom_tools': a session whose tools are to change is made with some", option="custom_tools"
+        )
+    house = House(options, session, bridge, before)
+    if not house.asks_as(before):
+        name = next((name for name in PERMISSION_OPTIONS if name in changes), "can_use_tool")
+        raise OptionsError(
+            f"option {name!r}: whether the CLI asks for permission is fixed when it starts; make the session with one "
+            "of these, and change it then",
+            option=name,
+        )
+    if tools is not None:
+        house.take_tools(tools)
+    return house
 
 
 def started_with(options: Options, house: House | None, prompt: str | None = None) -> tuple[Invocation, Host | None]:

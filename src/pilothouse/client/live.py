@@ -25,7 +25,7 @@ FIXED_OURS = frozenset(
     {"cli", "cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "persist_session", "prompt_via", "restart"}
     | {"stderr", "transport", "user", "control_timeout", "can_use_tool", "confirm", "on_question", "on_plan", "hooks"}
     | {"isolation", "on_elicitation", "on_user_dialog", "custom_tools", "tool_bridge", "wait_for_mcp"}
-    | {"max_budget_tokens"}
+    | {"max_budget_tokens", "session_store", "session_store_flush", "load_timeout", "session_lease"}
 )
 _MODES: dict[Any, str] = {"manual": "default"}  # two names of one
 UNKNOWN = object()

@@ -217,7 +217,15 @@ def transport_of(options: Options) -> Transport:
     Raises:
         OptionsError: what was given is none.
     """
-    wanted = options.transport
+    made = _bare_transport(options.transport)
+    if options.session_store is None:
+        return made
+    from pilothouse.stores.mirrored import MirroredTransport  # most queries do without
+
+    return MirroredTransport(made, options)
+
+
+def _bare_transport(wanted: Any) -> Transport:
     if wanted is None:
         return CliTransport()
     made = wanted if isinstance(wanted, Transport) else wanted()

@@ -208,7 +208,7 @@ class Retries:
         if not isinstance(error, ResultError):
             return None
         resets_at = self._resets_at()
-        reason = _reason(error, result, rejected=resets_at is not None)
+        reason = retry_reason(error, rejected=resets_at is not None)
         if reason == "usage_limit":
             wait = None if resets_at is None else self._wait_for_reset(error, resets_at)
         else:
@@ -310,8 +310,13 @@ def _luck() -> float:
     return random.random()  # noqa: S311 - no secret
 
 
-def _reason(error: ResultError, result: ResultMessage, *, rejected: bool) -> str | None:
-    """Of which kind a failure is; None: of one that does not pass by itself."""
+def retry_reason(error: BaseException, *, rejected: bool = False) -> str | None:
+    """Of which kind a failure is, in the words of `RetryPolicy.on`, or "usage_limit"; None: it does not pass by itself.
+
+    Args:
+        error: why a query failed.
+        rejected: whether a limit was told that is used up.
+    """
     if isinstance(error, QuotaError) or (isinstance(error, RateLimitError) and rejected):
         return "usage_limit"
     if isinstance(error, RateLimitError):
@@ -320,6 +325,6 @@ def _reason(error: ResultError, result: ResultMessage, *, rejected: bool) -> str
         return "overloaded"
     if type(error) is not ExecutionError:
         return None
-    if result.api_error in NETWORK:
+    if isinstance(error.result, ResultMessage) and error.result.api_error in NETWORK:
         return "network"
     return "server" if (error.api_error_status or 0) >= 500 else None

@@ -18,6 +18,8 @@ import anyio.lowlevel
 from pilothouse.client.children import Children
 from pilothouse.client.controls import Controls
 from pilothouse.client.costs import Costs
+from pilothouse.client.given_tools import with_tools_made
+from pilothouse.client.house import HANDLERS
 from pilothouse.client.live import LiveSettings, changes_of
 from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import Prompt
@@ -27,7 +29,7 @@ from pilothouse.driver import Continuation, Prompts
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listener
 from pilothouse.driver.turn import Turn
-from pilothouse.errors import OptionsError, PilothouseError
+from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import InitMessage
 from pilothouse.options import Invocation, Options, Settings
 from pilothouse.transports import Health
@@ -258,6 +260,7 @@ class Session(Controls):
         finally:
             self._turn = None
         conversation = await self._alive()
+        await conversation.settled()
         self._turn = turn
         try:
             conversation = await self._prepared(conversation, changes)
@@ -367,6 +370,46 @@ class Session(Controls):
         answer = await self._live.set(name, value)
         self._children.options = options
         return answer
+
+    async def update(self, **handlers: Unpack[Settings]) -> None:
+        """Have other functions answer from now on, in the child that runs; the conversation goes on. (E86)
+
+        What is being answered by the old ones stays with them. Where the CLI has to be told, because other events have
+        hooks now, this waits for the query that is under way, and hooks of its own turns that run then are cut off.
+
+        Args:
+            **handlers: `can_use_tool`, `confirm`, `on_question`, `on_plan`, `hooks`, `custom_tools`, `on_elicitation`,
+                `on_user_dialog`; None takes one away.
+
+        Raises:
+            OptionsError: another setting; or one of these that the CLI has to be started for: a first function that
+                answers for permissions, or the last one taken away; first `custom_tools`.
+            ControlError, ControlTimeout: the CLI does not take the hooks.
+        """
+        self._children.check_open()
+        if wrong := sorted(handlers.keys() - HANDLERS):
+            raise OptionsError(f"option {wrong[0]!r} is no handler; change settings with a query, or make a session")
+        await self._children.update(with_tools_made(Options.layer(**handlers)), self._floor)
+
+    async def detach(self) -> str:
+        """Leave the session, which goes on at its host; this object is closed. (E86)
+
+        Queries that wait or are being answered here fail with `SessionClosedError`; the CLI goes on with what it is at.
+        Another process, or this one, goes on with `session(transport=WebSocketTransport(url, session=…))`.
+
+        Returns:
+            The id of the session at the host.
+
+        Raises:
+            UsageError: it does not run, or not on a host.
+        """
+        self._children.check_open()
+        conversation = self._conversation
+        if conversation is None or conversation.over:
+            raise UsageError("there is nothing to leave: the session does not run")
+        found_as = await conversation.detach()
+        await self.close()
+        return found_as
 
     async def clear(self) -> str | None:
         """Begin a fresh conversation in the same child; what was said is forgotten. Returns the new id. (E29)"""

@@ -40,6 +40,8 @@ from pilothouse.transports import Health, Transport
 
 SEND_SECONDS = 10.0  # until a peer that does not read its input is given up
 NOTICE_SECONDS = 1.0  # from the moment a peer is gone until its output must have ended
+SETTLE_SECONDS = 30.0  # of silence after which a turn that was under way is taken to have ended unheard
+AT_WORK = ("running", "requires_action")  # `session_state` of a peer that was there before (2.1.330)
 CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not leave is ended; it saves the session first
 
 
@@ -98,6 +100,7 @@ class Conversation(Owned):
         self.permission_mode: str | None = None
         self.loaded: InitMessage | None = None
         self.says_lifecycle = False
+        self._is_in_anothers_turn = self._has_heard_turns = False
 
     # What the session calls.
 
@@ -142,6 +145,26 @@ class Conversation(Owned):
             else:
                 child.may_be_woken = False
                 return
+
+    async def settled(self) -> None:
+        """Wait for the end of a turn that was under way when this process attached: it is no answer of ours."""
+        while self._is_in_anothers_turn and self._child.in_turn and not self.over:
+            left = self.quiet_since() + SETTLE_SECONDS - anyio.current_time()
+            if left <= 0:
+                break
+            with anyio.move_on_after(left):
+                await self._news.wait()
+        self._is_in_anothers_turn = False
+
+    async def rehouse(self, host: Host, introduction: Mapping[str, Any] | None) -> None:
+        """Let `host` answer the peer's questions; `introduction`: what the peer must be told for that, if anything.
+
+        Raises:
+            ControlError, ControlTimeout: the peer does not take it.
+        """
+        self._child.link.rehouse(host)
+        if introduction is not None:
+            await self._child.link.introduce(introduction)
 
     @property
     def transport(self) -> Transport:
@@ -263,6 +286,20 @@ class Conversation(Owned):
         if failure is not None:
             raise failure
 
+    async def detach(self) -> str:
+        """Leave the peer, which goes on; returns the id under which it is found again. See `Transport.detach`."""
+        before, self._stopped = self._stopped, True  # nothing is interrupted, and nobody sends any more
+        failure, self._child.failure = self._child.failure, SessionClosedError("this process has left the session")
+        try:
+            found_as = await self.transport.detach()
+        except BaseException:
+            self._stopped, self._child.failure = before, failure
+            raise
+        with anyio.CancelScope(shield=True):
+            super().stop()
+            await self.finished()
+        return found_as
+
     async def _leave(self) -> None:
         self.let_pass()
         with anyio.move_on_after(CLOSE_SECONDS), suppress(PilothouseError, anyio.ClosedResourceError):
@@ -382,6 +419,7 @@ class Conversation(Owned):
         self._tell()
 
     def _on_init(self, message: InitMessage) -> None:
+        self._has_heard_turns = True
         self._child.note_init(message)
         self.loaded = message
         self.session_id = message.session_id or self.session_id
@@ -394,7 +432,7 @@ class Conversation(Owned):
         self.session_id = message.new_conversation_id or self.session_id
 
     def _on_result(self, message: ResultMessage) -> None:
-        self._child.in_turn = False
+        self._child.in_turn, self._has_heard_turns = False, True
         self.session_id = message.session_id or self.session_id
         if not self._is_up and message.is_error and message.subtype != "success" and not message.is_woken:
             self._child.failure = self._child.failure or self._refused(message)
@@ -444,6 +482,9 @@ class Conversation(Owned):
         self.server_info = await self._child.link.shake_hands(pending, opening)
         mode = self.server_info.get("current_permission_mode")
         self.permission_mode = mode if isinstance(mode, str) else None
+        if self.server_info.get("session_state") in AT_WORK:
+            self._child.in_turn |= not self._has_heard_turns  # else it has said itself where it is, and may be further
+            self._is_in_anothers_turn = self._child.in_turn
         self._is_up = True
         self._started.set()
 

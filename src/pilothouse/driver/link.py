@@ -118,7 +118,9 @@ class Link:
         self.on_skipped: Callable[[Skipped], object] | None = None
         self._skipped: list[Skipped] = []
         self.last_problem: PeerError | None = None
-        self.connection = Connection(max_line_bytes=max_line_bytes)
+        # One that goes on with a peer that was somebody else's must not take the answers to that one's requests.
+        id_prefix: str = getattr(transport, "request_prefix", "ph")
+        self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=id_prefix)
         self.questions = Questions(self.connection, {} if host is None else host.desks, self._send_quietly)
         self._size = 0  # bytes of what came since the last message was complete
         self._over = anyio.Event()  # the output of the peer
@@ -225,6 +227,19 @@ class Link:
             self._host.connect(self.tell)
             if self._host.serve is not None:
                 self._beside(self._host.serve)
+
+    def rehouse(self, host: Host) -> None:
+        """From now on questions are answered by this host; those that are open stay with whoever works on them."""
+        self._host = host
+        self.questions.desks = host.desks
+        host.connect(self.tell)
+
+    async def introduce(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do the handshake again: the peer learns what has changed, and says what it still wants to know."""
+        info = await self.request("initialize", body)
+        if self._host is not None:
+            self._host.greet(info)
+        return info
 
     async def shake_hands(self, pending: Pending, unsent: bytes = b"") -> Mapping[str, Any]:
         """As `answer_to`, for the handshake: the host looks at the answer, and raises if that will not do."""

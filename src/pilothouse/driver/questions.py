@@ -69,13 +69,16 @@ class Questions:
         connection: makes the bytes of an answer.
         desks: who answers, by subtype of the question.
         send: sends the bytes of an answer; raises nothing.
+
+    Attributes:
+        desks: who answers; may be replaced.
     """
 
     def __init__(
         self, connection: Connection, desks: Mapping[str, Desk], send: Callable[[bytes], Awaitable[None]]
     ) -> None:
         self._connection = connection
-        self._desks = desks
+        self.desks = desks
         self._send = send
         self._open: dict[str, _Question] = {}
         self._new: deque[_Question] = deque()
@@ -167,7 +170,7 @@ class Questions:
 
     async def _ask_desk(self, question: _Question) -> Mapping[str, Any]:
         asked = question.asked
-        desk = self._desks.get(asked.subtype)
+        desk = self.desks.get(asked.subtype)
         if desk is None:  # the CLI waits for an answer without end, so it gets one
             text = f"Unsupported control request subtype: {asked.subtype}"
             raise ControlError(text, subtype=asked.subtype, code=UNSUPPORTED)

@@ -49,6 +49,7 @@ class HookDesk:
 
     Args:
         hooks: matchers and functions, by event.
+        first: number of the first hook; a desk that takes the place of another begins with its `next`.
 
     Attributes:
         config: the value of `hooks` in the initialize request.
@@ -57,7 +58,8 @@ class HookDesk:
         UsageError: an event that does not exist, or a hook that cannot work.
     """
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, hooks: Hooks, *, first: int = 0) -> None:
+        self.next = first
         self._hooks: dict[str, _Hook] = {}
         self.config: dict[str, list[dict[str, Any]]] = {}
         for name, matchers in read_hooks(hooks).items():
@@ -117,7 +119,8 @@ class HookDesk:
         for function in matcher.functions:
             callback = as_callback(function, f"hooks[{name!r}]")
             shown = getattr(function, "__qualname__", type(function).__name__)
-            key = f"hook_{len(self._hooks)}"
+            key = f"hook_{self.next}"
+            self.next += 1
             self._hooks[key] = _Hook(name, callback, shown, matcher, limit, blocks(matcher, rule))
             ids.append(key)
         entry: dict[str, Any] = {"matcher": matcher.matcher, "hookCallbackIds": ids}
@@ -146,13 +149,13 @@ class HookDesk:
                 yield hook
 
 
-def hook_desk(hooks: Hooks | None) -> HookDesk:
+def hook_desk(hooks: Hooks | None, *, first: int = 0) -> HookDesk:
     """Check hooks and make the desk that answers for them; None for no hooks.
 
     Raises:
         UsageError: an event that does not exist, or a hook that cannot work.
     """
-    return HookDesk({} if hooks is None else hooks)
+    return HookDesk({} if hooks is None else hooks, first=first)
 
 
 def _asked(hook: _Hook, data: Any) -> Limited[dict[str, Any]]:

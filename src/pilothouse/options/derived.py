@@ -66,7 +66,7 @@ def _sandbox(values: Values) -> None:
 def _isolation(values: Values) -> None:
     values["setting_sources"] = []
     values["strict_mcp_config"] = True
-    values.setdefault("persist_session", False)  # it would go with the home
+    values.setdefault("persist_session", "session_store" in values)  # else it would go with the home
 
 
 _RULES: dict[str, Callable[[Values], None]] = {

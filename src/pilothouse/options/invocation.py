@@ -30,6 +30,13 @@ class ChildEnvironment(dict[str, str]):
         return f"<environment of {len(self)} variables>"
 
 
+class OwnEnvironment(dict[str, str | None]):
+    """The part of it that the settings name. Shows no value either."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} variables>"
+
+
 class Home(Protocol):
     """A home for children that is made when the first of them starts, and removed by who owns it."""
 
@@ -54,6 +61,8 @@ class Invocation(Struct, frozen=True):
         isolated: give it a HOME of its own, which goes with it.
         home: that HOME, where others have it as well; None: the transport makes one, and removes it.
         may_keep_its_id: the session id in `argv` was made up: a peer that is there already may have another.
+        own_env: those variables of `env` that the settings name; None: one that is not to be inherited. Nothing else of
+            `env` may leave this machine.
     """
 
     cli: str
@@ -68,6 +77,7 @@ class Invocation(Struct, frozen=True):
     isolated: bool = False
     home: Home | None = None
     may_keep_its_id: bool = False
+    own_env: Mapping[str, str | None] = {}
 
     def __repr__(self) -> str:
         return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

@@ -289,6 +289,13 @@ TRANSPORT = _kind(
     parse=None,
     metavar="",
 )
+STORE = _kind(
+    "a session store, with `append` and `load`",
+    lambda v: not isinstance(v, type) and all(callable(getattr(v, name, None)) for name in ("append", "load")),
+    parse=None,
+    metavar="",
+)
+STORE_FLUSH = _choice("batched", "eager")
 UUID = _kind("a UUID", _is_uuid, metavar="UUID")
 USER = _kind("the name of a user, or a number", _is_user, parse=texts.as_user, metavar="NAME")
 WAIT = _kind(

@@ -73,18 +73,12 @@ RENAMED: dict[str, str] = {
 }
 """What others call an option, and what it is called here."""
 
-LATER: dict[str, str] = {
-    "load_timeout_ms": "it belongs to session stores",
-    "session_store": "the CLI keeps sessions in `config_dir`",
-    "session_store_flush": "it belongs to session stores",
-}
-"""Names that will be options, and what to do until then."""
-
 ELSEWHERE: dict[str, str] = {
     "abort_controller": "cancel the task, or call `query.interrupt()`",
     "debug_stderr": "pass a callable as `stderr`",
     "executable": "the CLI is a program of its own and needs no JavaScript runtime; `cli` says which one to run",
     "executable_args": "the CLI is a program of its own and needs no JavaScript runtime; `cli` says which one to run",
+    "load_timeout_ms": "here it is `load_timeout`, in seconds",
     "mcp_servers_delivery": "servers always travel in a private file",
     "on_message": "it is an argument of `query()`, not an option",
     "output_type": "it is an argument of `query()`, not an option",
@@ -106,8 +100,6 @@ def unknown(name: str) -> OptionsError:
     """The error for `name`, which is no option: what it is called here, or what to do instead. (E45)"""
     plain = snake(name)
     known = RENAMED.get(name) or RENAMED.get(plain) or (plain if plain in TABLE else None)
-    if plain in LATER:
-        return OptionsError(f"option {name!r} is not available yet: {LATER[plain]}", option=name)
     if known is not None:
         return OptionsError(f"unknown option {name!r}: here it is called {known!r}{_form(known, name)}", option=name)
     if plain in ELSEWHERE:

@@ -117,6 +117,10 @@ class Options:
         resume_drops_turn: str | None
         title: str | None
         persist_session: bool
+        session_store: Any
+        session_store_flush: str
+        load_timeout: float
+        session_lease: float
         restart: str
         enable_file_checkpointing: bool
         api_key: str | None

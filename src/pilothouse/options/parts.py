@@ -25,6 +25,7 @@ PLUGIN_DIR = PathFlag("plugin-dir")
 PLUGIN_DIR_NO_MCP = PathFlag("plugin-dir-no-mcp")
 PREVIEW_FORMAT = EnvVar("CLAUDE_CODE_QUESTION_PREVIEW_FORMAT")
 SKILL_NAMES = Initialize("skills")
+SESSION_MIRROR = Switch("session-mirror")
 
 PROMPT_TARGETS = (PROMPT, APPEND, PROMPT_FILE, EXCLUDE_DYNAMIC, SNAPSHOT, PROMPT_BLOCKS)
 THINKING_TARGETS = (THINKING, THINKING_TOKENS, THINKING_DISPLAY)
@@ -59,6 +60,11 @@ def skills(value: Any) -> Pieces:
     """Only names narrow the list that the model sees; the permission is a part of `allowed_tools`."""
     if value != "all":
         yield SKILL_NAMES, value
+
+
+def mirrored(value: Any) -> Pieces:
+    """A store hears of transcripts from the CLI itself."""
+    yield SESSION_MIRROR, True
 
 
 def provider(value: str) -> Pieces:

@@ -14,7 +14,7 @@ import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.derived import effective
-from pilothouse.options.invocation import ChildEnvironment, Invocation, PrivateFile
+from pilothouse.options.invocation import ChildEnvironment, Invocation, OwnEnvironment, PrivateFile
 from pilothouse.options.options import Options
 from pilothouse.options.table import TABLE
 from pilothouse.options.targets import (
@@ -92,18 +92,20 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         OptionsError: a value does not fit the form that was asked for.
     """
     draft = _drafted(options, handshake=prompt is None)
+    changes = _env_changes(options)
     head = (*COMMON_ARGS, *STDIN_ARGS) if prompt is None else COMMON_ARGS
     return Invocation(
         cli=options.cli,
         argv=(*head, *draft.argv),
         tail=() if prompt is None else _tail(prompt),
-        env=child_env(options, environ),
+        env=_child_env(options, environ, changes),
         cwd=None if options.cwd is None else _at_home(options.cwd),
         initialize=draft.initialize if draft.handshake else None,
         files=tuple(draft.files),
         on_stderr=options.stderr,
         user=options.user,
         isolated=options.isolation is not None,
+        own_env=OwnEnvironment(changes),
     )
 
 
@@ -121,6 +123,10 @@ def env_of(options: Options) -> dict[str, str]:
 
 def child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
     """The complete environment of the child. (L16, L26, E65, E66)"""
+    return _child_env(options, environ, _env_changes(options))
+
+
+def _child_env(options: Options, environ: Mapping[str, str], changes: Mapping[str, str | None]) -> ChildEnvironment:
     env = ChildEnvironment(environ if options.inherit_env else {})
     for name in _NOT_INHERITED:
         env.pop(name, None)
@@ -129,7 +135,7 @@ def child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
 
         env = ChildEnvironment(kept(env))
     env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
-    for name, value in _env_changes(options).items():
+    for name, value in changes.items():
         if value is None:
             env.pop(name, None)
         else:

@@ -83,6 +83,11 @@ CONFLICTS = (
         lambda values: not OWN_PLACES.isdisjoint(name for name, value in values["env"].items() if value is not None),
     ),
     Conflict(
+        "session_store",
+        "enable_file_checkpointing",
+        "what files were before stays on the disk of this machine, so that a session from a store cannot bring it back",
+    ),
+    Conflict(
         "permission_prompt_tool_name",
         "permission_prompts",
         "'none' denies without asking",

@@ -20,6 +20,8 @@ from pilothouse.options.targets import (
 
 DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
 DEFAULT_USAGE_LIMIT_CEILING = 6 * 3600.0  # seconds: the shortest window of a plan takes five hours
+DEFAULT_LOAD_TIMEOUT = 60.0  # seconds for one answer of a session store: a long session from far away takes a few
+DEFAULT_SESSION_LEASE = 60.0  # seconds: longer than a pause of the network, shorter than the patience of a user
 DEFAULT_CONTROL_TIMEOUT = 60.0  # seconds; the CLI answers in under a second, a cold disk may take ten
 
 LIMITS = (
@@ -133,6 +135,34 @@ CONVERSATION = (
         Switch("no-session-persistence", on=False),
         "Whether the CLI writes the session to disk.",
         default=True,
+    ),
+    Option(
+        "session_store",
+        kinds.STORE,
+        Parts(parts.mirrored, (parts.SESSION_MIRROR,)),
+        "Where transcripts are kept beside the disk of this machine, and where `resume` looks for them first.",
+        in_files=False,
+    ),
+    Option(
+        "session_store_flush",
+        kinds.STORE_FLUSH,
+        Sdk(),
+        "When the store gets what was said: in batches, at the end of a turn at the latest, or 'eager': at once.",
+        default="batched",
+    ),
+    Option(
+        "load_timeout",
+        kinds.SECONDS,
+        Sdk(),
+        "Seconds to wait for an answer of the store when a session is resumed.",
+        default=DEFAULT_LOAD_TIMEOUT,
+    ),
+    Option(
+        "session_lease",
+        kinds.SECONDS,
+        Sdk(),
+        "Seconds after which another host may take over a session in the store whose host has died.",
+        default=DEFAULT_SESSION_LEASE,
     ),
     Option(
         "restart",

@@ -111,6 +111,10 @@ class Settings(TypedDict, total=False):
     resume_drops_turn: str | None
     title: str | None
     persist_session: bool | None
+    session_store: Any
+    session_store_flush: Literal["batched", "eager"] | None
+    load_timeout: float | None
+    session_lease: float | None
     restart: Literal["resume", "never"] | None
     enable_file_checkpointing: bool | None
     api_key: str | None

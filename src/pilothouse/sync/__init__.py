@@ -13,11 +13,14 @@ from typing import Any
 
 TWINS = {
     "Agent": "agent",
+    "Fleet": "fleet",
     "LanguageModel": "language_model",
     "Query": "queries",
     "Session": "sessions",
+    "StoredSessions": "stores",
     "configure": "agent",
     "default_agent": "agent",
+    "import_session_to_store": "stores",
     "query": "agent",
     "session": "agent",
     "set_default_agent": "agent",

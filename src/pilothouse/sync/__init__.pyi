@@ -6,8 +6,11 @@ from pilothouse.sync.agent import default_agent as default_agent
 from pilothouse.sync.agent import query as query
 from pilothouse.sync.agent import session as session
 from pilothouse.sync.agent import set_default_agent as set_default_agent
+from pilothouse.sync.fleet import Fleet as Fleet
 from pilothouse.sync.language_model import LanguageModel as LanguageModel
 from pilothouse.sync.queries import Query as Query
 from pilothouse.sync.sessions import Session as Session
+from pilothouse.sync.stores import StoredSessions as StoredSessions
+from pilothouse.sync.stores import import_session_to_store as import_session_to_store
 
 TWINS: dict[str, str]

@@ -184,6 +184,8 @@ class Session:
     set_permission_mode = blocking(AsyncSession.set_permission_mode)
     set_max_thinking_tokens = blocking(AsyncSession.set_max_thinking_tokens)
     clear = blocking(AsyncSession.clear)
+    update = blocking(AsyncSession.update)
+    detach = blocking(AsyncSession.detach)
     rewind_files = blocking(AsyncSession.rewind_files)
     rename = blocking(AsyncSession.rename)
 

@@ -56,6 +56,9 @@ class ApiServer:
     def start(self) -> None:
         """Listen on a free port of 127.0.0.1; returns when requests are served."""
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        # Inherited by connections. asyncio sets it only on sockets that name their protocol, which this one does not;
+        # without it an answer after the first on a connection waits 40 ms for the client's kernel.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         self._thread = threading.Thread(target=self._run, args=(listener,), name="scripted-model", daemon=True)
         self._thread.start()

@@ -1,7 +1,8 @@
-"""The suites that say what a transport has to do; subclass them in a test module of your own.
+"""The suites that say what a transport or a store has to do; subclass them in a test module of your own.
 
 `TransportSuite`: the stream itself, with the peers of `MEMORY_PEERS` or `PEER_PROGRAMS`, or with your own.
 `AgentSuite`: what lies above it: queries, sessions, hooks, permissions, tools, interrupts, the blocking twin.
+`StoreSuite`: what every session store does. `StoreBackendSuite`: with compare-and-append, leases and many writers.
 
 They need pytest and its anyio plugin; `AgentSuite` needs the scripted model as well.
 """
@@ -9,6 +10,8 @@ They need pytest and its anyio plugin; `AgentSuite` needs the scripted model as 
 from __future__ import annotations
 
 from pilothouse.testing.agent_suite import AgentSuite as AgentSuite
+from pilothouse.testing.store_backend_suite import StoreBackendSuite as StoreBackendSuite
+from pilothouse.testing.store_suite import StoreSuite as StoreSuite
 from pilothouse.testing.suite_peers import MEMORY_PEERS as MEMORY_PEERS
 from pilothouse.testing.suite_peers import PEER_PROGRAMS as PEER_PROGRAMS
 from pilothouse.testing.transport_suite import FLOOD_LINES as FLOOD_LINES

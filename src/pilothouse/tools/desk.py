@@ -50,6 +50,10 @@ class ToolDesk:
         """Names of the servers, for `sdkMcpServers` of `initialize`. (R27)"""
         return tuple(self._servers)
 
+    def server(self, name: str) -> Server:
+        """The server of that name."""
+        return self._servers[name]
+
     @property
     def configs(self) -> dict[str, Wire]:
         """What the CLI should know of them beside their names, for `sdkMcpServerConfigs`: timeouts, in ms."""

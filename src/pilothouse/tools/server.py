@@ -95,6 +95,21 @@ class SdkServer:
         del self._tools[name]
         self._tell_that_tools_changed()
 
+    def set_tools(self, tools: Iterable[Any]) -> None:
+        """Offer these tools in place of those that there are, in running conversations too. Calls under way go on.
+
+        Raises:
+            ToolDefinitionError: one of them cannot be offered; then nothing has changed.
+        """
+        before, self._tools = self._tools, {}
+        try:
+            for each in tools:
+                check_full_name(self.name, self._put(each).name)
+        except BaseException:
+            self._tools = before
+            raise
+        self._tell_that_tools_changed()
+
     def get_tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that name."""
         return self._tools.get(name)

@@ -306,17 +306,20 @@ class _Beginning:
     def _take_prompt(self, content: str | list[_Text]) -> None:
         texts = [content] if isinstance(content, str) else [block.text for block in content if block.type == "text"]
         for text in texts:
-            if self.prompt or not text.strip():
-                continue
-            command = _COMMAND.search(text)
-            if command is not None:
-                arguments = _ARGUMENTS.search(text)
-                said = f"{command[1]} {arguments[1].strip() if arguments else ''}".strip()
-                self._command = self._command or shorten(said)
-            elif found := _BASH.search(text):
-                self.prompt = shorten(f"! {found[1].strip()}")
-            elif not _WRAPPED.match(text):
-                self.prompt = shorten(text)
+            prompt, command = prompt_in(text)
+            self.prompt = self.prompt or prompt
+            self._command = self._command or command
+
+
+def prompt_in(text: str) -> tuple[str, str]:
+    """What a person typed, shortened: a prompt and a slash command; both empty if it was no person."""
+    command = _COMMAND.search(text)
+    if command is not None:
+        arguments = _ARGUMENTS.search(text)
+        return "", shorten(f"{command[1]} {arguments[1].strip() if arguments else ''}".strip())
+    if found := _BASH.search(text):
+        return shorten(f"! {found[1].strip()}"), ""
+    return ("" if _WRAPPED.match(text) else shorten(text)), ""
 
 
 class _Notes:

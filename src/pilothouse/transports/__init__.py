@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pilothouse.transports.cassettes import ReplayTransport as ReplayTransport
     from pilothouse.transports.memory import MemoryPeer as MemoryPeer
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
+    from pilothouse.transports.websocket import WebSocketTransport as WebSocketTransport
+    from pilothouse.transports.websocket import on_host as on_host
 
 
 _LAZY = {
@@ -34,11 +36,13 @@ _LAZY = {
     "Recorder": "cassettes",
     "RecordingTransport": "cassettes",
     "ReplayTransport": "cassettes",
+    "WebSocketTransport": "websocket",
+    "on_host": "websocket",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Recordings, and a peer in memory, are for few: a query does not load them.
+    # Recordings, hosts, and a peer in memory, are for few: a query does not load them.
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

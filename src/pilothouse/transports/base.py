@@ -18,6 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pilothouse.errors import UsageError
 from pilothouse.options import Invocation
 
 HealthState = Literal["healthy", "degraded", "unhealthy"]
@@ -68,6 +69,14 @@ class Transport(ABC):
     @abstractmethod
     async def close(self) -> None:
         """End the peer and free everything. Bounded in time, shielded from cancellation, idempotent."""
+
+    async def detach(self) -> str:
+        """Leave the peer, which goes on, and free everything here; returns the id under which it is found again.
+
+        Raises:
+            UsageError: this transport ends with its peer.
+        """
+        raise UsageError(f"a {type(self).__name__} cannot leave its peer: it ends with it; use a WebSocketTransport")
 
     @abstractmethod
     def health(self) -> Health:

@@ -111,7 +111,11 @@ class PipeReader(PipeEnd):
             # pause can be broken by a native cancellation.
             self._held = data
             await cancel_shielded_checkpoint()
-            self._held = None
+            return self._let_go() or await self.read()  # again, when `take` was quicker
+        return data
+
+    def _let_go(self) -> bytes | None:
+        data, self._held = self._held, None
         return data
 
     def _taken(self) -> bytes | None:

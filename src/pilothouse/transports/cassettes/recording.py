@@ -157,6 +157,12 @@ class RecordingTransport(Transport):
         """Process id of the child, if there is one."""
         return getattr(self.inner, "pid", None)
 
+    def __getattr__(self, name: str) -> Any:
+        # What one has beside the seam: the id of a session at its host, for one.
+        if name.startswith("_") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
     async def start(self, invocation: Invocation) -> None:
         """Start the inner transport.
 
@@ -219,6 +225,12 @@ class RecordingTransport(Transport):
             self._happened("stdin_eof")
         await self.inner.end_input()
         await self._flush()
+
+    async def detach(self) -> str:
+        """Leave the peer, if the inner transport can; the record ends there."""
+        found_as = await self.inner.detach()
+        await self.close()
+        return found_as
 
     async def ending(self) -> Ending:
         """How the peer ended."""

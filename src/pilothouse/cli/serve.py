@@ -1,0 +1,72 @@
+"""`pilothouse serve`: a host on an address, until it is told to end.
+
+Owns what is said about it. What a host does is in `pilothouse.server`, which is an extra and loaded here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pilothouse.cli.screen import Screen
+from pilothouse.cli.serve_flags import ServeRequest
+from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.transports.errands import run_briefly
+
+FAILED = 1
+SECONDS_OF_A_DAY = 86400.0
+
+
+async def serve(request: ServeRequest, screen: Screen) -> int:
+    """Serve until SIGTERM or Ctrl-C; returns the exit code.
+
+    Args:
+        request: what was asked for.
+        screen: what the person sees.
+
+    Raises:
+        UsageError: the address or the journal is taken, the token is none, or the extra is not installed.
+    """
+    from pilothouse import server
+
+    settings = server.HostSettings(
+        journal=server.default_journal() if request.journal is None else Path(request.journal),
+        roots=request.roots,
+        cli=request.cli,
+        max_sessions=request.max_sessions,
+        idle_seconds=request.idle,
+        drain_seconds=request.drain,
+        keep_seconds=request.keep_days * SECONDS_OF_A_DAY,
+        env=request.env or server.DEFAULT_ENV,
+    )
+    token, made = await run_briefly(server.find_token, request.token_file, os.environ)
+    host = server.Host(settings)
+    application = server.app(host, token=token, origins=request.origins, names=request.names)
+    listening = server.listen(request.host, request.port, public=request.public)
+    address = listening.getsockname()
+
+    def tell() -> None:
+        _tell(screen, f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
+        if made:
+            # Once, and to this terminal alone: it stands in no log.
+            print(f"  token (shown once): {token}", file=sys.stderr, flush=True)
+
+    try:
+        async with host:
+            await server.serve(host, application, listening, tell)
+    except UsageError:
+        raise
+    except PilothouseError as error:
+        screen.note(f"pilothouse: {error}", "error")
+        return FAILED
+    finally:
+        listening.close()
+    screen.note("ended: every session is closed, and what was said is in the journal", "quiet")
+    return 0
+
+
+def _tell(screen: Screen, address: str, port: int) -> None:
+    screen.note(f"pilothouse host at http://{address}:{port}", "title")
+    screen.note(f"  in a program: WebSocketTransport('ws://{address}:{port}', token=…)")
+    screen.note(f"  over REST:    curl -H 'Authorization: Bearer …' http://{address}:{port}/v1/sessions")

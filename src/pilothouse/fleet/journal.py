@@ -1,0 +1,142 @@
+"""The seam between a fleet and the place where its runs stand: who may work on which run, and what has come of it.
+
+A journal gives runs out on lease, to one worker at a time, and takes back what came of them. Two keep this contract:
+`MemoryJournal` for a fleet that ends with its process, and `SqliteJournal` for one that survives it and may be shared
+by the processes of a machine. One on a server, for many hosts, is a third class with the same methods: nothing here is
+about files or threads, every method is asynchronous, and takes or gives plain `Run` objects. `tests/fleet` has the
+suite that all of them pass. Where an attempt runs is another seam: `Runner`.
+
+A table of leases and not a workflow engine: DBOS 3.4, measured for this, has one instance in a process, needs asyncio,
+takes 4 ms to put a run in, and asks its queue once a second. It may still stand behind a journal for many hosts.
+
+Owns the words of the contract. Knows no database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from pilothouse.errors import PilothouseError
+from pilothouse.fleet.deciding import OnInterrupted
+from pilothouse.fleet.run import FleetStatus, Run, RunState
+
+
+class FleetJournalError(PilothouseError):
+    """A journal cannot be used: it is none, of a newer version, in use elsewhere, or its disk fails. `.path` is it."""
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class Beat(Struct, frozen=True):
+    """What a sign of life is answered with.
+
+    Args:
+        is_shared: whether other workers are alive.
+        is_lost: whether this one was taken for dead, so that others have its runs.
+        cancelled: keys of runs of this worker that are to be cancelled.
+    """
+
+    is_shared: bool = False
+    is_lost: bool = False
+    cancelled: frozenset[str] = frozenset()
+
+
+class Journal(Protocol):
+    """Where the runs of a fleet stand. Used by one fleet, in one event loop; every time is in Unix seconds.
+
+    Attributes:
+        remembers: whether a run can be asked for after it has ended.
+    """
+
+    remembers: bool
+
+    async def open(self, now: float, policy: OnInterrupted) -> int:
+        """Sign in as a worker, and take over the runs of those that are dead, as `policy` says.
+
+        Runs that are left from before, and that no living worker wants, are not given out until `add` names them again
+        or `revive` wants them all: who opens a journal has not asked for them yet.
+
+        Returns:
+            The mark after which no run has ended yet, for `ended_after`.
+
+        Raises:
+            FleetJournalError: it cannot be used.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Sign out. What was leased and not settled counts as interrupted. Idempotent."""
+        ...
+
+    async def add(self, runs: Sequence[Run]) -> list[Run]:
+        """Put in what is new; of what is there by its key, take over settings and priority unless it has ended.
+
+        Returns:
+            Each as it stands now.
+
+        Raises:
+            UsageError: a key that is there with another prompt; then nothing is added.
+        """
+        ...
+
+    async def lease(self, count: int, now: float) -> list[Run]:
+        """Give out at most `count` runs that are due: state "running", one attempt more; those first that go first."""
+        ...
+
+    async def next_due(self) -> float | None:
+        """When the next of those that may be given out is due; None: there are none."""
+        ...
+
+    async def note(self, run: Run) -> None:
+        """Keep the session id of a leased run, so that it can be resumed whatever happens."""
+        ...
+
+    async def settle(self, run: Run) -> bool:
+        """Take back a leased run, in the state that it has now.
+
+        Returns:
+            Whether it was still this worker's, in this attempt. If not, nothing was written.
+        """
+        ...
+
+    async def beat(self, now: float, policy: OnInterrupted) -> Beat:
+        """Give a sign of life, and take over from the dead as `open` does; who gives none for a while is dead."""
+        ...
+
+    async def ended_after(self, mark: int) -> tuple[list[Run], int]:
+        """Runs that others ended after `mark`, some hundred at most, and the next mark."""
+        ...
+
+    async def revive(self, *, failed: bool) -> int:
+        """Want every run that is left, or those that failed; how many."""
+        ...
+
+    async def park(self, keys: Collection[str] | None, wanted: Collection[str] = ()) -> None:
+        """Want these no more, None: all, but for `wanted`, and as far as they are not running."""
+        ...
+
+    async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
+        """Cancel runs, None: all; those that do not run end now and are returned, the others are told by `beat`."""
+        ...
+
+    async def status(self) -> FleetStatus:
+        """How many stand where, and what they have cost."""
+        ...
+
+    async def get(self, key: str) -> Run | None:
+        """One run; None if there is none."""
+        ...
+
+    async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
+        """Runs in the order in which they were added, from the one after number `after`."""
+        ...
+
+
+def other_prompt(key: str) -> str:
+    """What is said of a key that stands for two prompts."""
+    return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"

@@ -1,0 +1,169 @@
+"""Runs in memory, for a fleet that ends with its process. Owns the two heaps; what has ended is forgotten at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
+
+from msgspec.structs import replace
+
+from pilothouse.errors import UsageError
+from pilothouse.fleet.deciding import OnInterrupted, interrupted
+from pilothouse.fleet.journal import Beat, other_prompt
+from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
+
+
+class MemoryJournal:
+    """A journal that nobody else sees. A key names a run until that has ended."""
+
+    remembers = False
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+        self._ready: list[tuple[int, int, str]] = []  # may hold what is queued no more
+        self._later: list[tuple[float, int, str]] = []
+        self._ended: Counter[RunState] = Counter()
+        self._costs = (0.0, 0, 0)
+        self._number = 0
+        self._policy: OnInterrupted = "resume"
+
+    async def open(self, now: float, policy: OnInterrupted) -> int:
+        """Nothing was there before."""
+        self._policy = policy
+        return 0
+
+    async def close(self) -> None:
+        """What it holds goes with it."""
+
+    async def add(self, runs: Sequence[Run]) -> list[Run]:
+        """See `Journal`."""
+        named = {run.key: run for run in reversed(runs)}
+        for run in runs:
+            if (self._runs.get(run.key) or named[run.key]).prompt != run.prompt:
+                raise UsageError(other_prompt(run.key))
+        return [self._added(run) for run in runs]
+
+    def _added(self, run: Run) -> Run:
+        there = self._runs.get(run.key)
+        if there is None:
+            self._number += 1
+            there = replace(run, number=self._number)
+        elif there.state == "queued":
+            there = replace(there, settings=run.settings, priority=run.priority)
+        else:
+            return there
+        self._put(there)
+        return there
+
+    def _put(self, run: Run) -> None:
+        self._runs[run.key] = run
+        if run.state == "queued":
+            if run.due:
+                heappush(self._later, (run.due, run.number, run.key))
+            else:
+                heappush(self._ready, (-run.priority, run.number, run.key))
+
+    async def lease(self, count: int, now: float) -> list[Run]:
+        """See `Journal`."""
+        while self._later and self._later[0][0] <= now:
+            due, number, key = heappop(self._later)
+            if self._is_at(key, number) and self._runs[key].due == due:
+                self._put(replace(self._runs[key], due=0.0))
+        given: list[Run] = []
+        while self._ready and len(given) < count:
+            priority, number, key = heappop(self._ready)
+            if self._is_at(key, number) and self._runs[key].priority == -priority and not self._runs[key].due:
+                run = self._runs[key]
+                self._runs[key] = replace(run, state="running", attempts=run.attempts + 1, started=now)
+                given.append(self._runs[key])
+        return given
+
+    def _is_at(self, key: str, number: int) -> bool:
+        run = self._runs.get(key)
+        return run is not None and run.number == number and run.state == "queued"
+
+    async def next_due(self) -> float | None:
+        """See `Journal`."""
+        while self._ready and not self._is_at(self._ready[0][2], self._ready[0][1]):
+            heappop(self._ready)
+        while self._later and not self._is_at(self._later[0][2], self._later[0][1]):
+            heappop(self._later)
+        if self._ready:
+            return 0.0
+        return self._later[0][0] if self._later else None
+
+    async def note(self, run: Run) -> None:
+        """See `Journal`."""
+        self._runs[run.key] = run
+
+    async def settle(self, run: Run) -> bool:
+        """See `Journal`."""
+        there = self._runs.get(run.key)
+        if there is None or there.state != "running" or there.attempts != run.attempts:
+            return False
+        self._count(run, there)
+        if run.state == "interrupted":
+            run = interrupted(run, self._policy, run.started or 0.0)
+        if run.is_ended:
+            self._end(run)
+        else:
+            self._put(run)
+        return True
+
+    def _count(self, run: Run, before: Run) -> None:
+        cost, given, taken = self._costs
+        self._costs = (
+            cost + run.cost_usd - before.cost_usd,
+            given + run.input_tokens - before.input_tokens,
+            taken + run.output_tokens - before.output_tokens,
+        )
+
+    def _end(self, run: Run) -> None:
+        del self._runs[run.key]
+        self._ended[run.state] += 1
+
+    async def beat(self, now: float, policy: OnInterrupted) -> Beat:
+        """Nobody else is there."""
+        return Beat()
+
+    async def ended_after(self, mark: int) -> tuple[list[Run], int]:
+        """Nobody else runs anything."""
+        return [], mark
+
+    async def revive(self, *, failed: bool) -> int:
+        """All that is left is wanted anyway; what failed is forgotten."""
+        return 0 if failed else len(self._runs)
+
+    async def park(self, keys: Collection[str] | None, wanted: Collection[str] = ()) -> None:
+        """See `Journal`; what nobody wants is forgotten here."""
+        for key in list(self._runs) if keys is None else keys:
+            if (run := self._runs.get(key)) is not None and run.state == "queued" and key not in wanted:
+                del self._runs[key]
+
+    async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
+        """See `Journal`."""
+        found = (self._runs.get(key) for key in (list(self._runs) if keys is None else keys))
+        ended = [
+            replace(run, state="cancelled", ended=now) for run in found if run is not None and run.state == "queued"
+        ]
+        for run in ended:
+            self._end(run)
+        return ended
+
+    async def status(self) -> FleetStatus:
+        """See `Journal`."""
+        counts = Counter(self._ended)
+        counts.update(run.state for run in self._runs.values())
+        cost, given, taken = self._costs
+        numbers = {state: counts[state] for state in STATES}
+        return FleetStatus(**numbers, cost_usd=cost, input_tokens=given, output_tokens=taken)
+
+    async def get(self, key: str) -> Run | None:
+        """See `Journal`."""
+        return self._runs.get(key)
+
+    async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
+        """See `Journal`."""
+        found = [run for run in self._runs.values() if run.number > after and state in (None, run.state)]
+        return sorted(found, key=lambda run: run.number)[:limit]

@@ -1,0 +1,242 @@
+"""Tools of the host's process: servers that answer JSON-RPC through `mcp_message` requests.
+
+Owns the handshake, the list of tools and a call with its deadline. Servers that the CLI would start or dial are told
+as failed: this engine reaches those of the host alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+import anyio
+
+from pilothouse.native.shapes import JSON, items, mapping, mappings
+from pilothouse.native.tools.base import ToolOutcome
+from pilothouse.native.wire import HostGoneError, HostRefusedError, Wire
+
+PROTOCOL: Final = "2025-11-25"
+HANDSHAKE_SECONDS: Final = 60.0
+"""A server that does not answer its handshake holds the first turn no longer, as with the CLI."""
+MAX_PAGES: Final = 100
+UNREACHED: Final = "the native engine reaches servers of the host's process only, not those of type {kind!r}"
+_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class McpError(Exception):
+    """A server answered with an error, or not at all."""
+
+
+class McpTool:
+    """A tool of a server, as the model sees it."""
+
+    def __init__(self, server: McpServer, told: Mapping[str, Any]) -> None:
+        self._server = server
+        self.own_name = str(told.get("name"))
+        self.name = tool_name(server.name, self.own_name)
+        self.description = str(told.get("description") or "")
+        self.input_schema: Mapping[str, Any] = told.get("inputSchema") or {"type": "object", "properties": {}}
+        self.annotations: Mapping[str, Any] = told.get("annotations") or {}
+        self.read_only = bool(self.annotations.get("readOnlyHint"))
+
+    @property
+    def server(self) -> str:
+        """Name of its server."""
+        return self._server.name
+
+    async def call(self, tool_input: Mapping[str, Any], tool_use_id: str) -> ToolOutcome:
+        """Let the server run it."""
+        return await self._server.call(self.own_name, tool_input, tool_use_id)
+
+
+def tool_name(server: str, tool: str) -> str:
+    """How the model calls a tool of a server."""
+    return f"mcp__{_NO_NAME.sub('_', server)}__{_NO_NAME.sub('_', tool)}"
+
+
+class McpServer:
+    """One server of the host.
+
+    Attributes:
+        status: "pending", "connected", "failed" or "disabled".
+        ready: set once the handshake is over, well or not.
+    """
+
+    def __init__(self, name: str, wire: Wire, timeout: float | None = None, error: str = "") -> None:
+        self.name = name
+        self.status = "failed" if error else "pending"
+        self.error = error
+        self.tools: dict[str, McpTool] = {}
+        self.info: JSON = {}
+        self.ready = anyio.Event()
+        if error:
+            self.ready.set()
+        self._wire = wire
+        self._timeout = timeout
+        self._next = 0
+
+    async def connect(self) -> None:
+        """Shake hands and read the list of tools. Never raises; `status` says what came of it."""
+        try:
+            with anyio.fail_after(HANDSHAKE_SECONDS):
+                client = {"name": "pilothouse-agent", "title": "pilothouse", "version": "1"}
+                hello = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
+                answer = await self._request("initialize", hello)
+                self.info = answer.get("serverInfo") or {}
+                await self._notify("notifications/initialized")
+                await self.read_tools()
+            self.status, self.error = "connected", ""
+        except (McpError, TimeoutError, HostGoneError) as error:
+            self.status, self.error = "failed", str(error) or "the server did not answer"
+        finally:
+            self.ready.set()
+
+    async def read_tools(self) -> None:
+        """Read the list of tools anew."""
+        tools: dict[str, McpTool] = {}
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._request("tools/list", {"cursor": cursor} if cursor else None)
+            for told in mappings(page.get("tools")):
+                tool = McpTool(self, told)
+                tools[tool.name] = tool
+            cursor = page.get("nextCursor")
+            if not cursor:
+                break
+        self.tools = tools
+
+    async def call(self, name: str, arguments: Mapping[str, Any], tool_use_id: str) -> ToolOutcome:
+        """Call a tool; every failure is an outcome."""
+        meta = {"claudecode/toolUseId": tool_use_id, "progressToken": self._next}
+        body = {"name": name, "arguments": dict(arguments), "_meta": meta}
+        number = self._next
+        try:
+            result = await self._request("tools/call", body, self._timeout)
+        except TimeoutError:
+            with anyio.move_on_after(1.0, shield=True):
+                await self._notify("notifications/cancelled", {"requestId": number, "reason": "Request timed out"})
+            return _failed(f'MCP server "{self.name}" tool "{name}" timed out after {self._timeout or 0:g}s')
+        except HostGoneError:
+            return _failed("MCP call was interrupted before a result was received")
+        except McpError as error:
+            return _failed(str(error))
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(1.0, shield=True):
+                await self._notify("notifications/cancelled", {"requestId": number, "reason": "interrupted"})
+            raise
+        return _outcome(result)
+
+    async def _request(self, method: str, params: Mapping[str, Any] | None, timeout: float | None = None) -> JSON:
+        number, self._next = self._next, self._next + 1
+        message: JSON = {"jsonrpc": "2.0", "id": number, "method": method}
+        if params is not None:
+            message["params"] = params
+        try:
+            answer = await self._ask(message, timeout)
+        except HostRefusedError as error:
+            raise McpError(str(error)) from error
+        given: Any = answer.get("mcp_response")
+        response = cast("JSON", given) if isinstance(given, dict) else {}
+        failure: Any = response.get("error")
+        if failure is not None:
+            told = cast("JSON", failure) if isinstance(failure, dict) else {}
+            raise McpError(f"MCP error {told.get('code')}: {told.get('message')}")
+        result: Any = response.get("result")
+        if not isinstance(result, dict):
+            raise McpError("the server answered with no result")
+        return cast("JSON", result)
+
+    async def _notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        message: JSON = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            message["params"] = params
+        try:
+            await self._ask(message, None)
+        except (HostRefusedError, HostGoneError):
+            return  # nobody waits for the answer to a notification
+
+    async def _ask(self, message: JSON, timeout: float | None) -> JSON:
+        return await self._wire.ask("mcp_message", {"server_name": self.name, "message": message}, timeout)
+
+    def about(self) -> JSON:
+        """What `mcp_status` says of it."""
+        tools = [{"name": tool.own_name, "annotations": _told(tool.annotations)} for tool in self.tools.values()]
+        about: JSON = {"name": self.name, "status": self.status, "scope": "dynamic", "source": "sdk", "tools": tools}
+        if self.info:
+            about["serverInfo"] = self.info
+        return about | ({"error": self.error} if self.error else {})
+
+
+class McpServers:
+    """All servers of a session."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.by_name: dict[str, McpServer] = {}
+
+    def add(self, name: str, config: Mapping[str, Any]) -> McpServer:
+        """Take a server up; it is not connected yet."""
+        kind = config.get("type") or "stdio"
+        seconds = config.get("timeout")
+        timeout = seconds / 1000 if isinstance(seconds, int | float) else None
+        error = "" if kind == "sdk" else UNREACHED.format(kind=kind)
+        server = self.by_name[name] = McpServer(name, self._wire, timeout, error)
+        return server
+
+    async def wait(self) -> None:
+        """Wait until every handshake is over."""
+        for server in list(self.by_name.values()):
+            await server.ready.wait()
+
+    def tools(self) -> Iterator[McpTool]:
+        """The tools of the servers that are connected."""
+        for server in self.by_name.values():
+            if server.status == "connected":
+                yield from server.tools.values()
+
+
+def _told(annotations: Mapping[str, Any]) -> JSON:
+    names = {"readOnlyHint": "readOnly", "destructiveHint": "destructive", "openWorldHint": "openWorld"}
+    return {name: annotations[hint] for hint, name in names.items() if hint in annotations}
+
+
+def _failed(text: str) -> ToolOutcome:
+    return ToolOutcome(text, is_error=True, result=f"Error: {text}")
+
+
+def _outcome(result: Mapping[str, Any]) -> ToolOutcome:
+    blocks = [_block(item) for item in mappings(result.get("content"))]
+    if result.get("isError"):
+        text = "\n".join(block["text"] for block in blocks if block["type"] == "text") or "the tool failed"
+        return _failed(text)
+    structured = result.get("structuredContent")
+    if structured is None:
+        return ToolOutcome(blocks, result=blocks)
+    return ToolOutcome(blocks, result={"content": blocks, "structuredContent": structured})
+
+
+def _block(item: Mapping[str, Any]) -> JSON:
+    """A block of MCP as one of the Messages API."""
+    match item.get("type"):
+        case "text":
+            return {"type": "text", "text": item.get("text") or ""}
+        case "image":
+            source = {"type": "base64", "media_type": item.get("mimeType") or "image/png", "data": item.get("data")}
+            return {"type": "image", "source": source}
+        case "resource":
+            resource = mapping(item.get("resource"))
+            text = resource.get("text")
+            return {"type": "text", "text": text if text is not None else f"[Resource at {resource.get('uri')}]"}
+        case "resource_link":
+            return {"type": "text", "text": f"[Resource link: {item.get('name')}] {item.get('uri')}"}
+        case kind:
+            return {"type": "text", "text": f"[Content of type {kind} is not shown]"}
+
+
+def servers_of(initialize: Mapping[str, Any]) -> dict[str, JSON]:
+    """The servers that an `initialize` request names, by name."""
+    configs = mapping(initialize.get("sdkMcpServerConfigs"))
+    names = [str(name) for name in items(initialize.get("sdkMcpServers"))]
+    found: dict[str, JSON] = {name: {**mapping(configs.get(name)), "type": "sdk"} for name in names}
+    return found | {name: mapping(config) for name, config in mapping(initialize.get("mcpServers")).items()}

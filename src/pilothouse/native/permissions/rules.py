@@ -1,0 +1,200 @@
+"""Permission rules: how they are written, and which of them speak of a call.
+
+Owns the text form (`Bash(git *)`, `Read(//etc/**)`, `mcp__x__y`, `Edit`) and its matching. A rule that cannot be read
+never allows, and forbids more rather than less. Knows no mode and does no I/O; what a shell command runs is told to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import msgspec
+
+from pilothouse.native.tools.globbing import covers_parts
+
+Behavior = Literal["allow", "ask", "deny"]
+BEHAVIORS: tuple[Behavior, ...] = ("allow", "ask", "deny")
+ALIASES = {"Task": "Agent"}
+# A rule for the first holds for the others too: what may be read may be searched, what may be edited may be written.
+READERS = frozenset({"Read", "Glob", "Grep"})
+EDITORS = frozenset({"Edit", "Write", "NotebookEdit"})
+# As in 2.1.330, paths in rules for these allow nothing: those in rules for Edit and Read hold for them.
+WITHOUT_PATHS = (EDITORS | READERS) - {"Edit", "Read"}
+# The part of the input that the content of a rule speaks of, where the tool has no form of its own.
+NAMED_BY = {"Agent": "subagent_type", "Skill": "skill"}
+_RULE = re.compile(r"([^()\s]+)(?:\((.*)\))?\Z", re.DOTALL)
+_NAME = re.compile(r"[^()\s]+")
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule: a tool, and what of it. `content` None is the whole tool; `readable` False is a rule with a fault."""
+
+    tool: str
+    content: str | None = None
+    readable: bool = True
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read a rule such as `Bash(npm test *)`. Never raises: see `readable`."""
+        found = _RULE.match(text.strip())
+        if not found:
+            name = _NAME.search(text)
+            return cls(ALIASES.get(name[0], name[0]) if name else "", None, readable=False)
+        content = found[2]
+        if content is not None:
+            content = content.replace("\\(", "(").replace("\\)", ")")
+        return cls(ALIASES.get(found[1], found[1]), None if content in {"", "*"} else content)
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Self:
+        """Read the `toolName` and `ruleContent` of a permission update."""
+        content = value.get("ruleContent")
+        rule = cls.of(str(value.get("toolName", "")))
+        if content is None or rule.content is not None:
+            return rule
+        return msgspec.structs.replace(rule, content=None if content in {"", "*"} else str(content))
+
+    def names(self, tool: str, behavior: Behavior) -> bool:
+        """Whether it speaks of `tool`."""
+        tool = ALIASES.get(tool, tool)
+        if behavior == "allow" and (not self.readable or (self.content and self.tool in WITHOUT_PATHS)):
+            return False
+        if self.tool == tool or (self.tool == "Read" and tool in READERS) or (self.tool == "Edit" and tool in EDITORS):
+            return True
+        if self.tool.startswith("mcp__") and "*" not in self.tool and self.tool.count("__") == 1:
+            return tool.startswith(self.tool + "__")
+        if "*" in self.tool and (behavior != "allow" or re.match(r"mcp__[^*]+__", self.tool)):
+            return wildcard(self.tool, tool)
+        return False
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """The rules of a session: `deny` beats `ask`, `ask` beats `allow`.
+
+    Example:
+        >>> rules = Rules.of(allow=["Bash(git *)"], deny=["Bash(git push *)"])
+        >>> [rule.content for rule in rules.speaking("deny", "Bash")]
+        ['git push *']
+    """
+
+    allow: tuple[Rule, ...] = ()
+    ask: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+
+    @classmethod
+    def of(cls, allow: Iterable[str] = (), ask: Iterable[str] = (), deny: Iterable[str] = ()) -> Self:
+        """Read rules from their text form.
+
+        Args:
+            allow: run without asking.
+            ask: ask, whatever else allows.
+            deny: never run.
+
+        A rule that cannot be read is left out of `allow`; in `ask` and `deny` it holds for the whole tool it names.
+        """
+        return cls(tuple(map(Rule.of, allow)), tuple(map(Rule.of, ask)), tuple(map(Rule.of, deny)))
+
+    def with_updates(self, updates: Sequence[Mapping[str, Any]]) -> Self:
+        """The rules after permission updates, as the answer of a permission request carries them.
+
+        `addRules`, `replaceRules` and `removeRules` change rules; `setMode`, `addDirectories` and `removeDirectories`
+        are not about rules and are left to whoever holds the mode and the workplace. Unknown ones change nothing.
+        """
+        rules = self
+        for update in updates:
+            behavior = update.get("behavior")
+            change = _CHANGES.get(str(update.get("type")))
+            if change is None or behavior not in BEHAVIORS:
+                continue
+            given = tuple(Rule.from_value(value) for value in update.get("rules") or ())
+            rules = msgspec.structs.replace(rules, **{behavior: change(getattr(rules, behavior), given)})
+        return rules
+
+    def speaking(self, behavior: Behavior, tool: str) -> tuple[Rule, ...]:
+        """The rules of one behaviour that speak of `tool`."""
+        return tuple(rule for rule in getattr(self, behavior) if rule.names(tool, behavior))
+
+
+def _add(old: tuple[Rule, ...], given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return old + tuple(rule for rule in given if rule not in old)
+
+
+def _replace(_old: tuple[Rule, ...], given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return given
+
+
+def _remove(old: tuple[Rule, ...], given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in old if rule not in given)
+
+
+_CHANGES = {"addRules": _add, "replaceRules": _replace, "removeRules": _remove}
+
+
+def wildcard(pattern: str, text: str) -> bool:
+    """Whether `text` is `pattern`, where each `*` stands for anything. Linear, whatever the pattern."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == pattern
+    if not text.startswith(first) or len(text) < len(first) + len(rest[-1]) or not text.endswith(rest[-1]):
+        return False
+    at, end = len(first), len(text) - len(rest[-1])
+    for piece in rest[:-1]:
+        found = text.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
+
+
+def covers_command(content: str, text: str) -> bool:
+    """Whether the content of a rule for Bash speaks of a simple command.
+
+    `git:*` and `git *` are `git` with anything behind it, or nothing; every other `*` stands for anything.
+    """
+    if content.endswith(":*"):
+        content = content[:-2] + " *"
+    if content.endswith(" *") and "*" not in content[:-2]:
+        return text == content[:-2] or text.startswith(content[:-1])
+    return wildcard(content, text)
+
+
+def covers_path(content: str, path: str, *, cwd: str, root: str, home: str, loosely: bool = False) -> bool:
+    """Whether the content of a rule for a file tool speaks of an absolute path.
+
+    As in `.gitignore`: `//etc/**` is absolute, `~/x` in the home directory, `/x` in the session's first directory, and
+    everything else at the working directory or, without a slash in it, anywhere below. A directory covers all in it.
+
+    Args:
+        content: the pattern.
+        path: absolute and normal, with `/`.
+        cwd: working directory.
+        root: directory in which the session started.
+        home: home directory.
+        loosely: capitals and small letters are the same, as on the file systems that make them so.
+    """
+    if content.startswith("//"):
+        base, pattern = "", content[1:]
+    elif content == "~" or content.startswith("~/"):
+        base, pattern = home, content[1:] or "/"
+    elif content.startswith("/"):
+        base, pattern = root, content
+    else:
+        base, pattern = cwd, content.removeprefix("./")
+        if "/" not in pattern.rstrip("/"):
+            pattern = f"**/{pattern}"
+        pattern = f"/{pattern}"
+    base = base.rstrip("/")
+    if loosely:
+        base, pattern, path = base.casefold(), pattern.casefold(), path.casefold()
+    if not path.startswith(base + "/") and path != base:
+        return False
+    parts = [part for part in path[len(base) :].split("/") if part]
+    return covers_parts(tuple(part for part in pattern.split("/") if part), parts)
+
+
+def covers_host(content: str, host: str) -> bool:
+    """Whether `domain:example.com` or `domain:*.example.com` speaks of a host name."""
+    kind, _, pattern = content.partition(":")
+    return kind == "domain" and bool(host) and wildcard(pattern.casefold(), host.casefold().rstrip("."))

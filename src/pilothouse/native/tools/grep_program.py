@@ -1,0 +1,228 @@
+"""The search program for machines without ripgrep: run by itself, as a child process.
+
+Owns searching with Python's regular expressions. It is a process of its own because such a search can take for ever,
+and nothing but killing it ends that. Standard library only; takes one JSON argument, writes what `rg --null` would
+write.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+MOST_FILE = 50_000_000
+"""Bytes of the largest file that is searched."""
+LONG_LINE = 500
+OMITTED = "[Omitted long matching line]"
+TYPES = {
+    "c": "*.{c,h}",
+    "cpp": "*.{cpp,cc,cxx,hpp,hh,hxx,h,inl}",
+    "cs": "*.cs",
+    "css": "*.{css,scss}",
+    "go": "*.go",
+    "html": "*.{htm,html,ejs}",
+    "java": "*.{java,jsp,jspx,properties}",
+    "js": "*.{js,jsx,vue,cjs,mjs}",
+    "json": "*.{json,sarif}",
+    "kotlin": "*.{kt,kts}",
+    "lua": "*.lua",
+    "make": "{[Mm]akefile,*.mk,*.mak}",
+    "markdown": "*.{markdown,md,mdown,mdx,mkd,mkdn}",
+    "md": "*.{markdown,md,mdown,mdx,mkd,mkdn}",
+    "php": "*.{php,php3,php4,php5,phtml}",
+    "py": "*.{py,pyi}",
+    "rb": "*.{rb,gemspec,rake}",
+    "ruby": "*.{rb,gemspec,rake}",
+    "rust": "*.rs",
+    "sh": "*.{sh,bash,zsh,ksh}",
+    "sql": "*.{sql,psql}",
+    "swift": "*.swift",
+    "toml": "*.toml",
+    "ts": "*.{ts,tsx,cts,mts}",
+    "txt": "*.txt",
+    "xml": "*.{xml,xsl,xslt,xsd,svg}",
+    "yaml": "*.{yaml,yml}",
+}
+
+
+def _globbing() -> ModuleType:
+    place = Path(__file__).with_name("globbing.py")
+    spec = importlib.util.spec_from_file_location("globbing", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["globbing"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Ignored:
+    """What `.gitignore` files say, from the top of the repository down."""
+
+    def __init__(self, root: str, globbing: Any) -> None:
+        self._globbing = globbing
+        self._files: dict[Path, list[tuple[bool, bool, Any]]] = {}
+        folder = Path(root).resolve()
+        # As ripgrep: the files count only in a repository, and there from its top.
+        self._top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+        below = folder.relative_to(self._top).as_posix() if self._top else "."
+        self._prefix = "" if below == "." else f"{below}/"
+
+    def __call__(self, relative: str, is_directory: bool) -> bool:
+        """Whether a path below the root is left out."""
+        if self._top is None:
+            return False
+        ignored = False
+        parts = (self._prefix + relative).split("/")
+        for depth in range(len(parts)):
+            folder, below = "/".join(parts[:depth]), "/".join(parts[depth:])
+            for negated, only_directories, pattern in self._patterns(self._top / folder):
+                if (is_directory or not only_directories) and pattern.matches(below):
+                    ignored = not negated
+        return ignored
+
+    def _patterns(self, folder: Path) -> list[tuple[bool, bool, Any]]:
+        if folder not in self._files:
+            try:
+                lines = (folder / ".gitignore").read_text("utf-8", "replace").splitlines()
+            except OSError:
+                lines = []
+            found: list[tuple[bool, bool, Any]] = []
+            for line in map(str.strip, lines):
+                if line and not line.startswith("#"):
+                    negated = line.startswith("!")
+                    plain = line.removeprefix("!")
+                    try:
+                        found.append((negated, plain.endswith("/"), self._globbing.Pattern(plain.rstrip("/"))))
+                    except ValueError:
+                        continue
+            self._files[folder] = found
+        return self._files[folder]
+
+
+def _paths(asked: dict[str, Any], globbing: Any) -> Iterator[str]:
+    root = asked["path"]
+    if Path(root).is_file():
+        yield root
+        return
+    ignored = Ignored(root, globbing)
+    wanted = [globbing.Pattern(each) for each in asked["globs"]]
+    if asked["type"]:
+        if asked["type"] not in TYPES:
+            raise ValueError(f"unrecognized file type: {asked['type']}")
+        kinds = [globbing.Pattern(TYPES[asked["type"]])]
+    else:
+        kinds = []
+
+    def skip(relative: str, is_directory: bool) -> bool:
+        if relative.rsplit("/", 1)[-1] in {".git", ".svn", ".hg", ".bzr", ".jj", ".sl"}:
+            return True
+        if not is_directory and wanted:
+            return not any(pattern.matches(relative) for pattern in wanted)
+        return ignored(relative, is_directory)
+
+    for relative, entry in globbing.walk(root, skip, lambda: False):
+        if entry.is_file(follow_symlinks=False) and all(kind.matches(relative) for kind in kinds):
+            yield f"{root}/{relative}"
+
+
+def _load(path: str) -> str | None:
+    try:
+        if Path(path).stat().st_size > MOST_FILE:
+            return None
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_FILE)
+    except OSError:
+        return None
+    if data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        return data.decode("utf-16", "replace")
+    return None if b"\0" in data[:8192] else data.decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+def _search(text: str, expression: re.Pattern[str], *, whole: bool) -> dict[int, list[str]]:
+    """The numbers of lines that match, with the pieces that matched."""
+    found: dict[int, list[str]] = {}
+    if not whole:
+        for number, line in enumerate(text.split("\n")):
+            pieces = [match[0] for match in expression.finditer(line.removesuffix("\r"))]
+            if pieces:
+                found[number] = pieces
+        if text.endswith("\n"):
+            found.pop(text.count("\n"), None)
+        return found
+    at = number = 0
+    for match in expression.finditer(text):
+        number += text.count("\n", at, match.start())
+        at = match.start()
+        for offset, piece in enumerate(match[0].split("\n")):
+            if offset == 0 or piece:
+                found.setdefault(number + offset, []).append(piece)
+    return found
+
+
+def _shown(path: str, text: str, found: dict[int, list[str]], asked: dict[str, Any]) -> Iterator[str]:
+    lines = text.split("\n")
+    before, after = asked["before"], asked["after"]
+    around = {near for number in found for near in range(max(0, number - before), min(len(lines), number + after + 1))}
+    last = -1
+    for number in sorted(around):
+        if number == len(lines) - 1 and not lines[number] and number not in found:
+            continue
+        if last >= 0 and number > last + 1 and (before or after):
+            yield "--"
+        last = number
+        sign = ":" if number in found else "-"
+        place = f"{number + 1}{sign}" if asked["numbers"] else ""
+        pieces = [lines[number].removesuffix("\r")] if not asked["only"] or number not in found else found[number]
+        for piece in pieces:
+            if piece or not asked["only"]:
+                yield f"{path}\0{place}{OMITTED if len(piece) > LONG_LINE else piece}"
+
+
+def main(argument: str) -> int:
+    """Search as the JSON object in `argument` asks; gives the exit status: 0 found, 1 nothing, 2 wrong input."""
+    asked = json.loads(argument)
+    globbing = _globbing()
+    flags = (re.IGNORECASE if asked["ignore_case"] else 0) | (re.DOTALL | re.MULTILINE if asked["multiline"] else 0)
+    try:
+        expression = re.compile(asked["pattern"], flags)
+        paths = list(_paths(asked, globbing))
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 - what it is for
+        return 2
+    out = sys.stdout.buffer
+    any_found = False
+    for path in paths:
+        text = _load(path)
+        if text is None:
+            continue
+        if asked["mode"] == "files_with_matches":
+            hit = _first(text, expression, whole=asked["multiline"])
+            lines = [f"{path}\0"] if hit else []
+        else:
+            found = _search(text, expression, whole=asked["multiline"])
+            if asked["mode"] == "count":
+                lines = [f"{path}\0{len(found)}"] if found else []
+            else:
+                lines = list(_shown(path, text, found, asked)) if found else []
+        for line in lines:
+            any_found = True
+            out.write(line.encode("utf-8", "surrogateescape") + (b"" if line.endswith("\0") else b"\n"))
+        out.flush()
+    return 0 if any_found else 1
+
+
+def _first(text: str, expression: re.Pattern[str], *, whole: bool) -> bool:
+    if whole:
+        return expression.search(text) is not None
+    return any(expression.search(line) for line in text.removesuffix("\n").split("\n"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

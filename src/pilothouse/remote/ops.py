@@ -1,0 +1,229 @@
+"""The messages of the link, and how they stand on a WebSocket.
+
+Owns names, fields and limits. Must not know when a message may be said, or what is done about it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import ProtocolError, UsageError
+
+VERSION: Final = 1
+SUBPROTOCOL: Final = "pilothouse.v1"
+MAX_MESSAGE: Final = 1024 * 1024
+"""Bytes of one WebSocket message."""
+_OFFSET_BYTES: Final = 8
+
+RefusalCode = Literal[
+    "unknown_session",
+    "forbidden",
+    "limit",
+    "bad_request",
+    "attached_elsewhere",
+    "pruned",
+    "version",
+    "draining",
+    "start_failed",
+]
+"""Why a host refuses. "limit" and "draining" may pass; "start_failed": the child could not be started."""
+
+
+class File(Struct, frozen=True):
+    """A private file: written by the host, passed as `--{flag}={path}`, removed with the child. Content as base64."""
+
+    flag: str
+    suffix: str
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"File({self.flag!r}, {len(self.content)} bytes)"
+
+
+class Launch(Struct, frozen=True, omit_defaults=True):
+    """How the client wants the child started; the host decides what of it is allowed.
+
+    Args:
+        argv: arguments after the executable, which is the host's own.
+        files: values for private files.
+        tail: arguments that stay last.
+        env: variables that the user of the client set; None: the variable is to be unset.
+        cwd: working directory, on the host; None: that of the host.
+        user: account to run the child as.
+        isolated: give it a HOME of its own.
+    """
+
+    argv: tuple[str, ...]
+    files: tuple[File, ...] = ()
+    tail: tuple[str, ...] = ()
+    env: dict[str, str | None] = {}
+    cwd: str | None = None
+    user: str | int | None = None
+    isolated: bool = False
+
+    def __repr__(self) -> str:
+        return f"Launch({self.argv!r}, cwd={self.cwd!r}, files={self.files!r}, {len(self.env)} variables)"
+
+
+class _Op(Struct, frozen=True, tag_field="op", omit_defaults=True):
+    pass
+
+
+class Start(_Op, frozen=True, tag="start"):
+    """Client: make a session. `client` is the id of this client, kept over its connections."""
+
+    version: int
+    client: str
+    invocation: Launch
+
+
+class Attach(_Op, frozen=True, tag="attach"):
+    """Client: go on with a session. `received` is None when somebody takes over; see the room's docstring."""
+
+    version: int
+    client: str
+    session: str
+    received: int | None = None
+    take_over: bool = False
+
+
+class Ready(_Op, frozen=True, tag="ready"):
+    """Host: attached.
+
+    Args:
+        session: id of the session at the host.
+        received: where the client goes on with the input.
+        begin: offset of the first byte of output that will come.
+        end: how much output there was at this moment.
+        input_ended: the input was ended before, at `received`.
+        conversation: the CLI's own id of the conversation, as far as the host knows it.
+    """
+
+    session: str
+    received: int
+    begin: int = 0
+    end: int = 0
+    input_ended: bool = False
+    conversation: str | None = None
+
+
+class Refused(_Op, frozen=True, tag="refused"):
+    """Host: no; the connection is closed after it. `code` is one of `RefusalCode`."""
+
+    code: str
+    message: str
+
+
+class Ack(_Op, frozen=True, tag="ack"):
+    """Either: `received` so far. `keep_from` (client): where somebody who takes over has to begin."""
+
+    received: int
+    keep_from: int | None = None
+
+
+class EndInput(_Op, frozen=True, tag="end_input"):
+    """Client: the input ends at this offset."""
+
+    at: int
+
+
+class Ended(_Op, frozen=True, tag="ended"):
+    """Host: the output ends at this offset; the rest as in `transports.Ending`."""
+
+    at: int
+    exit_code: int | None = None
+    signal: str | None = None
+    stderr: str = ""
+    detail: str = ""
+
+
+class Close(_Op, frozen=True, tag="close"):
+    """Client: end the child and forget the session."""
+
+
+class Detach(_Op, frozen=True, tag="detach"):
+    """Client: it leaves, and the session goes on."""
+
+
+class Ping(_Op, frozen=True, tag="ping"):
+    """Either: are you there? `t` comes back."""
+
+    t: float
+
+
+class Pong(_Op, frozen=True, tag="pong"):
+    """Either: yes."""
+
+    t: float
+
+
+class StderrLine(_Op, frozen=True, tag="stderr"):
+    """Host: a line of the child's standard error; not numbered, best effort."""
+
+    line: str
+
+
+class LinkError(_Op, frozen=True, tag="error"):
+    """Either: the connection is closed after it. Code "replaced": another connection took its place."""
+
+    code: str
+    message: str
+
+
+class Data(Struct, frozen=True):
+    """A chunk of the stream. `offset` is that of its first byte."""
+
+    offset: int
+    data: bytes
+
+
+Op = Start | Attach | Ready | Refused | Ack | EndInput | Ended | Close | Detach | Ping | Pong | StderrLine | LinkError
+Said = Op | Data
+
+_decoder: Final = msgspec.json.Decoder(Op)
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode(said: Said) -> str | bytes:
+    """A message for the WebSocket: text for an `Op`, bytes for `Data`.
+
+    Raises:
+        UsageError: it holds text that is no Unicode, or is longer than `MAX_MESSAGE`.
+    """
+    if isinstance(said, Data):
+        return said.offset.to_bytes(_OFFSET_BYTES, "big") + said.data
+    try:
+        text = _encoder.encode(said)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{type(said).__name__}: text that cannot be sent: {error.reason}") from None
+    if len(text) > MAX_MESSAGE:
+        raise UsageError(
+            f"{type(said).__name__}: {len(text):,} bytes; a message to or from a host holds {MAX_MESSAGE:,} at most"
+        )
+    return text.decode()
+
+
+def decode(message: str | bytes) -> Said:
+    """What a message of the WebSocket says.
+
+    Raises:
+        ProtocolError: it is none of the link. What it held is not in the error: it may be a key.
+    """
+    if len(message) > MAX_MESSAGE:
+        raise ProtocolError(f"a message of {len(message):,} bytes; the link allows {MAX_MESSAGE:,}")
+    if isinstance(message, bytes):
+        if len(message) <= _OFFSET_BYTES:
+            raise ProtocolError("a binary message without data")
+        return Data(int.from_bytes(message[:_OFFSET_BYTES], "big"), message[_OFFSET_BYTES:])
+    try:
+        said = _decoder.decode(message)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise ProtocolError(f"a text message that is none of the link: {error}") from None
+    for name in ("received", "keep_from", "at", "begin", "end"):
+        number = getattr(said, name, None)
+        if isinstance(number, int) and number < 0:
+            raise ProtocolError(f"a message {type(said).__name__!r} with a negative {name!r}")
+    return said

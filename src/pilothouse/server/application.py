@@ -1,0 +1,257 @@
+"""The host as an ASGI application, and as a program of its own on an address.
+
+Owns how it is put together: the routes behind the guard, the sockets, the signals, the orderly end. Starlette and
+uvicorn are the extra `[server]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import secrets
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pilothouse.errors import UsageError
+from pilothouse.remote import MAX_MESSAGE
+from pilothouse.server.host import Host
+from pilothouse.server.policy import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+SHORTEST_TOKEN = 16
+"""Characters of a token that somebody chose."""
+GRACE_SECONDS = 5
+"""For connections to end, once all children have."""
+CONNECTIONS = 2048
+"""At a time; who comes then gets 503."""
+
+
+def app(host: Host, *, token: str | None, origins: Sequence[str] = (), names: Sequence[str] = ()) -> ASGIApp:
+    """The ASGI application of a host, to be served or mounted in another one. (E84)
+
+    The host has to be open (`async with host`), on the event loop that serves the application: in its lifespan, or
+    around the server.
+
+    Args:
+        host: whose sessions.
+        token: what clients have to send as `Authorization: Bearer …`; None where something before this checks them.
+        origins: origins of pages that may use it, such as "https://console.example.com". Default none.
+        names: names by which it is reached, besides "localhost" and addresses.
+
+    Raises:
+        UsageError: the token is too short; or the extra is not installed.
+    """
+    try:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.cors import CORSMiddleware
+        from starlette.routing import WebSocketRoute
+        from starlette.websockets import WebSocket
+    except ImportError as error:
+        raise UsageError("a host needs an extra: pip install 'pilothouse[server]'") from error
+
+    from pilothouse.server.guard import Access, Guard
+    from pilothouse.server.rest import not_there, routes
+    from pilothouse.server.wire import serve_wire
+
+    if token is not None:
+        check_token(token)
+
+    async def wire(websocket: WebSocket) -> None:
+        await serve_wire(host, websocket)
+
+    methods = ["GET", "POST", "DELETE"]
+    allowed = ["authorization", "content-type", "last-event-id"]
+    layers = [Middleware(Guard, access=Access(token, tuple(origins), tuple(name.lower() for name in names)))]
+    if origins:
+        layers.insert(
+            0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=allowed)
+        )
+    paths = [*routes(host), WebSocketRoute("/v1/wire", wire)]
+    return Starlette(routes=paths, middleware=layers, exception_handlers={404: not_there, 405: not_there})
+
+
+def check_token(token: str) -> None:
+    """Refuse a token that could be guessed, or not be sent.
+
+    Raises:
+        UsageError: it is too short, or has characters that no header has.
+    """
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError(
+            f"the token: expected at least {SHORTEST_TOKEN} printable ASCII characters without blanks, such as those "
+            "of `openssl rand -hex 32`"
+        )
+
+
+def find_token(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The token of a host, and whether it was made just now. Blocking.
+
+    Args:
+        file: where it stands; None: in the variable PILOTHOUSE_HOST_TOKEN, else one is made.
+        environ: the variables.
+
+    Raises:
+        UsageError: the file cannot be read, others may read it, or what it holds is no token.
+    """
+    if file is not None:
+        token, made = _read_token(Path(file)), False
+    elif environ.get(TOKEN_VARIABLE):
+        token, made = environ[TOKEN_VARIABLE], False
+    else:
+        token, made = secrets.token_urlsafe(32), True
+    check_token(token)
+    return token, made
+
+
+def _read_token(path: Path) -> str:
+    try:
+        if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UsageError(f"others may read the token file {path}: chmod 600 {path}")
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the token file {path} cannot be read: {error}") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address; a name counts as one that others reach."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
+    """A listening socket.
+
+    Args:
+        address: IP address or name of an interface of this machine.
+        port: 0 takes a free one.
+        public: whether others than this machine may reach it.
+
+    Raises:
+        UsageError: the port is taken, there is no such address, or others would reach it and may not.
+    """
+    if not public and not is_loopback(address):
+        raise UsageError(
+            f"{address} can be reached from elsewhere, and this host speaks plain HTTP: put a TLS proxy before "
+            "127.0.0.1, or give --public"
+        )
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, port), family=family, backlog=512)
+        # Connections inherit it; asyncio does not set it on theirs. Small answers would wait 40 ms for each other.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+    except OSError as error:
+        raise UsageError(f"cannot listen on {address}, port {port}: {error.strerror or error}") from None
+
+
+async def serve(
+    host: Host,
+    application: Any,
+    listening: socket.socket,
+    on_ready: Callable[[], object],
+    *,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve an application until SIGTERM or SIGINT, then let the host end in order; a second one ends at once.
+
+    Args:
+        host: open.
+        application: made by `app`.
+        listening: where; it is closed at the end.
+        on_ready: called once requests are served.
+        stop: set it to have the same as by a signal.
+    """
+    server = _server(application)
+    stopping = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    told = 0
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        told += 1
+        loop.call_soon_threadsafe(stopping.set)
+        if told > 1:
+            server.should_exit = server.force_exit = True
+
+    async def until_told() -> None:
+        while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.01)
+        try:
+            on_ready()
+            await stopping.wait()
+            await host.drain()
+        finally:
+            server.should_exit = True
+
+    with _signals(end):
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
+        ending = asyncio.ensure_future(until_told())
+        try:
+            await server.serve(sockets=[listening])
+            if ending.done():
+                ending.result()  # what went wrong there, if anything
+        finally:
+            ending.cancel()
+            listening.close()
+            logging.getLogger("uvicorn.error").removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # uvicorn says this of every WebSocket that was answered with 401 or 403, as an error.
+    return "without completing handshake" not in str(record.msg)
+
+
+def _server(application: Any) -> Any:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Leaves the signals to `serve`: sessions are ended in order before connections are cut."""
+
+        def capture_signals(self) -> Any:
+            return nullcontext()
+
+    return Server(
+        uvicorn.Config(
+            application,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="websockets-sansio",
+            ws_max_size=MAX_MESSAGE,
+            ws_ping_interval=None,
+            ws_per_message_deflate=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+    )
+
+
+@contextmanager
+def _signals(end: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Have SIGTERM and SIGINT call a function. Only the main thread can; in another one there are none to take."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

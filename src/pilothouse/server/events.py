@@ -1,0 +1,110 @@
+"""The messages of a session as server-sent events, resumable: the id of an event is the place in the output after it.
+
+Owns the form of the stream. Reads an `Output`; knows no child, and of a message only whether it is one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+
+import anyio
+import msgspec
+
+from pilothouse.server.hosted import HostedSession
+from pilothouse.server.journal import JournalError
+from pilothouse.server.output import PrunedError
+
+READ = 256 * 1024
+"""Bytes that are read at a time."""
+LONGEST_LINE = 16 * 1024 * 1024
+"""Bytes of a message that is sent; a longer one is an event "oversize" that says where it is."""
+HEARTBEAT = b": still here\n\n"
+_NO_MESSAGES = frozenset({"", "control_request", "control_response", "control_cancel_request", "keep_alive"})
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_typed = msgspec.json.Decoder(_Typed)
+
+
+class Lines:
+    """Lines with the place after each; a line that is too long is only counted.
+
+    Args:
+        place: of the first byte that is fed.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """The lines that are complete now, without their end, and where each ends; None for one that was too long."""
+        *ends, rest = data.split(b"\n")
+        for part in ends:
+            self._hold(part)
+            self._place += len(part) + 1
+            yield self._place, None if self._size > LONGEST_LINE else b"".join(self._held)
+            self._held, self._size = [], 0
+        self._place += len(rest)
+        self._hold(rest)
+
+    def _hold(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > LONGEST_LINE:
+            self._held.clear()
+        elif part:
+            self._held.append(part)
+
+
+async def event_stream(session: HostedSession, place: int, heartbeat: float) -> AsyncGenerator[bytes, None]:
+    """The events from a place on, until the session is over.
+
+    Args:
+        session: whose messages.
+        place: where in its output to begin.
+        heartbeat: seconds of silence after which a comment is sent, so that a broken connection is found.
+    """
+    lines = Lines(place)
+    session.attached += 1
+    try:
+        while True:
+            data: bytes | None = None
+            with anyio.move_on_after(heartbeat):
+                data = await session.output.read(place, READ)
+            if data is None:
+                yield HEARTBEAT
+                continue
+            if not data:
+                break
+            place += len(data)
+            events = b"".join(event for end, line in lines.feed(data) if (event := _event(end, line)))
+            if events:
+                yield events
+        ending = session.record.ending
+        yield _named("end", place, {"detail": "closed" if ending is None else ending.detail})
+    except (PrunedError, JournalError) as error:
+        yield _named("error", place, {"message": str(error)})
+    finally:
+        session.attached -= 1
+        session.used()
+
+
+def _event(end: int, line: bytes | None) -> bytes:
+    if line is None:
+        return _named("oversize", end, {"message": f"a message is longer than {LONGEST_LINE:,} bytes"})
+    try:
+        kind = _typed.decode(line).type
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return b""
+    if kind in _NO_MESSAGES:
+        return b""
+    return b"id: %d\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
+
+
+def _named(name: str, place: int, body: dict[str, str]) -> bytes:
+    return f"id: {place}\nevent: {name}\ndata: {json.dumps(body)}\n\n".encode()

@@ -1,0 +1,144 @@
+"""Who may speak to a host: the Host header, the Origin, the token. Nothing behind it sees a request that fails here.
+
+Owns the decision, and how it is told over HTTP and WebSocket. Knows no sessions. The token is compared in constant time
+and stands in no log, no address and no answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pilothouse.server.policy import Refusal
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPEN = "/healthz"
+"""Answers without a token; there is nothing to learn from it."""
+STATUS = {
+    "attached_elsewhere": 409,
+    "bad_request": 400,
+    "busy": 409,
+    "draining": 503,
+    "forbidden": 403,
+    "limit": 429,
+    "journal": 507,
+    "pruned": 410,
+    "start_failed": 502,
+    "too_large": 413,
+    "unauthorized": 401,
+    "unknown_session": 404,
+}
+"""HTTP status by the code of a refusal."""
+
+
+class Access(NamedTuple):
+    """Who may speak.
+
+    Args:
+        token: what they have to send; None: everybody may, which only a host inside of another application wants.
+        origins: pages of these origins may; others may not, and programs send none.
+        names: names of this host besides "localhost"; addresses are always right.
+    """
+
+    token: str | None
+    origins: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+    def check(self, headers: Sequence[tuple[bytes, bytes]], *, is_open: bool) -> None:
+        """Look at the headers of a request.
+
+        Raises:
+            Refusal: it may not go on.
+        """
+        self._check_host(_all(headers, b"host"))
+        origins = _all(headers, b"origin")
+        if origins and (len(origins) > 1 or origins[0] not in self.origins):
+            raise Refusal("forbidden", "pages of this origin may not use this host; allow it with --origin")
+        if not is_open and self.token is not None and not self._has_token(_all(headers, b"authorization")):
+            raise Refusal("unauthorized", "a token is needed: send it as `Authorization: Bearer …`")
+
+    def _check_host(self, hosts: list[str]) -> None:
+        # A page of another site can point a name of its own at this address, but it cannot change what the browser
+        # then says here.
+        if len(hosts) != 1 or not self._is_own(_name_of(hosts[0])):
+            raise Refusal("forbidden", "this host is not called that; add the name with --name")
+
+    def _is_own(self, name: str) -> bool:
+        if name == "localhost" or name in self.names:
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+    def _has_token(self, given: list[str]) -> bool:
+        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
+        assert self.token is not None
+        return hmac.compare_digest(_digest(token.strip()), _digest(self.token)) and scheme.lower() == "bearer"
+
+
+class Guard:
+    """Lets through what `access` allows.
+
+    Args:
+        app: what it guards.
+        access: who may speak.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] in ("http", "websocket"):
+            path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+            try:
+                self._access.check(scope["headers"], is_open=path == OPEN and scope["type"] == "http")
+            except Refusal as refusal:
+                await _refuse(scope, receive, send, refusal)
+                return
+        await self._app(scope, receive, send)
+
+
+def refusal_body(refusal: Refusal) -> dict[str, Any]:
+    """What stands in an answer that says no."""
+    return {"error": {"code": refusal.code, "message": str(refusal)}}
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    body = json.dumps(refusal_body(refusal)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refusal.code == "unauthorized":
+        headers.append((b"www-authenticate", b"Bearer"))
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        await receive()
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008, "reason": str(refusal)[:100]})
+            return
+        kind = "websocket.http.response"
+    await send({"type": f"{kind}.start", "status": STATUS[refusal.code], "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+def _all(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in headers if key.lower() == name]
+
+
+def _name_of(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].lower()
+
+
+def _digest(text: str) -> bytes:
+    # Of one length, so that not even that of the token can be measured.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,330 @@
+"""`Host`: the sessions of this machine that others drive, and the tasks in which they live.
+
+Owns which sessions there are, limits, idle reaping, and the orderly end. Knows no HTTP: `rest`, `events` and `wire` ask
+it. A session outlives those who use it; its child ends with this process, and its journal does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+
+from pilothouse.client import Query
+from pilothouse.client.prompt import Prompt
+from pilothouse.errors import OptionsError, PilothouseError
+from pilothouse.options import Invocation, Options, render
+from pilothouse.options.outside import from_table
+from pilothouse.options.secrets import invocation_secrets
+from pilothouse.server.hosted import HostedSession
+from pilothouse.server.journal import Journal, SessionRecord
+from pilothouse.server.policy import Policy, Refusal, Wish
+from pilothouse.server.prompted_session import PromptedSession
+from pilothouse.server.settings import HostSettings
+from pilothouse.server.wire_session import WireSession
+from pilothouse.transports import CliTransport, Transport
+from pilothouse.transports.errands import run_briefly
+
+_log = logging.getLogger("pilothouse.server")
+
+LOOK_SECONDS = 5.0
+"""Between two looks at who is idle."""
+SWEEP_SECONDS = 60.0
+"""Between two looks at what in the journal is too old, or too much."""
+TELL_SECONDS = 2.0
+"""For clients to hear how their sessions have ended."""
+STOPPED = "the host was stopped"
+# What only the host decides, or what a session of its own cannot have.
+_NOT_OVER_REST = ("cli", "config_dir", "inherit_env", "isolation", "prompt_via", "user")
+_SHOWN_FLAGS = ("--effort=", "--max-turns=", "--model=", "--permission-mode=", "--resume=", "--session-id=")
+
+
+class Host:
+    """Owns children for others. `async with Host(settings)` opens it; it lives on one event loop of asyncio. (E84)
+
+    Args:
+        settings: see `HostSettings`.
+        environ: what children start from; None: the environment of this process.
+        make_transport: makes what reaches a child; the default starts the CLI on this machine.
+
+    Raises:
+        UsageError: on entry: the journal is in use, or is none.
+        JournalError: on entry: it cannot be made.
+    """
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        *,
+        environ: Mapping[str, str] | None = None,
+        make_transport: Callable[[], Transport] = CliTransport,
+    ) -> None:
+        self.settings = settings
+        base = dict(os.environ if environ is None else environ)
+        self.policy = Policy(settings.cli, settings.real_roots(), settings.env, base)
+        self.journal = Journal(
+            settings.journal,
+            keep_bytes=settings.keep_bytes,
+            keep_seconds=settings.keep_seconds,
+            keep_total=settings.keep_total,
+        )
+        self.draining = False
+        self._make_transport = make_transport
+        self._sessions: dict[str, HostedSession] = {}
+        self._by_client: dict[str, tuple[anyio.Event, WireSession | None]] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._starting = 0
+
+    # Its life.
+
+    async def __aenter__(self) -> Self:
+        for record in await self.journal.open():
+            self._sessions[record.id] = self._recovered(record)
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._look_after)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        tasks = self._tasks
+        assert tasks is not None
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.drain(0.0)
+        finally:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(kind, error, traceback)
+            with anyio.CancelScope(shield=True):
+                await self.journal.close()
+
+    def _recovered(self, record: SessionRecord) -> HostedSession:
+        if record.kind == "wire":
+            return WireSession(self.journal, record, unacknowledged=self.settings.unacknowledged)
+        given = record.start.get("options")
+        try:
+            return self._prompted(record, None if given is None else self._options_of(given))
+        except OptionsError as error:  # the roots are others now, or this is another version
+            _log.warning("session %s cannot go on: %s", record.id, error)
+            return self._prompted(record, None)
+
+    async def drain(self, seconds: float | None = None) -> None:
+        """Start nothing any more, give turns that run some time, then end every child.
+
+        Args:
+            seconds: for the turns; None: `drain_seconds` of the settings.
+        """
+        self.draining = True
+        limit = self.settings.drain_seconds if seconds is None else seconds
+        with anyio.move_on_after(limit):
+            while any(session.busy for session in self._sessions.values()):  # noqa: ASYNC110 - of many sessions
+                await anyio.sleep(0.05)
+        async with anyio.create_task_group() as ending:
+            for session in list(self._sessions.values()):
+                if session.has_child:
+                    ending.start_soon(session.stop, STOPPED)
+        for session in self._sessions.values():
+            session.output.finish()
+        with anyio.move_on_after(TELL_SECONDS):
+            while any(s.attached and not s.ending_told for s in self._sessions.values() if isinstance(s, WireSession)):  # noqa: ASYNC110
+                await anyio.sleep(0.02)
+
+    async def _look_after(self) -> None:
+        swept = anyio.current_time()
+        while True:
+            await anyio.sleep(min(LOOK_SECONDS, self.settings.idle_seconds / 2))
+            try:
+                await self.end_idle()
+                if anyio.current_time() >= swept + SWEEP_SECONDS:
+                    swept = anyio.current_time()
+                    await self.sweep()
+            except PilothouseError as error:
+                _log.error("idle sessions could not be seen to: %s", error)
+
+    async def end_idle(self) -> None:
+        """End the children that nobody needs."""
+        for session in list(self._sessions.values()):
+            limit = self.settings.abandoned_seconds if session.busy else self.settings.idle_seconds
+            if session.has_child and session.idle_seconds >= limit:
+                _log.info("session %s is idle: its child is ended", session.id)
+                await session.stop(f"nobody was attached, and nothing happened, for {limit:g} s")
+
+    async def sweep(self) -> None:
+        """Forget sessions that ended long ago, and the oldest ones while too much is kept."""
+        used = {session.id for session in self._sessions.values() if session.attached or session.has_child}
+        for gone in await self.journal.sweep(used):
+            if (session := self._sessions.get(gone)) is not None:
+                self._drop(session)
+
+    # Sessions.
+
+    @property
+    def sessions(self) -> list[HostedSession]:
+        """All that are known, the oldest first."""
+        return list(self._sessions.values())
+
+    def get(self, session: str) -> HostedSession:
+        """The session with this id.
+
+        Raises:
+            Refusal: there is none ("unknown_session").
+        """
+        found = self._sessions.get(session)
+        if found is None:
+            raise Refusal("unknown_session", f"there is no session {session[:80]!a} on this host")
+        return found
+
+    def _admit_one(self) -> None:
+        if self.draining:
+            raise Refusal("draining", "this host is about to end, and starts no sessions")
+        if sum(s.has_child for s in self._sessions.values()) + self._starting >= self.settings.max_sessions:
+            raise Refusal("limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time")
+
+    async def start_wire(self, client: str, wish: Wish) -> WireSession:
+        """Start a child for a client; the session that this client has started before, if it asks again.
+
+        Raises:
+            Refusal: the host does not take it.
+            PilothouseError: the child could not be started.
+        """
+        while (known := self._by_client.get(client)) is not None:
+            starting, session = known
+            await starting.wait()
+            if session is not None:
+                return session
+        starting = anyio.Event()
+        self._by_client[client] = (starting, None)
+        try:
+            session = await self._start_wire(client, wish)
+            self._by_client[client] = (starting, session)
+            return session
+        except BaseException:
+            del self._by_client[client]
+            raise
+        finally:
+            starting.set()
+
+    async def _start_wire(self, client: str, wish: Wish) -> WireSession:
+        self._admit_one()
+        self._starting += 1
+        try:
+            invocation = await run_briefly(self.policy.admit, wish)
+            record = _record("wire", client, _shown(wish, invocation))
+            session = WireSession(self.journal, record, unacknowledged=self.settings.unacknowledged)
+            await self.journal.create(record)
+            try:
+                await session.start(self._make_transport(), invocation)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self.journal.forget(record.id)
+                raise
+        finally:
+            self._starting -= 1
+        assert self._tasks is not None
+        self._sessions[session.id] = session
+        self._tasks.start_soon(session.run)
+        _log.info("session %s started for a client", session.id)
+        return session
+
+    async def start_prompted(self, given: Mapping[str, Any]) -> PromptedSession:
+        """Start a session of the host's own.
+
+        Args:
+            given: options, as they may stand in a configuration file.
+
+        Raises:
+            OptionsError: an option that cannot work, or that only the host decides.
+            Refusal: the host does not take it.
+            PilothouseError: the child could not be started.
+        """
+        self._admit_one()
+        self._starting += 1
+        try:
+            options = self._options_of(given)
+            rendered = render(options, {})
+            await run_briefly(self._admitted, options, rendered)
+            secret = bool(invocation_secrets(rendered))
+            kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
+            record = _record("hosted", "", kept)
+            session = self._prompted(record, options)
+            await self.journal.create(record)
+            try:
+                await session.start()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await session.stop(STOPPED)
+                    await self.journal.forget(record.id)
+                raise
+        finally:
+            self._starting -= 1
+        self._sessions[session.id] = session
+        _log.info("session %s started", session.id)
+        return session
+
+    def _options_of(self, given: Mapping[str, Any]) -> Options:
+        for name in _NOT_OVER_REST:
+            if name in given:
+                raise OptionsError(f"option {name!r} is the host's own", option=name)
+        options = from_table(given, self.policy.roots[0], lambda name: f"options.{name}")
+        root = self.policy.roots[0]
+        # A session of this process would turn partial messages on; those who listen here say so if they want them.
+        return Options.stack(Options.layer(cli=self.policy.cli, cwd=root, partial_messages=False), options)
+
+    def _prompted(self, record: SessionRecord, options: Options | None) -> PromptedSession:
+        def admit(invocation: Invocation) -> Invocation:
+            assert options is not None
+            return self._admitted(options, invocation)
+
+        return PromptedSession(self.journal, record, options, admit=admit, make_transport=self._make_transport)
+
+    def _admitted(self, options: Options, invocation: Invocation) -> Invocation:
+        wish = Wish(invocation.argv, invocation.tail, invocation.files, options.to_env(), invocation.cwd)
+        return self.policy.admit(wish)
+
+    async def ask(self, session: PromptedSession, prompt: Prompt) -> Query:
+        """Have a session of the host's own answer a prompt; it goes on by itself.
+
+        Raises:
+            Refusal: too many wait already, or the host is about to end.
+            UsageError: the prompt cannot be sent.
+            SessionClosedError: the session cannot go on.
+        """
+        if session.waiting >= self.settings.max_prompts:
+            raise Refusal("limit", f"{session.waiting} prompts of this session wait already")
+        if self.draining:
+            raise Refusal("draining", "this host is about to end, and answers no more prompts")
+        if not session.has_child:
+            self._admit_one()
+        query = await session.ask(prompt)
+        assert self._tasks is not None
+        self._tasks.start_soon(session.answer, query)
+        return query
+
+    async def close(self, session: HostedSession) -> None:
+        """End its child and forget it. Idempotent."""
+        self._drop(session)
+        await session.stop("closed")
+        session.output.finish()
+        await self.journal.forget(session.id)
+
+    def _drop(self, session: HostedSession) -> None:
+        self._sessions.pop(session.id, None)
+        self._by_client.pop(session.record.client, None)
+
+
+def _record(kind: Any, client: str, start: Mapping[str, Any]) -> SessionRecord:
+    now = time.time()
+    return SessionRecord(uuid.uuid4().hex, kind, "live", client, now, now, start)
+
+
+def _shown(wish: Wish, invocation: Invocation) -> dict[str, Any]:
+    """Of a client's wishes, what can hold no key."""
+    arguments = [argument for argument in wish.argv if argument.startswith(_SHOWN_FLAGS)]
+    return {"arguments": arguments, "cwd": invocation.cwd, "env": sorted(wish.env)}

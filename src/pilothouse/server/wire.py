@@ -1,0 +1,333 @@
+"""One WebSocket that carries one session: the host's side of the link.
+
+Owns a connection: who may attach, what is read and written beside each other, when it is given up. The numbers are the
+business of `pilothouse.remote`, what the session says is read from its `Output`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from pilothouse.errors import PilothouseError, ProtocolError, UsageError
+from pilothouse.options import PrivateFile
+from pilothouse.remote import (
+    SUBPROTOCOL,
+    VERSION,
+    Ack,
+    Attach,
+    Close,
+    Data,
+    Detach,
+    Ended,
+    EndInput,
+    Launch,
+    Link,
+    LinkError,
+    Op,
+    Outbound,
+    Ready,
+    Refused,
+    Start,
+    StderrLine,
+    decode,
+    encode,
+)
+from pilothouse.server.host import Host
+from pilothouse.server.output import PrunedError
+from pilothouse.server.policy import Refusal, Wish
+from pilothouse.server.wire_session import WireSession
+from pilothouse.transports import Ending
+
+_log = logging.getLogger("pilothouse.server")
+
+FIRST_SECONDS = 15.0
+"""For a client to say what it wants."""
+LAST_SECONDS = 2.0
+"""To tell a client why it is left."""
+READ = 256 * 1024
+"""Bytes that are read from the output at a time."""
+OK, GOING_AWAY, POLICY, FAILED = 1000, 1001, 1008, 1011
+"""How a WebSocket is closed."""
+
+
+async def serve_wire(host: Host, socket: WebSocket) -> None:
+    """Serve a WebSocket until it ends. The token was checked before.
+
+    Args:
+        host: whose sessions.
+        socket: not accepted yet.
+    """
+    if SUBPROTOCOL not in socket.scope.get("subprotocols", ()):
+        await socket.close(POLICY, f"this host speaks {SUBPROTOCOL}")
+        return
+    await socket.accept(subprotocol=SUBPROTOCOL)
+    try:
+        try:
+            session, link, ready = await _attached(host, await _first(socket))
+        except (Refusal, PilothouseError) as error:
+            await socket.send_text(str(encode(_refused(error))))
+            await socket.close(POLICY)
+            return
+        await _Connection(host, socket, session, link).run(ready)
+    except (WebSocketDisconnect, OSError):
+        return  # the client has gone
+
+
+async def _first(socket: WebSocket) -> Op | Data:
+    with anyio.move_on_after(FIRST_SECONDS):
+        return await _next(socket)
+    raise Refusal("bad_request", f"nothing was said for {FIRST_SECONDS:g} s")
+
+
+async def _next(socket: WebSocket) -> Op | Data:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", OK))
+    text, data = message.get("text"), message.get("bytes")
+    return decode(text if text is not None else data or b"")
+
+
+def _refused(error: PilothouseError) -> Refused:
+    if isinstance(error, Refusal):
+        return Refused(error.code, str(error))
+    if isinstance(error, ProtocolError | UsageError):
+        return Refused("bad_request", str(error))
+    return Refused("start_failed", str(error))
+
+
+async def _attached(host: Host, said: Op | Data) -> tuple[WireSession, Link, Ready]:
+    """The session that a client starts or goes on with, and the answer.
+
+    Raises:
+        Refusal: it does not get it.
+        PilothouseError: the child could not be started.
+    """
+    if not isinstance(said, Start | Attach):
+        raise Refusal("bad_request", "the first message is start or attach")
+    if said.version != VERSION:
+        raise Refusal("version", f"this host speaks version {VERSION} of the link, and not {said.version}")
+    if not 0 < len(said.client) <= 200:
+        raise Refusal("bad_request", "client: expected an id")
+    if isinstance(said, Start):
+        session = await host.start_wire(said.client, _wish(said.invocation))
+        said = Attach(VERSION, said.client, session.id, 0)
+    found = host.get(said.session)
+    if not isinstance(found, WireSession):
+        raise Refusal("forbidden", "this session is driven by the host itself: use REST for it")
+    return _attach(host, found, said)
+
+
+def _wish(launch: Launch) -> Wish:
+    if launch.user is not None:
+        raise Refusal("forbidden", "user: this host runs children as its own user")
+    return Wish(
+        argv=launch.argv,
+        tail=launch.tail,
+        files=tuple(PrivateFile(file.flag, file.suffix, file.content) for file in launch.files),
+        env=launch.env,
+        cwd=launch.cwd,
+        isolated=launch.isolated,
+    )
+
+
+def _attach(host: Host, session: WireSession, said: Attach) -> tuple[WireSession, Link, Ready]:
+    record, output = session.record, session.output
+    is_same = said.client == record.client
+    if session.replace is not None and not is_same and not said.take_over:
+        raise Refusal("attached_elsewhere", "another client is attached; take_over replaces it")
+    begin = record.acknowledged if said.received is None else said.received
+    if begin > output.end and session.has_child:
+        raise Refusal("bad_request", f"the output has {output.end} bytes, and not {begin}")
+    try:
+        output.check(begin)
+    except PrunedError as error:
+        raise Refusal("pruned", str(error)) from None
+    if session.replace is not None:
+        session.replace()
+    if not is_same:
+        session.changes_hands()
+        record.client = said.client
+        session.journal.note(session.id, client=said.client)
+    link = Link(Outbound(begin), session.inbound, heartbeat=host.settings.heartbeat)
+    link.connected(begin, anyio.current_time())
+    ready = Ready(
+        session=session.id,
+        received=session.inbound.received,
+        begin=begin,
+        end=output.end,
+        input_ended=record.input_ended,
+        conversation=record.conversation or None,
+    )
+    return session, link, ready
+
+
+class _Connection:
+    """One client at one session: the reader, the writer, what fills it from the output, and the watch."""
+
+    def __init__(self, host: Host, socket: WebSocket, session: WireSession, link: Link) -> None:
+        self._host = host
+        self._socket = socket
+        self._session = session
+        self._link = link
+        self._place = link.outbound.end
+        self._changed = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._last: LinkError | None = None
+        self._code = FAILED
+        self._second = self._count = 0
+        # From now on, before anything is awaited: nobody else may believe that the session is free.
+        session.replace = self._replace
+        session.on_change = self._wake
+        session.on_handed_on = self._handed_on
+        session.ending_told = False
+        session.attached += 1
+
+    async def run(self, ready: Ready) -> None:
+        """Until the client leaves, is replaced, or is not heard any more."""
+        try:
+            with self._scope:
+                await self._socket.send_text(str(encode(ready)))
+                async with anyio.create_task_group() as tasks:
+                    for work in (self._read, self._write, self._fill, self._watch):
+                        tasks.start_soon(self._guarded, work)
+        finally:
+            self._leave()
+        # Starlette raises RuntimeError for a WebSocket that it has seen fail before.
+        with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(WebSocketDisconnect, OSError, RuntimeError):
+            if self._last is not None:
+                await self._socket.send_text(str(encode(self._last)))
+            await self._socket.close(self._code)
+
+    def _leave(self) -> None:
+        session = self._session
+        session.attached -= 1
+        session.used()
+        if session.replace == self._replace:  # else another connection has it
+            session.detached()
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """The first of them that ends ends all."""
+        try:
+            await work()
+        except (WebSocketDisconnect, OSError):
+            pass
+        except (PilothouseError, PrunedError) as error:
+            self._give_up("bad_request" if isinstance(error, ProtocolError) else "failed", str(error))
+        except Exception:  # noqa: BLE001 - one connection must not take the others with it
+            _log.exception("a connection of session %s failed", self._session.id)
+            self._give_up("failed", "the host failed", FAILED)
+        self._scope.cancel()
+
+    def _give_up(self, code: str, message: str, status: int = POLICY) -> None:
+        self._last, self._code = LinkError(code, message), status
+        self._scope.cancel()
+
+    def _replace(self) -> None:
+        self._give_up("replaced", "another connection took its place", GOING_AWAY)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _handed_on(self, count: int) -> None:
+        self._link.handed_on(count, anyio.current_time())
+        self._wake()
+
+    # The four of them.
+
+    async def _read(self) -> None:
+        while True:
+            said = await _next(self._socket)
+            await self._throttle()
+            if self._scope.cancel_called:
+                return
+            heard = self._link.hear(said, anyio.current_time())
+            if heard is not None and not await self._obey(heard):
+                self._code = OK
+                return
+            self._wake()
+
+    async def _throttle(self) -> None:
+        """A client that says too much is read more slowly; the WebSocket makes it wait."""
+        now = anyio.current_time()
+        self._count = self._count + 1 if int(now) == self._second else 1
+        self._second = int(now)
+        if self._count > self._host.settings.messages_per_second:
+            await anyio.sleep(self._second + 1 - now)
+
+    async def _obey(self, said: Op | Data) -> bool:
+        """Do what a message asks for; False if it was the last one."""
+        session = self._session
+        match said:
+            case Data(data=data):
+                session.accept(data)
+            case EndInput(at=at):
+                session.end_input(at)
+            case Ack(received=received, keep_from=keep_from):
+                await session.output.acknowledge(received if keep_from is None else min(keep_from, received))
+            case Close():
+                await self._host.close(session)
+                return False
+            case Detach():
+                return False
+            case LinkError(code=code, message=message):
+                _log.warning("the client of session %s gives up: %a: %a", session.id, code[:80], message[:200])
+                return False
+            case _:
+                raise ProtocolError(f"a client does not say {type(said).__name__!r} here")
+        return True
+
+    async def _write(self) -> None:
+        link, session = self._link, self._session
+        while True:
+            while session.stderr:
+                await self._send(StderrLine(session.stderr.popleft()))
+            said = link.say(anyio.current_time())
+            if said is not None:
+                await self._send(said)
+                session.ending_told = session.ending_told or isinstance(said, Ended)
+                continue
+            changed = self._changed
+            with anyio.move_on_after(max(0.01, link.wake_at() - anyio.current_time())):
+                await changed.wait()
+
+    async def _send(self, said: Any) -> None:
+        message = encode(said)
+        if isinstance(message, str):
+            await self._socket.send_text(message)
+        else:
+            await self._socket.send_bytes(message)
+
+    async def _fill(self) -> None:
+        link, output = self._link, self._session.output
+        while True:
+            while not link.outbound.room:
+                await self._changed.wait()
+            data = await output.read(self._place, min(READ, link.outbound.room))
+            if not data:
+                break
+            self._place += len(data)
+            link.outbound.append(data)
+            self._wake()
+        link.finish(self._ended())
+        self._wake()
+        await anyio.sleep_forever()
+
+    def _ended(self) -> Ended:
+        ending = self._session.record.ending or Ending()
+        detail = ending.detail
+        if self._place > self._session.output.end:  # a power cut took what the client has
+            detail = f"{detail}; what was said after byte {self._session.output.end} is lost here".lstrip("; ")
+        return Ended(self._place, ending.exit_code, ending.signal, ending.stderr, detail)
+
+    async def _watch(self) -> None:
+        pulse = self._link.pulse
+        while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - it moves with all that is heard
+            await anyio.sleep(left)
+        _log.info("session %s: its client was not heard for %g s", self._session.id, self._host.settings.heartbeat * 3)

@@ -1,0 +1,252 @@
+"""A session that a client drives over the wire: one child, its output to the journal, the client's bytes to its input.
+
+Owns the child and the two pumps. Knows no WebSocket and no acknowledgement of what is sent: that is `wire`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+from msgspec.structs import replace
+
+from pilothouse.errors import PilothouseError, ProtocolError
+from pilothouse.options import Invocation
+from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
+from pilothouse.remote import WINDOW, Inbound, WholeLines
+from pilothouse.server.hosted import HostedSession
+from pilothouse.server.journal import Journal, SessionRecord
+from pilothouse.transports import Ending, Transport
+
+_log = logging.getLogger("pilothouse.server")
+
+STDERR_LINES = 256
+"""Kept while nobody listens; older ones go."""
+
+# Whether a turn runs only decides how long a host waits at its end, so that a look at the bytes is good enough.
+_RESULT = re.compile(rb'"type": ?"result"')
+_LONGEST = len(b'"type": "result"') - 1
+_PROMPT = re.compile(rb'"type": ?"user"')
+
+
+class WireSession(HostedSession):
+    """One child, driven from afar. (E84)
+
+    Args:
+        journal: of the host.
+        record: what the journal knows of it.
+        unacknowledged: bytes of output that may wait for the client, before the child has to.
+
+    Attributes:
+        stderr: the last lines of standard error that no client has had.
+        inbound: the numbers of what the client says.
+        on_change: called when there is a line of standard error, the end of the input, or the ending.
+        on_handed_on: called with the number of bytes that the child has got.
+        replace: ends the connection that is attached now, for another one.
+        ending_told: whether the one that is attached has been told of the ending.
+    """
+
+    def __init__(self, journal: Journal, record: SessionRecord, *, unacknowledged: int) -> None:
+        super().__init__(journal, record)
+        self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self.on_change: Callable[[], None] = _nothing
+        self.on_handed_on: Callable[[int], None] = self.hand_on
+        self.replace: Callable[[], None] | None = None
+        self.ending_told = False
+        self._unacknowledged = unacknowledged
+        self._transport: Transport | None = None
+        self._input: deque[bytes] = deque()
+        self.inbound = Inbound(record.input_end, window=WINDOW)
+        self._ends_at: int | None = None
+        self._lines = WholeLines()
+        self._fed = record.input_end
+        self._deaf = False
+        self._input_changed = anyio.Event()
+        self._working = False
+        if record.state == "ended":
+            self._ended.set()
+
+    # The life of the child.
+
+    async def start(self, transport: Transport, invocation: Invocation) -> None:
+        """Start the child; `run` has to be called next.
+
+        Raises:
+            PilothouseError: it could not be started.
+        """
+        self._transport = transport
+
+        def on_line(line: str) -> None:
+            self.stderr.append(line)
+            self.on_change()
+
+        await transport.start(replace(invocation, on_stderr=on_line))
+
+    async def run(self) -> None:
+        """Move bytes until the child has ended, or `stop` is called."""
+        transport = self._transport
+        assert transport is not None
+        ending = Ending(detail="the session failed")
+        try:
+            with anyio.CancelScope() as self._running:
+                if not self._stop_reason:
+                    ending = await self._live(transport)
+        except Exception:  # noqa: BLE001 - one session must not take the others with it
+            _log.exception("session %s failed", self.id)
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await transport.close()
+                except PilothouseError as error:
+                    _log.warning("session %s: %s", self.id, error)
+                self._transport = None
+                await self.keep_ending(Ending(detail=self._stop_reason) if self._stop_reason else ending)
+                self.on_change()
+
+    async def _live(self, transport: Transport) -> Ending:
+        ending = Ending()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(transport.serve)
+            tasks.start_soon(self._guarded, self._feed, transport)
+            await self._guarded(self._pump, transport)
+            ending = await transport.ending()
+            tasks.cancel_scope.cancel()
+        return ending
+
+    async def _guarded(self, work: Callable[[Transport], Awaitable[None]], transport: Transport) -> None:
+        """An error of one half ends both, and is how the session ended."""
+        try:
+            await work(transport)
+        except PilothouseError as error:
+            _log.error("session %s ends: %s", self.id, error)
+            self._stop_reason = self._stop_reason or str(error)
+            assert self._running is not None
+            self._running.cancel()
+
+    async def _pump(self, transport: Transport) -> None:
+        before = b""
+        while data := await transport.receive():
+            await self.keep_output(data)
+            if _RESULT.search(before + data):
+                self._working = False
+            before = data[-_LONGEST:]
+            await self.output.room(self._unacknowledged)
+
+    def hand_on(self, count: int) -> None:
+        """The child has got the next bytes, and nobody is attached who has to hear of it."""
+        self.inbound.hand_on(count)
+
+    async def stop(self, reason: str) -> None:
+        """End the child, and wait until it has gone and that is written down. Idempotent."""
+        self._stop_reason = self._stop_reason or reason
+        if self._running is not None:
+            self._running.cancel()
+        await self._ended.wait()
+
+    # Who is attached.
+
+    def detached(self) -> None:
+        """Nobody is attached any more."""
+        self.replace = None
+        self.on_change = _nothing
+        self.on_handed_on = self.hand_on
+
+    # What the client says.
+
+    def accept(self, data: bytes) -> None:
+        """Take the next bytes of the client's, which `inbound` has numbered."""
+        if self.has_child:
+            self._input.append(data)
+            self._working = self._working or bool(_PROMPT.search(data))
+            self._wake()
+        self.used()
+
+    def end_input(self, at: int) -> None:
+        """Nothing comes after byte `at`; `inbound` has checked that."""
+        if self.has_child and not self.record.input_ended:
+            self._ends_at = at
+            self._wake()
+
+    def changes_hands(self) -> None:
+        """Another client goes on: what the one before had begun to say is forgotten, and comes again, whole."""
+        self._input.clear()
+        self._ends_at = None
+        self._fed -= self._lines.drop()
+        self.record.input_end = self._fed
+        self.journal.note(self.id, input_end=self.record.input_end)
+        self.inbound = Inbound(self.record.input_end, window=WINDOW)
+
+    def _wake(self) -> None:
+        self._input_changed.set()
+        self._input_changed = anyio.Event()
+
+    async def _feed(self, transport: Transport) -> None:
+        while True:
+            while self._input:
+                await self._hand_on(transport, self._input.popleft())
+            if self._ends_at == self.inbound.received and not self.record.input_ended:
+                self.record.input_ended = True
+                await self._write(transport, self._lines.flush())
+                await self.journal.update(self.id, input_ended=True)
+                await transport.end_input()
+                self.on_change()
+            await self._input_changed.wait()
+
+    async def _hand_on(self, transport: Transport, data: bytes) -> None:
+        inbound = self.inbound
+        self._fed += len(data)
+        await self._write(transport, self._lines.feed(data))
+        if self._lines.held > DEFAULT_MAX_LINE_BYTES:
+            raise ProtocolError(f"a line of input is longer than {DEFAULT_MAX_LINE_BYTES:,} bytes")
+        if inbound is not self.inbound:  # another client took over while the child was slow to read
+            return
+        # Written down before the client hears of it, so that it never has to send again what it has forgotten.
+        await self.journal.update(self.id, input_end=inbound.received + len(data))
+        if inbound is self.inbound:
+            self.on_handed_on(len(data))
+            self.record.input_end = inbound.received
+
+    async def _write(self, transport: Transport, data: bytes) -> None:
+        try:
+            if data and not self._deaf:
+                await transport.send(data)
+        except anyio.BrokenResourceError:
+            self._deaf = True  # it takes no more, and will end: what still comes has nowhere to go
+
+    async def interrupt(self) -> None:
+        """Ask the child to stop its turn, between two lines of the client's.
+
+        Raises:
+            ValueError: the client is in the middle of a line.
+        """
+        if self._transport is None or self.record.input_ended:
+            return
+        if self._input or self._lines.held:
+            raise ValueError("the client is just saying something; try again")
+        request = {"type": "control_request", "request_id": f"host-{self.id}", "request": {"subtype": "interrupt"}}
+        await self._transport.send(json.dumps(request).encode() + b"\n")
+
+    # What it is.
+
+    @property
+    def has_child(self) -> bool:
+        """Whether a child runs, or is being started."""
+        return self.record.state == "live"
+
+    @property
+    def busy(self) -> bool:
+        """Whether a prompt was sent and no result has come."""
+        return self.has_child and self._working
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        return "ended" if not self.has_child else "running" if self._working else "idle"
+
+
+def _nothing() -> None:
+    """Nobody listens."""

@@ -1,0 +1,358 @@
+"""`PostgresStore`: sessions in a PostgreSQL database, for any number of hosts.
+
+Owns the tables, the connections and what PostgreSQL's errors mean. The one file that knows psycopg, which is imported
+when a store connects. Knows nothing of transcripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any, cast
+
+from pilothouse.errors import StoreError, UsageError
+from pilothouse.stores.base import (
+    Batch,
+    Entry,
+    Lease,
+    LeaseState,
+    Place,
+    StoredSession,
+    StoredSummary,
+    check_keeper,
+    check_taker,
+    check_writer,
+)
+from pilothouse.stores.blocking import FORMAT, BlockingBackend, Kept, decide, newer, uuids_of
+from pilothouse.stores.encoding import digest, entries_from, entry_from, entry_text, secrets_in, shown_address
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+MOST_CONNECTIONS = 8
+CONNECT_LIMIT = 10  # seconds
+ANSWER_LIMIT = 60
+"""Seconds for one statement, and for a connection on which the other side is silent."""
+
+_LIMITED = ("statement_timeout", "idle_in_transaction_session_timeout")  # a host that stops must not block the others
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"  # the server's, at this moment and not of the BEGIN
+# Digests are indexed in place of keys: an index of PostgreSQL takes 2,700 bytes, a key may have 12,000.
+_TABLES = f"""
+CREATE SCHEMA IF NOT EXISTS {{schema}};
+CREATE TABLE {{schema}}.format (version int NOT NULL);
+CREATE TABLE {{schema}}.transcripts (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, place bytea NOT NULL UNIQUE, main bytea NOT NULL,
+    scope bytea NOT NULL, project text NOT NULL, session text NOT NULL, subpath text NOT NULL,
+    count int NOT NULL, last text NOT NULL, mtime bigint NOT NULL, summary text);
+CREATE INDEX ON {{schema}}.transcripts (main);
+CREATE INDEX ON {{schema}}.transcripts (scope) WHERE subpath = '';
+CREATE TABLE {{schema}}.entries (
+    transcript bigint NOT NULL REFERENCES {{schema}}.transcripts ON DELETE CASCADE, number int NOT NULL,
+    uuid text, body text NOT NULL, PRIMARY KEY (transcript, number));
+CREATE UNIQUE INDEX ON {{schema}}.entries (transcript, uuid) WHERE uuid IS NOT NULL;
+CREATE TABLE {{schema}}.leases (
+    main bytea PRIMARY KEY, project text NOT NULL, session text NOT NULL, owner text, token bigint NOT NULL,
+    ends timestamptz NOT NULL);
+INSERT INTO {{schema}}.format VALUES ({FORMAT});
+"""  # noqa: S608 - constants of this file
+_LEASE = (
+    "SELECT owner, token, extract(epoch FROM ends - clock_timestamp())::float8 FROM {schema}.leases WHERE main = %s"
+)
+_APPEND = f"""
+WITH written AS (
+    INSERT INTO {{schema}}.transcripts (place, main, scope, project, session, subpath, count, last, mtime, summary)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, {_NOW}, %s)
+    ON CONFLICT (place) DO UPDATE SET count = excluded.count, last = excluded.last, mtime = excluded.mtime,
+        summary = excluded.summary
+    RETURNING id)
+INSERT INTO {{schema}}.entries (transcript, number, uuid, body)
+SELECT written.id, new.number + %s, new.uuid, new.body
+FROM written, unnest(string_to_array(%s, chr(10), ''), string_to_array(%s, chr(10)))
+    WITH ORDINALITY AS new (uuid, body, number)
+"""  # noqa: S608 - constants of this file
+
+_ADVICE = {
+    "08": "the connection to the server was lost; try again",
+    "25006": "the server takes no writes: it is a replica or read-only; give the address of the primary",
+    "28": "the server refused the login; check user and password",
+    "3D": "there is no such database; create it first",
+    "42501": "this user may not do that; grant it the schema, or let one who may create the tables first",
+    "53100": "the disk of the server is full; nothing was written. Make room, then try again",
+    "53200": "the server is out of memory; nothing was written. Try again",
+    "53300": "the server has too many connections; try again, or allow more",
+    "57014": f"the server did not answer within {ANSWER_LIMIT} s; another session may block it. Try again",
+    "57P": "the server ended the connection, or is starting or stopping; try again",
+}
+"""By the beginning of the SQLSTATE."""
+
+
+class PostgresStore(BlockingBackend):
+    """Sessions in PostgreSQL 12 or newer, for any number of hosts. Needs the extra `postgres`. (E85)
+
+    The tables are made on first use, in a schema of their own. Runs on asyncio and trio. Leases run out by the clock of
+    the server.
+
+    Args:
+        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. What it leaves out
+            comes from libpq's variables (`PGPASSWORD`, `PGSERVICE`, …). Never shown but for the place.
+        schema: the schema for the tables.
+        max_connections: connections at once, 8 by default. They are opened when needed and kept.
+    """
+
+    def __init__(self, conninfo: str, *, schema: str = "pilothouse", max_connections: int = MOST_CONNECTIONS) -> None:
+        if not schema.isascii() or not schema.isidentifier():
+            raise UsageError("the schema of a PostgresStore is a plain name, such as pilothouse")
+        if max_connections < 1:
+            raise UsageError("a PostgresStore needs at least one connection")
+        super().__init__(shown_address(conninfo) or "PostgreSQL", secrets_in(conninfo))
+        self._conninfo = conninfo
+        self._schema = schema
+        self._max_connections = max_connections
+        self._slots = BoundedSemaphore(max_connections)
+        self._idle: list[Connection[Any]] = []
+        self._inherited: list[Connection[Any]] = []
+        self._is_made = False
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self, main: Place | None = None) -> Generator[_Transaction]:
+        """One transaction; with `main` nobody else writes to that session meanwhile, be it there or not."""
+        with self._slots:
+            connection = self._take()
+            try:
+                with connection.transaction():
+                    transaction = _Transaction(connection, self._schema)
+                    if main is not None:
+                        lock = int.from_bytes(digest(self._schema, *main[:2])[:8], signed=True)
+                        transaction.execute("SELECT pg_advisory_xact_lock(%s)", lock)
+                    yield transaction
+            finally:
+                self._give_back(connection)
+
+    def _take(self) -> Connection[Any]:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is not None and not _is_alive(connection):
+            connection.close()
+            self._drop_idle()  # who ended one has ended all of them
+            connection = None
+        if connection is None:
+            self._check_open()
+            connection = self._connect()
+        try:
+            if not self._is_made:
+                _make_tables(connection, self._schema)
+                self._is_made = True
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect(self) -> Connection[Any]:
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict, make_conninfo
+        except ImportError as error:
+            raise StoreError("a PostgresStore needs psycopg: pip install 'pilothouse[postgres]'") from error
+        given = conninfo_to_dict(self._conninfo)
+        if given.get("password"):
+            self._secrets |= {str(given["password"])}
+        wanted = {
+            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_LIMIT),
+            "options": os.environ.get("PGOPTIONS", " ".join(f"-c {name}={ANSWER_LIMIT * 1000}" for name in _LIMITED)),
+            "tcp_user_timeout": ANSWER_LIMIT * 1000,
+            "keepalives_idle": ANSWER_LIMIT // 2,
+        }
+        # Prepared statements are of one connection, and poolers such as PgBouncer hand out another each time.
+        return psycopg.connect(
+            make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
+        )
+
+    def _give_back(self, connection: Connection[Any]) -> None:
+        with self._lock:
+            if not connection.closed and not connection.broken and not self._closed:
+                self._idle.append(connection)
+                return
+        if connection.broken:  # what took this connection away has most likely taken the others too
+            self._drop_idle()
+        connection.close()
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _close(self) -> None:
+        self._drop_idle()
+
+    def _forget(self) -> None:
+        self._inherited += self._idle
+        self._idle = []
+        self._slots = BoundedSemaphore(self._max_connections)
+
+    def _failure(self, error: Exception) -> str | None:
+        import psycopg
+
+        if not isinstance(error, psycopg.Error):
+            return None
+        # A closed connection has no state; neither has one that could not be opened, whose reason libpq tells.
+        state = error.sqlstate or ("08" if "connection failed" not in str(error) else "")
+        advice = next((text for key, text in _ADVICE.items() if state.startswith(key)), None)
+        said = " ".join(str(error).split())
+        return f"{advice} ({said})" if advice else f"PostgreSQL failed: {said}"
+
+    # --- the calls --------------------------------------------------------------------------------------------------
+
+    def _append(self, place: Place, batch: Batch, lease: Lease | None) -> int:
+        if not batch.entries:
+            return self._count(place)
+        with self._transaction(place.main) as run:
+            found = run.row(
+                "SELECT count, last, summary, ARRAY(SELECT uuid FROM {schema}.entries "
+                "WHERE transcript = id AND uuid = ANY(%s)) FROM {schema}.transcripts WHERE place = %s",
+                uuids_of(batch),
+                digest(*place),
+            )
+            count, last, summary, held = found or (0, "", None, [])
+            kept = Kept(count, last, frozenset(held), summary and entry_from(summary), run.lease(place.main))
+            write = decide(place, batch, lease, kept)
+            if write is None:
+                return count
+            folded = None if write.summary is None else entry_text(write.summary)
+            digests = (digest(*place), digest(*place[:2]), digest(place.project))
+            # Lines and no arrays: psycopg would look at each character of an array, and no row has a line end.
+            uuids, texts = "\n".join(row.uuid or "" for row in write.rows), "\n".join(row.text for row in write.rows)
+            # The ordinality of unnest begins at 1, numbers of entries at 0.
+            run.execute(_APPEND, *digests, *place, write.count, batch.id, folded, count - 1, uuids, texts)
+            return write.count
+
+    def _load(self, place: Place) -> list[Entry] | None:
+        with self._transaction() as run:
+            rows = run.rows(
+                "SELECT body FROM {schema}.entries JOIN {schema}.transcripts ON transcript = id "
+                "WHERE place = %s ORDER BY number",
+                digest(*place),
+            )
+        return entries_from(body for (body,) in rows) or None
+
+    def _count(self, place: Place) -> int:
+        with self._transaction() as run:
+            found = run.row("SELECT count FROM {schema}.transcripts WHERE place = %s", digest(*place))
+        return found[0] if found else 0
+
+    def _list_sessions(self, project: str) -> list[StoredSession]:
+        query = "SELECT session, mtime FROM {schema}.transcripts WHERE scope = %s AND subpath = ''"
+        with self._transaction() as run:
+            rows = run.rows(query, digest(project))
+        return [{"session_id": session, "mtime": mtime} for session, mtime in rows]
+
+    def _list_summaries(self, project: str) -> list[StoredSummary]:
+        query = "SELECT session, mtime, summary FROM {schema}.transcripts WHERE scope = %s AND subpath = ''"
+        with self._transaction() as run:
+            rows = run.rows(query, digest(project))
+        return [{"session_id": session, "mtime": mtime, "data": entry_from(data)} for session, mtime, data in rows]
+
+    def _list_subpaths(self, main: Place) -> list[str]:
+        query = "SELECT subpath FROM {schema}.transcripts WHERE main = %s AND subpath <> ''"
+        with self._transaction() as run:
+            return [subpath for (subpath,) in run.rows(query, digest(*main[:2]))]
+
+    def _delete(self, place: Place) -> None:
+        with self._transaction(place.main) as run:
+            check_writer(place, run.lease(place.main), None)
+            if place.subpath:
+                run.execute("DELETE FROM {schema}.transcripts WHERE place = %s", digest(*place))
+            else:
+                run.execute("DELETE FROM {schema}.transcripts WHERE main = %s", digest(*place[:2]))
+
+    def _acquire(self, main: Place, owner: str, ttl: float) -> int:
+        with self._transaction(main) as run:
+            state = run.lease(main)
+            check_taker(main, state, owner)
+            run.execute(
+                "INSERT INTO {schema}.leases (main, project, session, owner, token, ends) "
+                "VALUES (%s, %s, %s, %s, %s, clock_timestamp() + make_interval(secs => %s)) "
+                "ON CONFLICT (main) DO UPDATE SET owner = excluded.owner, token = excluded.token, ends = excluded.ends",
+                *(digest(*main[:2]), *main[:2], json.dumps(owner), state.token + 1, ttl),
+            )
+            return state.token + 1
+
+    def _renew(self, lease: Lease, ttl: float) -> None:
+        with self._transaction(lease.place) as run:
+            check_keeper(lease.place, run.lease(lease.place), lease)
+            query = "UPDATE {schema}.leases SET ends = clock_timestamp() + make_interval(secs => %s) WHERE main = %s"
+            run.execute(query, ttl, digest(*lease.place[:2]))
+
+    def _release(self, lease: Lease) -> None:
+        with self._transaction(lease.place) as run:
+            query = "UPDATE {schema}.leases SET owner = NULL WHERE main = %s AND owner = %s AND token = %s"
+            run.execute(query, digest(*lease.place[:2]), json.dumps(lease.owner), lease.token)
+
+
+class _Transaction:
+    """Statements in one transaction. `{schema}` in them is replaced; values go beside the text, never into it."""
+
+    def __init__(self, connection: Connection[Any], schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
+
+    def execute(self, query: str, *values: object) -> None:
+        self._connection.execute(self._text(query), values)
+
+    def rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        return iter(self._connection.execute(self._text(query), values).fetchall())
+
+    def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
+        return self._connection.execute(self._text(query), values).fetchone()
+
+    def lease(self, main: Place) -> LeaseState:
+        found = self.row(_LEASE, digest(*main[:2]))
+        if found is None:
+            return LeaseState()
+        owner, token, seconds = found
+        return LeaseState(None if owner is None else json.loads(owner), token, seconds)
+
+    def _text(self, query: str) -> bytes:
+        return _in_schema(query, self._schema)
+
+
+def _in_schema(query: str, schema: str) -> bytes:
+    return query.replace("{schema}", f'"{schema}"').encode("ascii")
+
+
+def _is_alive(connection: Connection[Any]) -> bool:
+    """Whether an idle connection is still open, as far as this host knows: asks nobody, so it costs no round trip."""
+    import psycopg
+
+    try:
+        for _ in range(2):  # the reason comes first, then the end
+            connection.pgconn.consume_input()
+    except psycopg.Error:
+        return False
+    return connection.pgconn.status == psycopg.pq.ConnStatus.OK
+
+
+def _make_tables(connection: Connection[Any], schema: str) -> None:
+    from psycopg import errors
+
+    def version() -> int | None:
+        with suppress(errors.UndefinedTable, errors.InvalidSchemaName):
+            found = connection.execute(_in_schema("SELECT version FROM {schema}.format", schema)).fetchone()
+            return found[0] if found else None
+        return None
+
+    if (found := version()) is None:
+        with connection.transaction():
+            # Two that create the same schema at once would both fail.
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(digest(schema)[:8], signed=True),))
+            if connection.execute("SELECT to_regclass(%s)", (f'"{schema}".format',)).fetchone() == (None,):
+                connection.execute(_in_schema(_TABLES, schema))
+        found = version()
+    if found is not None and found > FORMAT:
+        raise StoreError(newer(found))

@@ -1,0 +1,310 @@
+"""`SqliteStore`: sessions in one SQLite file, shared by all processes of a machine. The embedded default.
+
+Owns the tables and what SQLite's errors mean. Uses the standard library alone. Knows nothing of transcripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pilothouse.errors import StoreError, UsageError
+from pilothouse.stores.base import (
+    Batch,
+    Entry,
+    Lease,
+    LeaseState,
+    Place,
+    StoredSession,
+    StoredSummary,
+    check_keeper,
+    check_taker,
+    check_writer,
+)
+from pilothouse.stores.blocking import FORMAT, BlockingBackend, Kept, decide, newer, uuids_of
+from pilothouse.stores.encoding import entries_from, entry_from, entry_text
+
+BUSY_LIMIT = 30.0
+"""Seconds to wait for other processes that write."""
+_APPLICATION = 0x70696C6F  # "pilo", in the header of the file
+
+_TABLES = """
+CREATE TABLE transcripts (
+    id INTEGER PRIMARY KEY, project TEXT NOT NULL, session TEXT NOT NULL, subpath TEXT NOT NULL,
+    count INTEGER NOT NULL, last TEXT NOT NULL, mtime INTEGER NOT NULL, summary TEXT,
+    UNIQUE (project, session, subpath));
+CREATE TABLE entries (
+    transcript INTEGER NOT NULL REFERENCES transcripts ON DELETE CASCADE, number INTEGER NOT NULL,
+    uuid TEXT, body TEXT NOT NULL, UNIQUE (transcript, number));
+CREATE UNIQUE INDEX entry_uuids ON entries (transcript, uuid) WHERE uuid IS NOT NULL;
+CREATE TABLE leases (
+    project TEXT NOT NULL, session TEXT NOT NULL, owner TEXT, token INTEGER NOT NULL, ends REAL NOT NULL,
+    PRIMARY KEY (project, session)) WITHOUT ROWID;
+"""
+
+_ADVICE = {
+    "SQLITE_AUTH": "the file may not be used like this",
+    "SQLITE_BUSY": f"other processes kept it busy for {BUSY_LIMIT:.0f} s; try again, or look for one that hangs in it",
+    "SQLITE_CANTOPEN": "it cannot be opened; its directory must exist, and you must be allowed to write there",
+    "SQLITE_CORRUPT": "the file is damaged; restore a copy, or save what `sqlite3 FILE .recover` finds in it",
+    "SQLITE_FULL": "the disk is full; nothing was written. Make room, then try again",
+    "SQLITE_IOERR": "the disk failed to read or write; look at its health and at quotas, then try again",
+    "SQLITE_NOTADB": "this file is no SQLite database; choose another path",
+    "SQLITE_PERM": "you are not allowed to use this file",
+    "SQLITE_READONLY": "it can be read only; nothing was written. Make the file and its directory writable",
+}
+"""By the beginning of SQLite's own names of errors."""
+
+
+class SqliteStore(BlockingBackend):
+    """Sessions in a SQLite file, for any number of processes of one machine. (E85)
+
+    The file is made on first use, readable for its owner only. An append is on disk when it returns. Not for network
+    file systems: SQLite cannot lock there.
+
+    Args:
+        path: the file; `~` is your home. Its directory is made too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if os.fspath(path) in {"", ":memory:"}:
+            raise UsageError("a SqliteStore is a file; for sessions in memory there is MemoryStore")
+        self._path = Path(path).expanduser().absolute()
+        super().__init__(str(self._path))
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._inherited: list[sqlite3.Connection] = []
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None and _inode(self._path) != self._inode:
+            self._drop()  # the file was removed or replaced: what went on in the old one would be lost
+        if self._connection is None:
+            self._check_open()
+            connection, self._inode = self._open()
+            self._connection = connection
+        return self._connection
+
+    def _open(self) -> tuple[sqlite3.Connection, int]:
+        with suppress(OSError):  # SQLite says better what is wrong
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite itself would ask the umask
+        connection = sqlite3.connect(self._path, timeout=BUSY_LIMIT, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection)
+            return connection, _inode(self._path)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._connected()
+            except sqlite3.Error:
+                self._drop()
+                raise
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        with self._reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._inherited.append(self._connection)  # closing it here would give up the locks of the parent
+            self._connection = None
+
+    def _failure(self, error: Exception) -> str | None:
+        if isinstance(error, sqlite3.Error):
+            name = getattr(error, "sqlite_errorname", "")
+            advice = next((text for key, text in _ADVICE.items() if name.startswith(key)), None)
+            return advice or f"SQLite failed: {error}"
+        return str(error) if isinstance(error, OSError) else None
+
+    # --- the calls --------------------------------------------------------------------------------------------------
+
+    def _append(self, place: Place, batch: Batch, lease: Lease | None) -> int:
+        if not batch.entries:
+            return self._count(place)
+        with self._writing() as connection:
+            found = connection.execute(
+                "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", place
+            ).fetchone()
+            transcript, count, last, summary = found or (None, 0, "", None)
+            held = [
+                uuid
+                for uuid in (uuids_of(batch) if found else ())
+                if connection.execute(
+                    "SELECT 1 FROM entries WHERE (transcript, uuid) = (?, ?)", (transcript, uuid)
+                ).fetchone()
+            ]
+            kept = Kept(count, last, frozenset(held), summary and entry_from(summary), _lease(connection, place))
+            write = decide(place, batch, lease, kept)
+            if write is None:
+                return count
+            folded = None if write.summary is None else entry_text(write.summary)
+            (transcript,) = connection.execute(
+                "INSERT INTO transcripts (project, session, subpath, count, last, mtime, summary) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project, session, subpath) DO UPDATE SET "
+                "count = excluded.count, last = excluded.last, mtime = excluded.mtime, summary = excluded.summary "
+                "RETURNING id",
+                (*place, write.count, batch.id, time.time_ns() // 1_000_000, folded),
+            ).fetchone()
+            connection.executemany(
+                "INSERT INTO entries (transcript, number, uuid, body) VALUES (?, ?, ?, ?)",
+                [(transcript, number, row.uuid, row.text) for number, row in enumerate(write.rows, count)],
+            )
+            return write.count
+
+    def _load(self, place: Place) -> list[Entry] | None:
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT body FROM entries WHERE transcript = (SELECT id FROM transcripts "
+                "WHERE (project, session, subpath) = (?, ?, ?)) ORDER BY number",
+                place,
+            ).fetchall()
+        return entries_from(body for (body,) in rows) or None
+
+    def _count(self, place: Place) -> int:
+        with self._reading() as connection:
+            found = connection.execute(
+                "SELECT count FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", place
+            ).fetchone()
+        return found[0] if found else 0
+
+    def _list_sessions(self, project: str) -> list[StoredSession]:
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT session, mtime FROM transcripts WHERE project = ? AND subpath = ''", (project,)
+            ).fetchall()
+        return [{"session_id": session, "mtime": mtime} for session, mtime in rows]
+
+    def _list_summaries(self, project: str) -> list[StoredSummary]:
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT session, mtime, summary FROM transcripts WHERE project = ? AND subpath = ''", (project,)
+            ).fetchall()
+        return [{"session_id": session, "mtime": mtime, "data": entry_from(data)} for session, mtime, data in rows]
+
+    def _list_subpaths(self, main: Place) -> list[str]:
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT subpath FROM transcripts WHERE (project, session) = (?, ?) AND subpath <> ''", main[:2]
+            ).fetchall()
+        return [subpath for (subpath,) in rows]
+
+    def _delete(self, place: Place) -> None:
+        with self._writing() as connection:
+            check_writer(place, _lease(connection, place), None)
+            which = "(project, session, subpath) = (?, ?, ?)" if place.subpath else "(project, session) = (?, ?)"
+            connection.execute(f"DELETE FROM transcripts WHERE {which}", place if place.subpath else place[:2])  # noqa: S608
+
+    def _acquire(self, main: Place, owner: str, ttl: float) -> int:
+        with self._writing() as connection:
+            state = _lease(connection, main)
+            check_taker(main, state, owner)
+            connection.execute(
+                "REPLACE INTO leases (project, session, owner, token, ends) VALUES (?, ?, ?, ?, ?)",
+                (*main[:2], json.dumps(owner), state.token + 1, time.time() + ttl),
+            )
+            return state.token + 1
+
+    def _renew(self, lease: Lease, ttl: float) -> None:
+        with self._writing() as connection:
+            check_keeper(lease.place, _lease(connection, lease.place), lease)
+            ends = time.time() + ttl
+            connection.execute("UPDATE leases SET ends = ? WHERE (project, session) = (?, ?)", (ends, *lease.place[:2]))
+
+    def _release(self, lease: Lease) -> None:
+        with self._writing() as connection:
+            connection.execute(
+                "UPDATE leases SET owner = NULL WHERE (project, session, owner, token) = (?, ?, ?, ?)",
+                (*lease.place[:2], json.dumps(lease.owner), lease.token),
+            )
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Set the connection up and bring the tables to our version. Several processes may come first at once."""
+    connection.execute("PRAGMA foreign_keys = ON")
+    # One statement, so that both are of the same moment.
+    query = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
+    version, tables = connection.execute(query).fetchone()
+    if version == 0:
+        if tables:
+            raise StoreError("this database belongs to another program; choose another path")
+        _wait_for_wal(connection)
+        _create(connection)
+    elif version > FORMAT:
+        raise StoreError(newer(version))
+    connection.execute("PRAGMA synchronous = FULL")  # an append that returned outlives a power cut
+
+
+def _wait_for_wal(connection: sqlite3.Connection) -> None:
+    # The change to a write-ahead log is the one step in which SQLite does not wait for others by itself.
+    end = time.monotonic() + BUSY_LIMIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("PRAGMA user_version").fetchone() == (0,):
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _lease(connection: sqlite3.Connection, place: Place) -> LeaseState:
+    found = connection.execute(
+        "SELECT owner, token, ends FROM leases WHERE (project, session) = (?, ?)", place[:2]
+    ).fetchone()
+    if found is None:
+        return LeaseState()
+    owner, token, ends = found
+    return LeaseState(None if owner is None else json.loads(owner), token, ends - time.time())
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return -1

@@ -1,0 +1,174 @@
+"""The blocking `Fleet`: many runs on the portal's loop, read from plain code.
+
+Owns the task in which the asynchronous fleet lives between the two ends of a `with` block, and which thread waits. What
+a run is, and what becomes of it, is decided in `pilothouse.fleet`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pilothouse import client
+from pilothouse.fleet import Fleet as AsyncFleet
+from pilothouse.fleet import FleetStatus, Run
+from pilothouse.fleet import Runs as AsyncRuns
+from pilothouse.sync.agent import Agent
+from pilothouse.sync.controls import blocking
+from pilothouse.sync.portal import portal
+from pilothouse.sync.signatures import method_takes_as
+
+T = TypeVar("T")
+
+
+class Fleet:
+    """Runs many prompts, a few at a time, for plain code; use it with `with`. (E18)
+
+    Arguments, methods and errors are those of `pilothouse.Fleet`; the agent may be of either kind. Functions that find
+    the key or the prompt of an item run on the event loop of `pilothouse.sync`, and should not take long.
+
+    Args:
+        agent: whose settings hold for all runs; None: the default agent.
+        **settings: as for `pilothouse.Fleet`.
+
+    Raises:
+        UsageError: a limit that cannot be kept, such as a budget of 0.
+    """
+
+    def __init__(self, agent: Agent | client.Agent | None = None, **settings: Any) -> None:
+        self._inner = AsyncFleet(agent.asynchronous if isinstance(agent, Agent) else agent, **settings)
+        self._portal = portal()
+        self._owner: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+        self._has_failed = False
+
+    # Its life.
+
+    def __enter__(self) -> Self:
+        self._call(self._begin)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._portal.is_gone:  # after a fork the block is that of the parent
+            return
+        self._has_failed = error is not None
+        try:
+            self._call(self._end, finish=not self._has_failed)
+        except KeyboardInterrupt:
+            self._has_failed = True
+            self._call(self._end, finish=True)
+            raise
+
+    async def _begin(self) -> None:
+        entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = asyncio.create_task(self._own(entered), name="pilothouse.sync.Fleet")
+        await asyncio.wait((self._owner, entered), return_when=asyncio.FIRST_COMPLETED)
+        if not entered.done():
+            entered.cancel()
+            await self._owner
+
+    async def _own(self, entered: asyncio.Future[None]) -> None:
+        try:
+            async with self._inner:
+                entered.set_result(None)
+                await self._leaving.wait()
+                if self._has_failed:
+                    raise _BlockFailedError
+        except _BlockFailedError:
+            pass
+
+    async def _end(self) -> None:
+        assert self._owner is not None
+        if self._leaving.is_set() and self._has_failed and not self._owner.done():
+            self._owner.cancel()
+            await asyncio.wait((self._owner,))
+            return
+        self._leaving.set()
+        await asyncio.wait((self._owner,))
+        if not self._has_failed and not self._owner.cancelled() and (error := self._owner.exception()) is not None:
+            raise error
+
+    # Asking.
+
+    @method_takes_as(AsyncFleet.map)
+    def map(self, *args: Any, **named: Any) -> Runs:
+        """Run a prompt for each item, and give the runs as they end."""
+        return Runs(self._inner.map(*args, **named), self._call)
+
+    @method_takes_as(AsyncFleet.resume)
+    def resume(self) -> Runs:
+        """Go on with everything that is left in the journal, and give every run as it ends."""
+        return Runs(self._inner.resume(), self._call)
+
+    @method_takes_as(AsyncFleet.retry_failed)
+    def retry_failed(self) -> Runs:
+        """Run again what has failed, and give every run as it ends."""
+        return Runs(self._inner.retry_failed(), self._call)
+
+    @method_takes_as(AsyncFleet.gather)
+    def gather(self, *args: Any, **named: Any) -> list[Run]:
+        """As `map`, for a list: all runs, in the order of the items."""
+        return self._call(partial(self._inner.gather, *args, **named))
+
+    @method_takes_as(AsyncFleet.submit)
+    def submit(self, *args: Any, **named: Any) -> Run:
+        """Put one prompt in, and go on; `wait` gives its end."""
+        return self._call(partial(self._inner.submit, *args, **named))
+
+    @method_takes_as(AsyncFleet.enqueue)
+    def enqueue(self, *args: Any, **named: Any) -> int:
+        """Put many prompts into the journal, as many as there are; `resume` gives their ends."""
+        return self._call(partial(self._inner.enqueue, *args, **named))
+
+    wait = blocking(AsyncFleet.wait)
+    rows = blocking(AsyncFleet.rows)
+    cancel = blocking(AsyncFleet.cancel)
+    interrupt = blocking(AsyncFleet.interrupt)
+
+    def status(self) -> FleetStatus:
+        """Where the runs stand; with a journal, all that are in it."""
+        return self._call(self._inner.status)
+
+    @property
+    def running(self) -> list[Run]:
+        """What runs in this process, the longest first."""
+        return self._inner.running
+
+    def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
+        return self._portal.call(work, finish=finish)
+
+
+class Runs:
+    """Runs as they end; iterate over it once. Made by `Fleet.map` and `Fleet.resume`."""
+
+    def __init__(self, runs: AsyncRuns, call: Callable[..., Any]) -> None:
+        self._runs = runs
+        self._call = call
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Run:
+        run: Run | None = self._call(self._next)
+        if run is None:
+            raise StopIteration
+        return run
+
+    async def _next(self) -> Run | None:
+        return await anext(self._runs, None)
+
+    def close(self) -> None:
+        """Begin no more. Idempotent."""
+        self._call(self._close)
+
+    async def _close(self) -> None:
+        self._runs.close()
+
+
+class _BlockFailedError(Exception):
+    """The block was left with an error, which its own thread raises."""

@@ -1,0 +1,247 @@
+"""The contract that every session store keeps, as tests.
+
+`StoreSuite` is for any store: `append`, `load`, and what else it has; `store_backend_suite` adds what the stores of
+this package promise. Subclass one, say how to make a store, run pytest::
+
+    class TestMyStore(StoreSuite):
+        def make_store(self):
+            return MyStore(...)
+
+The tests are marked `anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture.
+Knows the protocol, not its implementations.
+"""
+
+# ruff: noqa: D102 - the name of a test says what it does
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from pilothouse.stores.base import Entry, OptionalCall, SessionKey, SessionStore, implements
+
+KEY: SessionKey = {"project_key": "-work-project", "session_id": "11111111-1111-4111-8111-111111111111"}
+OTHER: SessionKey = {"project_key": "-work-project", "session_id": "22222222-2222-4222-8222-222222222222"}
+SUB: SessionKey = {**KEY, "subpath": "subagents/agent-1"}
+
+LIMIT = 60.0
+"""Seconds for anything."""
+
+HARD_ENTRIES: tuple[tuple[str, Entry], ...] = (
+    ("plain", {"type": "user", "uuid": "u-1", "message": {"role": "user", "content": "Grüße, 漢字 🚢"}}),
+    ("nul", {"type": "user", "text": "before\x00after", "\x00": "\x00"}),
+    ("lone surrogates", {"type": "user", "text": "\ud83d", "\udc00": ["\udfff"]}),
+    ("big integers", {"type": "x", "n": [2**53 + 1, -(2**63), 2**64, 10**80]}),
+    ("floats", {"type": "x", "n": [0.1, -0.0, 1e22, 5e-324, 1.7976931348623157e308, 1.0]}),
+    ("infinities", {"type": "x", "n": [math.inf, -math.inf]}),
+    ("nesting", {"type": "x", "a": {"b": [[], {}, [None, True, False, ""], {"": {"": [1]}}]}}),
+    ("order of names", {"type": "x", "z": 1, "a": 2, "m": {"y": 1, "b": 2}}),
+    ("odd uuids", {"type": "x", "uuid": "\x00\ud800/" + "long" * 2000}),
+    ("uuid that is none", {"type": "x", "uuid": None}),
+    ("line ends", {"type": "x", "text": "a\nb\rc\u2028d\u2029e\x85f\\n\\u0000"}),
+    ("what looks like code", {"type": "x", "text": "'; DROP TABLE entries; -- {schema} %s ? $1 \\x41"}),
+    ("no fields", {}),
+)
+
+
+def entries(first: int, last: int, **fields: Any) -> list[Entry]:
+    """Entries with the numbers `first` to `last - 1`, each with a uuid."""
+    return [{"type": "user", "uuid": f"u-{n}", "n": n, **fields} for n in range(first, last)]
+
+
+def numbers(found: list[Entry] | None) -> list[int]:
+    """The numbers of such entries."""
+    return [entry["n"] for entry in found or []]
+
+
+@pytest.mark.anyio
+class StoreSuite(ABC):
+    """Subclass it in a test module."""
+
+    @abstractmethod
+    def make_store(self) -> SessionStore:
+        """A store. The first one of a test is empty; the others of the same test are more clients of the same store."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[Any]:
+        """A store, closed at the end if it can be closed."""
+        with anyio.fail_after(LIMIT):
+            store = self.make_store()
+            try:
+                yield store
+            finally:
+                if (close := getattr(store, "aclose", None)) is not None:
+                    await close()
+
+    @asynccontextmanager
+    async def having(self, call: OptionalCall) -> AsyncGenerator[Any]:
+        """A store with one of the optional calls; the test is skipped for one without."""
+        async with self.opened() as store:
+            if not implements(store, call):
+                pytest.skip(f"this store has no {call}")
+            yield store
+
+    # --- entries ----------------------------------------------------------------------------------------------------
+
+    async def test_what_was_appended_is_loaded_in_order(self) -> None:
+        async with self.opened() as store:
+            await store.append(KEY, entries(0, 3))
+            await store.append(KEY, entries(3, 4))
+            await store.append(KEY, entries(4, 40))
+            assert await store.load(KEY) == entries(0, 40)
+
+    async def test_an_unknown_key_is_none(self) -> None:
+        async with self.opened() as store:
+            assert await store.load(KEY) is None
+            await store.append(KEY, entries(0, 1))
+            assert await store.load(OTHER) is None
+            assert await store.load(SUB) is None
+
+    async def test_an_empty_append_does_nothing(self) -> None:
+        async with self.opened() as store:
+            await store.append(KEY, [])
+            assert await store.load(KEY) is None
+            await store.append(KEY, entries(0, 1))
+            await store.append(KEY, [])
+            assert await store.load(KEY) == entries(0, 1)
+
+    async def test_entries_come_back_deep_equal(self) -> None:
+        async with self.opened() as store:
+            for name, entry in HARD_ENTRIES:
+                key: SessionKey = {**KEY, "session_id": name}
+                await store.append(key, [entry, {"type": "end"}])
+                found = await store.load(key)
+                assert found == [entry, {"type": "end"}], name
+                # Equal is not enough: 1 == 1.0 == True.
+                assert json.dumps(found[0], sort_keys=True) == json.dumps(entry, sort_keys=True), name
+
+    async def test_a_value_that_is_no_number_comes_back(self) -> None:
+        async with self.opened() as store:
+            await store.append(KEY, [{"type": "x", "n": math.nan}])
+            ((_, value),) = [item for item in (await store.load(KEY))[0].items() if item[0] == "n"]
+        assert math.isnan(value)
+
+    async def test_an_entry_of_five_megabytes(self) -> None:
+        large = {"type": "user", "uuid": "large", "text": "0123456789abcde\n" * (5 * 1024 * 64)}
+        async with self.opened() as store:
+            await store.append(KEY, [*entries(0, 2), large])
+            await store.append(KEY, entries(2, 3))
+            assert await store.load(KEY) == [*entries(0, 2), large, *entries(2, 3)]
+
+    async def test_many_entries_at_once(self) -> None:
+        many = entries(0, 3000)
+        async with self.opened() as store:
+            await store.append(KEY, many)
+            assert numbers(await store.load(KEY)) == list(range(3000))
+
+    async def test_a_uuid_is_stored_once(self) -> None:
+        async with self.opened() as store:
+            await store.append(KEY, entries(0, 3))
+            await store.append(KEY, entries(1, 5))
+            await store.append(KEY, entries(0, 5))
+            assert await store.load(KEY) == entries(0, 5)
+
+    async def test_entries_without_a_uuid_are_all_kept(self) -> None:
+        title = {"type": "custom-title", "customTitle": "again"}
+        async with self.opened() as store:
+            await store.append(KEY, [title, title])
+            await store.append(KEY, [title])
+            assert await store.load(KEY) == [title] * 3
+
+    async def test_keys_do_not_mix(self) -> None:
+        # Parts that would be the same, were they joined, or their capitals or odd characters lost.
+        keys: list[SessionKey] = [
+            KEY, OTHER, SUB, {**OTHER, "subpath": "subagents/agent-1"},
+            {"project_key": "a", "session_id": "b-c"}, {"project_key": "a-b", "session_id": "c"},
+            {"project_key": "a:b", "session_id": "c"}, {"project_key": "a", "session_id": "b:c"},
+            {"project_key": "A", "session_id": "b-c"}, {"project_key": "a", "session_id": "B-C"},
+            {"project_key": "a", "session_id": "b-c", "subpath": "d/e"},
+            {"project_key": "a", "session_id": "b-c", "subpath": "d-e"},
+            {"project_key": "ä%2f*?", "session_id": "~7e=#", "subpath": "x" * 300 + "/" + "y" * 300},
+            {"project_key": "漢" * 300, "session_id": "s" * 1000},
+        ]  # fmt: skip
+        async with self.opened() as store:
+            for number, key in enumerate(keys):
+                await store.append(key, [{"type": "x", "uuid": "same", "n": number}])
+            assert [numbers(await store.load(key)) for key in keys] == [[number] for number in range(len(keys))]
+
+    # --- what a store may have --------------------------------------------------------------------------------------
+
+    async def test_sessions_of_a_project_are_listed(self) -> None:
+        before = time.time() * 1000 - 86_400_000  # the clock of the store is its own
+        odd = {"project_key": KEY["project_key"], "session_id": "Odd ~7e=%2F " + "s" * 300}
+        async with self.having("list_sessions") as store:
+            for key in (KEY, OTHER, odd, SUB, {**KEY, "project_key": "another"}):
+                await store.append(key, entries(0, 1))
+            rows = await store.list_sessions(KEY["project_key"])
+            assert await store.list_sessions("never-used") == []
+        wanted = sorted([KEY["session_id"], OTHER["session_id"], odd["session_id"]])
+        assert sorted(row["session_id"] for row in rows) == wanted
+        assert all(isinstance(row["mtime"], int) and row["mtime"] > before for row in rows)
+
+    async def test_a_subpath_alone_makes_no_session(self) -> None:
+        async with self.having("list_sessions") as store:
+            await store.append(SUB, entries(0, 1))
+            assert await store.list_sessions(KEY["project_key"]) == []
+
+    async def test_summaries_are_kept_up_to_date(self) -> None:
+        async with self.having("list_session_summaries") as store:
+            await store.append(KEY, [{"type": "custom-title", "customTitle": "first", "isSidechain": False}])
+            await store.append(KEY, [{"type": "custom-title", "customTitle": "Zweite \x00 \ud800"}])
+            await store.append(SUB, [{"type": "custom-title", "customTitle": "of the subagent"}])
+            (row,) = await store.list_session_summaries(KEY["project_key"])
+            listed: list[Any] = []
+            if implements(store, "list_sessions"):
+                listed = await store.list_sessions(KEY["project_key"])
+            assert await store.list_session_summaries("never-used") == []
+        assert row["session_id"] == KEY["session_id"]
+        assert row["data"]["custom_title"] == "Zweite \x00 \ud800"
+        assert [other["mtime"] for other in listed] == [row["mtime"]] * len(listed)
+
+    async def test_subkeys_are_those_of_the_session(self) -> None:
+        async with self.having("list_subkeys") as store:
+            assert await store.list_subkeys(KEY) == []
+            await store.append(KEY, entries(0, 1))
+            assert await store.list_subkeys(KEY) == []
+            for subpath in ("subagents/agent-2", "subagents/Agent-1 ä", "b"):
+                await store.append({**KEY, "subpath": subpath}, entries(0, 1))
+            await store.append({**OTHER, "subpath": "subagents/agent-9"}, entries(0, 1))
+            found = await store.list_subkeys(KEY)
+        assert sorted(found) == ["b", "subagents/Agent-1 ä", "subagents/agent-2"]
+
+    async def test_deleting_a_session_takes_its_subpaths(self) -> None:
+        async with self.having("delete") as store:
+            await store.delete(KEY)  # nothing there: no error
+            for key in (KEY, SUB, OTHER, {**KEY, "project_key": "another"}):
+                await store.append(key, entries(0, 2))
+            await store.delete(KEY)
+            assert await store.load(KEY) is None
+            assert await store.load(SUB) is None
+            assert numbers(await store.load(OTHER)) == [0, 1]
+            assert numbers(await store.load({**KEY, "project_key": "another"})) == [0, 1]
+            if implements(store, "list_sessions"):
+                rows = await store.list_sessions(KEY["project_key"])
+                assert [row["session_id"] for row in rows] == [OTHER["session_id"]]
+            if implements(store, "list_subkeys"):
+                assert await store.list_subkeys(KEY) == []
+            await store.append(KEY, entries(1, 3))  # uuids of a deleted session are forgotten too
+            assert await store.load(KEY) == entries(1, 3)
+
+    async def test_deleting_a_subpath_takes_nothing_else(self) -> None:
+        second: SessionKey = {**KEY, "subpath": "subagents/agent-2"}
+        async with self.having("delete") as store:
+            for key in (KEY, SUB, second):
+                await store.append(key, entries(0, 2))
+            await store.delete(SUB)
+            assert await store.load(SUB) is None
+            assert numbers(await store.load(KEY)) == numbers(await store.load(second)) == [0, 1]
+            if implements(store, "list_sessions"):
+                assert len(await store.list_sessions(KEY["project_key"])) == 1

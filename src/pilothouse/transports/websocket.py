@@ -1,0 +1,361 @@
+"""A session that runs on a host, reached over a WebSocket that may break at any time.
+
+Owns the stream that the driver sees, what travels of an invocation, and what must not. The connection is kept up by
+`websocket_uplink`; what the bytes mean is not known, but for where lines begin, in case somebody takes over.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+from msgspec.structs import replace
+
+from pilothouse.errors import UsageError
+from pilothouse.options import Invocation
+from pilothouse.options.secrets import Redactor, invocation_secrets
+from pilothouse.remote import (
+    HEARTBEAT,
+    VERSION,
+    Backlog,
+    Backoff,
+    Close,
+    Detach,
+    EndInput,
+    File,
+    Launch,
+    LineStarts,
+    Start,
+    encode,
+)
+from pilothouse.transports.base import Ending, Health, HealthState, Transport
+from pilothouse.transports.stderr import StderrLog
+from pilothouse.transports.websocket_address import Address
+from pilothouse.transports.websocket_uplink import Uplink
+
+LEAVE_SECONDS: Final = 5.0
+"""Seconds that `detach` waits for what was sent to arrive."""
+PIECE: Final = 256 * 1024
+"""Bytes that `receive` gives at most."""
+
+
+class WebSocketTransport(Transport):
+    """Reaches a session on a host, `pilothouse serve`. (E84, E86, R37)
+
+    The peer runs there; hooks, permissions and tools of this process are asked over the same wire. When the connection
+    breaks it is made again, and nothing is lost or doubled; meanwhile `health` says "degraded". Of the environment only
+    what the settings name travels, nothing that was inherited. `close` ends the session; `detach` leaves it, and so
+    does a process that dies: another one attaches with `session`.
+
+    Args:
+        url: of the host: `ws://127.0.0.1:8750`, `wss://host.example`.
+        token: what the host printed at its start, or was given.
+        session: id of a session that is there, to go on with it; None: a new one.
+        take_over: attach even if another client is attached, which is told so and fails.
+        reconnect: when to try again, and when to give up.
+        heartbeat: seconds of silence after which the host is asked whether it is there; after three of them the
+            connection is dropped, and made again. 0: never.
+        tls: for `wss://`; default: certificates are checked as the system does.
+
+    Attributes:
+        address: of the host.
+        session_id: the CLI's own id of a conversation that was attached to, as far as the host knows it; else None.
+        request_prefix: what ids of control requests begin with; answers to those of the client before may still come.
+
+    Raises:
+        UsageError: the address is none, or holds a secret; `heartbeat` is negative; the package websockets is missing.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        session: str | None = None,
+        take_over: bool = False,
+        reconnect: Backoff | None = None,
+        heartbeat: float = HEARTBEAT,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if not heartbeat >= 0:
+            raise UsageError(f"heartbeat: expected 0 or more seconds, got {heartbeat}")
+        import_module("pilothouse.transports.websocket_connection")  # says here what is missing, if it is
+        self.address = Address.of(url)
+        self.session_id: str | None = None
+        self._token = token
+        self._up = Uplink(
+            self.address,
+            token=token,
+            tls=tls,
+            session=session,
+            take_over=take_over,
+            backoff=reconnect or Backoff(),
+            heartbeat=heartbeat,
+        )
+        self.request_prefix = f"ph_{self._up.client[:8]}" if self._up.attaches else "ph"
+        self._started = False
+        self._closed: anyio.Event | None = None
+        self._sending: anyio.Lock | None = None
+        self._waiting_to_send = 0
+        self._pieces: deque[bytes] = deque()  # to be given out
+        self._given = b""  # given out last, as it was heard
+        self._backlog = Backlog(0, 0)
+        self._lines = LineStarts()
+        self._was_left = False
+        self._redactor: Callable[[], Redactor] = partial(Redactor, ())
+        self._stderr = StderrLog(self._redactor)
+
+    def __repr__(self) -> str:
+        return f"WebSocketTransport({self.address.url!r}, session={self.session!r})"
+
+    @property
+    def session(self) -> str | None:
+        """The id of the session at the host, once it is known."""
+        return self._up.session
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it goes on with what another client began."""
+        return self._up.attaches
+
+    @property
+    def round_trip(self) -> float | None:
+        """Seconds that the last heartbeat took; None before the first."""
+        return self._up.link.pulse.round_trip
+
+    # Start.
+
+    async def start(self, invocation: Invocation) -> None:
+        """Have the host start a session, or attach to one.
+
+        Raises:
+            RemoteError: the host cannot be reached, or refuses; `.code` says why.
+            CLIStartError: it could not start the child.
+            UsageError: a key would travel in the clear; the settings are too large for a message; it was started
+                before.
+        """
+        if self._closed is not None:
+            raise anyio.ClosedResourceError
+        if self._started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        launch = launch_of(invocation)
+        self._check_keys(invocation)
+        encode(Start(VERSION, self._up.client, launch))  # what does not fit is told now
+        self._started, self._sending = True, anyio.Lock(fast_acquire=True)
+        secrets = replace(invocation, env={**invocation.env, "PILOTHOUSE_HOST_TOKEN": self._token or ""})
+        self._redactor = lambda: Redactor(invocation_secrets(secrets))
+        self._stderr = StderrLog(self._redactor, invocation.on_stderr)
+        self._up.on_stderr = self._complained
+        await self._up.open(launch)
+        ready = self._up.ready
+        assert ready is not None
+        self._lines = LineStarts(ready.begin)
+        if self.is_attached:
+            self._backlog, self.session_id = Backlog(ready.begin, ready.end), ready.conversation
+        if self._closed is not None:  # meanwhile
+            with anyio.CancelScope(shield=True):
+                await self._up.shut(Close(), tries=False)
+            raise anyio.ClosedResourceError
+
+    def _check_keys(self, invocation: Invocation) -> None:
+        if self.address.is_secure or self.address.is_loopback:
+            return
+        own = {name: value for name, value in invocation.own_env.items() if value is not None}
+        found = (self._token is not None, "the token"), (bool(invocation_secrets(replace(invocation, env=own))), "keys")
+        for applies, what in found:
+            if applies:
+                raise UsageError(
+                    f"{what} would travel in the clear to {self.address.host}: use wss://, or a tunnel to "
+                    "ws://127.0.0.1, and let the host have the key of the API"
+                )
+
+    def _complained(self, line: str) -> None:
+        self._stderr.feed(line.encode("utf-8", "replace") + b"\n")
+
+    async def serve(self) -> None:
+        """Keep the link up, until the session ends, or the host is given up."""
+        if self._closed is None and self._up.ready is not None:
+            await self._up.serve()
+
+    # The stream.
+
+    async def send(self, data: bytes) -> None:
+        """Take `data`, and send it when there is a connection; waits while the host is a window behind."""
+        self._check_open()
+        assert self._sending is not None
+        up, outbound = self._up, self._up.link.outbound
+        if up.link.has_finished:
+            raise anyio.ClosedResourceError
+        self._waiting_to_send += 1
+        try:
+            async with self._sending:
+                await up.until(lambda: outbound.room > 0 or up.ended is not None)
+                self._check_writable()
+                outbound.append(data)  # whole, so that a call cancelled in its second wait leaves no cut line
+                up.speak_up()
+                if not outbound.is_within:
+                    await up.until(lambda: outbound.is_within or up.ended is not None)
+                    self._check_writable()
+        finally:
+            self._waiting_to_send -= 1
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._up.failure is not None or self._up.ended is not None:
+            raise anyio.BrokenResourceError
+
+    async def receive(self) -> bytes:
+        """The next bytes; b"" once the output of the peer has ended.
+
+        Raises:
+            RemoteError: the host was lost for good.
+        """
+        self._check_open()
+        up = self._up
+        if self._pieces:
+            await anyio.lowlevel.checkpoint()
+        while not self._pieces:
+            self._note_given()
+            await up.until(lambda: bool(up.raw) or up.is_over)
+            self._check_open()
+            if up.raw:
+                self._hand_on(up.raw.popleft())
+            elif up.failure is not None and not up.is_complete:
+                raise up.failure
+            elif rest := self._backlog.flush():
+                self._pieces.append(rest)
+            else:
+                return b""
+        return self._pieces.popleft()
+
+    def _note_given(self) -> None:
+        # Somebody who takes over begins with the line that was given out last: this process may die before it has
+        # looked at it. It has, once it asks for more.
+        if self._given:
+            line = self._lines.feed(self._given)
+            self._given = b""
+            self._handed_on(0, line)
+
+    def _hand_on(self, raw: bytes) -> None:
+        self._given = raw
+        self._handed_on(len(raw))
+        data = raw if self._backlog.is_over else self._backlog.feed(raw)
+        self._pieces.extend(data[at : at + PIECE] for at in range(0, len(data), PIECE))
+
+    def _handed_on(self, count: int, keep_from: int | None = None) -> None:
+        if self._up.link.handed_on(count, anyio.current_time(), keep_from):
+            self._up.speak_up()
+
+    async def end_input(self) -> None:
+        """End the input of the peer, after what was sent."""
+        self._check_open()
+        link = self._up.link
+        if not link.has_finished:
+            link.finish(EndInput(link.outbound.end))
+            self._up.speak_up()
+        await anyio.lowlevel.checkpoint()
+
+    async def ending(self) -> Ending:
+        """How the peer ended, as the host says."""
+        ended = self._up.ended
+        if ended is None:
+            return Ending(stderr=self._stderr.tail(), detail=str(self._up.failure or "still running"))
+        tail = self._redactor().redact(ended.stderr) or self._stderr.tail()
+        return Ending(ended.exit_code, ended.signal, tail, ended.detail)
+
+    # The end.
+
+    async def detach(self) -> str:
+        """Leave the session, which goes on at the host; returns its id, for another `WebSocketTransport`.
+
+        What was sent before arrives, if the host can be reached within 5 s.
+
+        Raises:
+            UsageError: it was not started, or was closed.
+        """
+        up = self._up
+        if up.ready is None or self._closed is not None:
+            raise UsageError("there is no session to leave: it was not started, or was closed")
+        outbound = up.link.outbound
+        with anyio.CancelScope(shield=True), anyio.move_on_after(LEAVE_SECONDS), suppress(anyio.ClosedResourceError):
+            await up.until(lambda: outbound.acknowledged == outbound.end or up.is_over)
+        self._was_left = True
+        await self.close()
+        return up.ready.session
+
+    async def close(self) -> None:
+        """End the session and wait until the host says that the child is gone, for 6.5 s at most."""
+        if self._closed is not None:
+            with anyio.CancelScope(shield=True):
+                await self._closed.wait()
+            return
+        self._closed = anyio.Event()
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._up.shut(Detach() if self._was_left else Close(), tries=not self._was_left)
+                self._stderr.finish()
+        finally:
+            self._closed.set()
+
+    def health(self) -> Health:
+        """Healthy, or why not; degraded while there is no connection."""
+        up = self._up
+        states: tuple[tuple[bool, HealthState, str], ...] = (
+            (self._closed is not None, "unhealthy", "closed"),
+            (up.ready is None, "unhealthy", "not started"),
+            (up.failure is not None, "unhealthy", str(up.failure)),
+            (up.ended is not None, "unhealthy", "the peer ended"),
+            (not up.is_connected, "degraded", f"connecting to the host again: {up.trouble}"),
+            (up.link.has_finished, "degraded", "input ended"),
+            (self._waiting_to_send > 0, "degraded", "the host, or the peer, is slow to read its input"),
+        )
+        return next((Health(state, reason) for applies, state, reason in states if applies), Health("healthy"))
+
+    def _check_open(self) -> None:
+        if self._closed is not None or self._up.ready is None:
+            raise anyio.ClosedResourceError
+
+
+def on_host(
+    url: str, *, session: str | None = None, take_over: bool = False, **how: Any
+) -> Callable[[], WebSocketTransport]:
+    """Makes a `WebSocketTransport` for each child: `Agent(transport=on_host("wss://host.example", token=…))`.
+
+    So every query and session of the agent runs there, and a session whose child has ended, with its host or without,
+    goes on with a new one.
+
+    Args:
+        url: of the host.
+        session: id of a session that is there: the first one made goes on with it; give it to one session.
+        take_over: as for `WebSocketTransport`, for the first one.
+        **how: `token`, `reconnect`, `heartbeat`, `tls`, as for `WebSocketTransport`.
+
+    Raises:
+        UsageError: as for `WebSocketTransport`.
+    """
+    left = [WebSocketTransport(url, session=session, take_over=take_over, **how)]
+
+    def make() -> WebSocketTransport:
+        return left.pop() if left else WebSocketTransport(url, **how)
+
+    return make
+
+
+def launch_of(invocation: Invocation) -> Launch:
+    """What of an invocation travels: nothing of the environment that was inherited, and no executable."""
+    return Launch(
+        argv=tuple(invocation.argv),
+        files=tuple(File(file.flag, file.suffix, file.content) for file in invocation.files),
+        tail=tuple(invocation.tail),
+        env=dict(invocation.own_env),
+        cwd=invocation.cwd,
+        user=invocation.user,
+        isolated=invocation.isolated,
+    )

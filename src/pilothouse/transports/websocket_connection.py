@@ -1,0 +1,234 @@
+"""One WebSocket over a byte stream of anyio, so that it works on asyncio and trio.
+
+Wraps the package `websockets` (extra `[websocket]`), of which only the part without I/O is used; nothing else imports
+it. Owns connecting, the opening handshake, messages and the closing. Must not know what the messages say.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from contextlib import suppress
+from typing import Final, Self
+
+import anyio
+import anyio.abc
+
+from pilothouse.errors import RemoteError, UsageError
+from pilothouse.transports.websocket_address import Address, ConnectionLostError
+
+try:
+    from websockets.client import ClientProtocol
+    from websockets.exceptions import InvalidStatus
+    from websockets.frames import Frame, Opcode
+    from websockets.http11 import Response
+    from websockets.protocol import State
+    from websockets.typing import Subprotocol
+    from websockets.uri import parse_uri
+except ImportError as _error:  # pragma: no cover - the extra is installed where this is tested
+    raise UsageError("sessions on a host need the package websockets: pip install 'pilothouse[websocket]'") from _error
+
+_SILENT: Final = logging.Logger("pilothouse.silent", logging.CRITICAL + 1)  # noqa: LOG001 - in no tree of loggers
+"""For the package, which would write headers, the token among them, and what is said to its log."""
+CHUNK: Final = 256 * 1024
+"""Bytes read at once."""
+GOODBYE_SECONDS: Final = 1.0
+"""Seconds that the closing handshake may take."""
+
+
+class WebSocket:
+    """An open connection. One task sends at a time, and one receives. Made by `connect`.
+
+    Attributes:
+        is_broken: nothing can be sent any more, because it ended, or a call was cancelled in the middle of a message.
+    """
+
+    def __init__(self, stream: anyio.abc.ByteStream, protocol: ClientProtocol) -> None:
+        self._stream = stream
+        self._protocol = protocol
+        self._sending = anyio.Lock(fast_acquire=True)
+        self._parts: list[bytes] = []
+        self._is_text = False
+        self._frames: list[Frame] = []
+        self.is_broken = False
+
+    @classmethod
+    async def connect(
+        cls,
+        address: Address,
+        *,
+        subprotocol: str,
+        token: str | None,
+        max_message: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> Self:
+        """Connect, with the opening handshake.
+
+        Raises:
+            RemoteError: the host answered, and refuses ("unauthorized", "forbidden"), or speaks something else.
+            ConnectionLostError: nobody answers, or not for now.
+        """
+        subprotocols = [Subprotocol(subprotocol)]
+        protocol = ClientProtocol(
+            parse_uri(address.url), subprotocols=subprotocols, max_size=max_message, logger=_SILENT
+        )
+        try:
+            stream = await anyio.connect_tcp(
+                address.host, address.port, tls=address.is_secure, ssl_context=tls, tls_standard_compatible=False
+            )
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+            raise ConnectionLostError(_words_of(error)) from error
+        socket = cls(stream, protocol)
+        try:
+            await socket._shake_hands(token)
+            if protocol.subprotocol != subprotocol:
+                raise RemoteError(f"{address.url}: no pilothouse host answers there", code="protocol")
+        except BaseException:
+            await socket.drop()
+            raise
+        return socket
+
+    async def _shake_hands(self, token: str | None) -> None:
+        request = self._protocol.connect()
+        if token is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        self._protocol.send_request(request)
+        async with self._sending:
+            await self._flush()
+        while not isinstance(response := await self._event(), Response):
+            pass
+        failure = self._protocol.handshake_exc
+        if failure is None:
+            return
+        if not isinstance(failure, InvalidStatus):
+            raise RemoteError(f"no WebSocket answers there: {failure}", code="protocol")
+        raise _refusal(response.status_code)
+
+    async def _event(self) -> Frame | Response:
+        while not self._frames:
+            if self._is_over:
+                raise self._lost()
+            try:
+                data = await self._stream.receive(CHUNK)
+            except anyio.EndOfStream:
+                self._protocol.receive_eof()
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
+                self.is_broken = True
+                raise ConnectionLostError(_words_of(error)) from error
+            else:
+                self._protocol.receive_data(data)
+            events = self._protocol.events_received()
+            self._frames.extend(event for event in events if isinstance(event, Frame | Response))  # pyright: ignore[reportArgumentType]
+            if not self._sending.locked() and not (
+                events and all(map(_is_data, events))
+            ):  # pongs, and the answer to a close
+                async with self._sending:
+                    await self._flush()
+        return self._frames.pop(0)
+
+    @property
+    def _is_over(self) -> bool:
+        protocol = self._protocol
+        if protocol.handshake_exc is not None or protocol.state is State.CLOSED:
+            return True
+        return protocol.close_rcvd is not None and protocol.close_sent is not None  # who ends TCP first does not matter
+
+    def _lost(self) -> ConnectionLostError:
+        self.is_broken = True
+        if self._protocol.handshake_exc is not None:
+            return ConnectionLostError(f"the opening handshake broke off: {self._protocol.handshake_exc}")
+        received, sent = self._protocol.close_rcvd, self._protocol.close_sent
+        if received is not None:
+            return ConnectionLostError(f"closed by the host ({received})")
+        return ConnectionLostError(f"closed: {sent}" if sent is not None else "closed without a word")
+
+    async def _flush(self) -> None:
+        """Send what the protocol has to say. Under the lock; who waits for it need not, since all of it goes out."""
+        while pieces := self._protocol.data_to_send():
+            for data in filter(None, pieces):  # an empty one wants half of TCP closed, which TLS does not have
+                try:
+                    await self._stream.send(data)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
+                    self.is_broken = True
+                    raise ConnectionLostError(_words_of(error)) from error
+                except BaseException:
+                    self.is_broken = True  # half a frame is on its way
+                    raise
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        async with self._sending:
+            if self.is_broken or self._protocol.state is not State.OPEN:
+                raise self._lost()
+            if isinstance(message, str):
+                self._protocol.send_text(message.encode())
+            else:
+                self._protocol.send_binary(message)
+            await self._flush()
+
+    async def receive(self) -> str | bytes:
+        """The next message.
+
+        Raises:
+            ConnectionLostError: the connection has ended.
+        """
+        while True:
+            frame = await self._event()
+            if isinstance(frame, Response):
+                continue
+            if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+                self._is_text = frame.opcode is Opcode.TEXT
+            elif frame.opcode is not Opcode.CONT:
+                continue  # pings are answered by the protocol; a close comes again as the end
+            self._parts.append(bytes(frame.data))
+            if not frame.fin:
+                continue
+            message = b"".join(self._parts)
+            self._parts.clear()
+            return message.decode("utf-8", "replace") if self._is_text else message
+
+    async def close(self) -> None:
+        """Say goodbye, and close; what still arrives is dropped. Bounded in time, shielded; raises nothing."""
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(GOODBYE_SECONDS), suppress(ConnectionLostError):
+                async with self._sending:
+                    if not self.is_broken and self._protocol.state is State.OPEN:
+                        self._protocol.send_close(1000)
+                        await self._flush()
+                while True:
+                    await self.receive()
+            await self.drop()
+
+    async def drop(self) -> None:
+        """Close without a word; raises nothing."""
+        self.is_broken = True
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(GOODBYE_SECONDS), suppress(Exception):
+                await self._stream.aclose()
+
+
+def _is_data(event: object) -> bool:
+    return isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+
+
+_REFUSALS: Final = {
+    401: ("unauthorized", "the token is missing or wrong"),
+    403: ("forbidden", "it takes no clients from here"),
+}
+_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # a host, or a proxy before it, that may recover
+
+
+def _refusal(status: int) -> Exception:
+    if status in _BUSY:
+        return ConnectionLostError(f"not for now (HTTP {status})")
+    code, why = _REFUSALS.get(status, ("protocol", "no pilothouse host answers there"))
+    return RemoteError(f"the host refuses: {why} (HTTP {status})", code=code)
+
+
+def _words_of(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return str(cause) or type(cause).__name__

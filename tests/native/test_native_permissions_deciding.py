@@ -1,0 +1,497 @@
+"""`decide`: the table of calls here and on the real CLI, the modes, and what no rule may let through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from permission_table import ROWS, Row, made, tool_input
+
+import pilothouse as ph
+from pilothouse.native.permissions import Decision, Rules, decide, hidden
+from pilothouse.native.tools import BUILTIN_TOOLS
+from pilothouse.native.tools.base import Workplace
+from pilothouse.testing import ScriptedModel, ToolUse
+
+RANK = {"allow": 0, "ask": 1, "deny": 2}
+NONE = Rules()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Workplace:
+    """`work` with its files, `outside` beside it."""
+    cwd, outside = tmp_path / "work", tmp_path / "outside"
+    cwd.mkdir()
+    outside.mkdir()
+    made(cwd, outside)
+    return Workplace(cwd, env={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"})
+
+
+def judged(
+    world: Workplace, tool: str, given: dict[str, Any] | str, *, mode: str = "default", rules: Rules = NONE
+) -> Decision:
+    if isinstance(given, str):
+        key = {"Bash": "command", "WebFetch": "url", "Glob": "pattern", "Grep": "path"}.get(tool, "file_path")
+        text = given.replace("$CWD", str(world.root)).replace("$OUT", str(world.root.parent / "outside"))
+        given = {key: text}
+    known = BUILTIN_TOOLS.get(tool)
+    read_only = known.read_only if known else False
+    return decide(tool, given, mode=mode, rules=rules, workplace=world, read_only=read_only)
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.tool} {row.about}")
+def test_table(row: Row, world: Workplace) -> None:
+    given = tool_input(row, world.root, world.root.parent / "outside")
+    found = judged(world, row.tool, given)
+    assert found.behavior == row.ours, found
+    assert row.cli is None or RANK[row.ours] >= RANK[row.cli]
+    for mode in ("plan", "dontAsk", "auto"):
+        assert RANK[judged(world, row.tool, given, mode=mode).behavior] >= RANK[row.ours]
+    assert judged(world, row.tool, given, mode="dontAsk").behavior in {"allow", "deny"}
+
+
+async def on_the_real_cli(cli: str, rows: Sequence[Row], **settings: Any) -> tuple[list[str], list[str]]:
+    """What the CLI does with each row, and what we do in the same place: "ask", or "allow" for anything else."""
+    asked: set[str] = set()
+
+    async def note(request: ph.PermissionRequest) -> ph.Deny:
+        asked.add(request.tool_use_id)
+        return ph.Deny("no")
+
+    with ScriptedModel() as model:
+        cwd, outside = model.home / "work", model.home / "outside"
+        cwd.mkdir()
+        outside.mkdir()
+        made(cwd, outside)
+        rules = Rules.of(allow=settings.get("allowed_tools", ()))
+        where = Workplace(cwd, env={"HOME": str(model.home), "PATH": "/usr/bin:/bin"})
+        mode = settings.get("permission_mode", "default")
+        inputs = [tool_input(row, cwd, outside) for row in rows]
+        ours = [
+            judged(where, row.tool, given, mode=mode, rules=rules).behavior
+            for row, given in zip(rows, inputs, strict=True)
+        ]
+        calls = [
+            ToolUse(row.tool, given, id=f"toolu_{at}") for at, (row, given) in enumerate(zip(rows, inputs, strict=True))
+        ]
+        model.reply(calls)
+        model.reply("done")
+        tools = ["Bash", "Read", "Edit", "Write", "Glob", "Grep"]
+        agent = ph.Agent(
+            cli=cli, cwd=cwd, env=model.env(), inherit_env=False, can_use_tool=note, tools=tools, **settings
+        )
+        assert (await agent.query("go")).text == "done"
+    return ["ask" if f"toolu_{at}" in asked else "allow" for at in range(len(rows))], ours
+
+
+@pytest.mark.anyio
+@pytest.mark.real_cli
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.requirement("E83")
+async def test_table_on_the_real_cli(real_cli: str) -> None:
+    rows = [row for row in ROWS if row.cli is not None]
+    found, _ = await on_the_real_cli(real_cli, rows)
+    assert dict(zip([row.about for row in rows], found, strict=True)) == {row.about: row.cli for row in rows}
+
+
+ACCEPTED = [
+    ("mkdir -p made/deep", "allow"),
+    ("touch made && rm made", "allow"),
+    ("sed -i s/a/b/ a.txt", "allow"),
+    ("echo hi > x.txt", "allow"),
+    ("cp a.txt c.txt", "allow"),
+    ("mv a.txt c.txt", "allow"),
+    ("rm -r sub", "allow"),
+    ("cp -r sub sub2 && echo x > sub2/link", "ask"),
+    ("mv sub sub2; cat sub2/c.txt", "ask"),
+    ("touch x &", "ask"),
+    ("echo hi > .git/config", "ask"),
+    ("echo hi > .env", "ask"),
+    ("touch .bashrc", "ask"),
+    ("cp a.txt .claude/settings.json", "ask"),
+    ("cd .git && touch hooks", "ask"),
+    ("rm -rf .", "ask"),
+    ("rm -rf $HOME", "ask"),
+    ("rm -rf ../*", "ask"),
+    ("rm -r /", "ask"),
+    ("touch link", "ask"),
+    ("touch away/new", "ask"),
+    ("echo hi > away/new", "ask"),
+    ("sed -i 's/a/b/e' a.txt", "ask"),
+    ("sed -i '1e rm x' a.txt", "ask"),
+    ("tee x", "ask"),
+    ("chmod 777 a.txt", "ask"),
+    ("cp -s a.txt b", "ask"),
+]
+GUARDED = """.git/config .git/hooks/pre-commit .GIT/x .claude/settings.json .Claude/agents/x.md .vscode/tasks.json
+.idea/x .husky/pre-push .bashrc .zshrc .profile .gitconfig .gitmodules .mcp.json .npmrc .envrc .env
+.env.local .ssh/config .claude.json sub/.git/config .git. .bashrc::$DATA"""
+RULED = [
+    Row("Write", path, None, "")
+    for path in [
+        "$CWD/sub/new",
+        "$CWD/sub/deep/new",
+        "$CWD/deep/new",
+        "$CWD/x.md",
+        "$CWD/sub/x.md",
+        "$CWD/x.txt",
+        "$CWD/y.txt",
+        "$OUT/x.md",
+        "$OUT/y.txt",
+        "~/notes/a",
+        "$CWD/lib/a",
+        "$CWD/sub/lib/a",
+        "$CWD/away/x.md",
+    ]
+]
+SETTINGS: list[dict[str, Any]] = [
+    {"permission_mode": "acceptEdits"},
+    {"allowed_tools": ["Edit(/sub/**)", "Edit(*.md)", "Edit(~/notes/**)", "Edit(lib/**)"]},
+    {"allowed_tools": ["Bash(git *)", "Bash(ls:*)", "Bash(rm x)", "Bash(echo *)", "Bash(touch *)", "Bash(cat *)"]},
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.real_cli
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["acceptEdits", "paths", "commands"])
+@pytest.mark.requirement("E83")
+async def test_never_laxer_than_the_real_cli(real_cli: str, settings: dict[str, Any]) -> None:
+    guarded = [Row("Write", f"$CWD/{name}", None, "") for name in GUARDED.split()]
+    accepted = [Row("Bash", command, None, "") for command, _ in ACCEPTED]
+    rows = [*ROWS, *guarded, *accepted, *RULED]
+    # What goes into another directory would move the calls behind it.
+    rows = [row for row in rows if not row.about.startswith("cd ")]
+    found, ours = await on_the_real_cli(real_cli, rows, **settings)
+    laxer = [row.about for row, cli, own in zip(rows, found, ours, strict=True) if cli == "ask" and own == "allow"]
+    assert laxer == []
+    assert ours.count("allow") > 50
+
+
+SMUGGLED = r"""git status; rm x
+git status && rm x
+git status || rm x
+git status | rm x
+git status & rm x
+git status
+rm x
+git status |& rm x
+git status $(rm x)
+git status `rm x`
+git status "$(rm x)"
+git status "`rm x`"
+git status <(rm x)
+git status >(rm x)
+git status ${X:-$(rm x)}
+git status $((x[$(rm x)]))
+git status > ~/.bashrc
+git status >> /etc/passwd
+git status >| x
+git status &> x
+git status 2> x
+git status < /etc/shadow
+git status <<< x
+GIT_PAGER=x git status
+PATH=. git status
+env git status
+sudo git status
+! git status; rm x
+(git status; rm x)
+{ git status; rm x; }
+if git status; then rm x; fi
+while git status; do rm x; done
+git() { rm x; }; git status
+eval git status
+"git status"
+$GIT status
+git* status
+~/git status
+g\it push
+alias git=rm; git status
+function git { rm x; }
+coproc rm x
+git status #
+rm x
+time git status
+[[ -f x ]] && rm x"""
+
+
+@pytest.mark.requirement("E83")
+def test_rule_lets_no_other_command_through(world: Workplace) -> None:
+    rules = Rules.of(allow=["Bash(git *)"])
+    assert judged(world, "Bash", "git anything at all", rules=rules).behavior == "allow"
+    commands = [
+        *SMUGGLED.split("\n"),
+        "git status\nrm x",
+        "git status #\nrm x",
+        "git status \\\n; rm x",
+        "git\tstatus\rrm x",
+    ]
+    commands = [each for each in commands if each not in {"git status", "git status #"}]
+    assert len(commands) > 40
+    allowed = [each for each in commands if judged(world, "Bash", each, rules=rules).behavior == "allow"]
+    assert allowed == []
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm x",
+        "/bin/rm x",
+        "ls; rm x",
+        "ls && rm x",
+        "echo $(rm x)",
+        "echo `rm x`",
+        "(rm x)",
+        "if true; then rm x; fi",
+        "sudo rm x",
+        "env A=1 rm x",
+        "A=1 rm x",
+        "timeout 5 rm x",
+        "ls | xargs rm x",
+        "bash -c 'rm x'",
+        'sh -c "ls; rm x"',
+        "find . -exec rm x {} \\;",
+        "'rm' x",
+        "r\\m x",
+        "nohup nice rm x",
+        "echo <<E\n$(rm x)\nE",
+    ],
+)
+def test_rule_that_denies_finds_it_wherever_it_is(command: str, world: Workplace) -> None:
+    rules = Rules.of(deny=["Bash(rm *)"], allow=["Bash"])
+    for mode in ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk"):
+        assert judged(world, "Bash", command, mode=mode, rules=rules).behavior == "deny"
+    asking = Rules.of(ask=["Bash(rm *)"], allow=["Bash"])
+    assert judged(world, "Bash", command, mode="bypassPermissions", rules=asking).behavior == "ask"
+    assert judged(world, "Bash", "echo 'rm x'", rules=rules).behavior == "allow"
+
+
+@pytest.mark.parametrize(("given", "behavior"), ACCEPTED)
+def test_accepted_edits_in_commands(given: str, behavior: str, world: Workplace) -> None:
+    assert judged(world, "Bash", given, mode="acceptEdits").behavior == behavior
+    assert judged(world, "Bash", given, mode="default").behavior == "ask"
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("name", GUARDED.split())
+def test_guarded_files_ask_even_where_edits_are_accepted(name: str, world: Workplace) -> None:
+    path = f"$CWD/{name}"
+    everything = Rules.of(allow=["Edit", "Write"])
+    for tool in ("Write", "Edit"):
+        assert judged(world, tool, path, mode="acceptEdits").behavior == "ask"
+        assert judged(world, tool, path, mode="acceptEdits", rules=everything).behavior == "ask"
+        assert judged(world, tool, path, mode="bypassPermissions").behavior == "allow"
+    assert judged(world, "Write", "$CWD/.claude/worktrees/a/x.txt", mode="acceptEdits").behavior == "allow"
+
+
+def test_guarded_file_that_a_rule_names(world: Workplace) -> None:
+    rules = Rules.of(allow=["Edit(.claude/**)"])
+    assert judged(world, "Write", "$CWD/.claude/x.md", rules=rules).behavior == "allow"
+    assert judged(world, "Write", "$CWD/.git/x", rules=rules).behavior == "ask"
+    assert judged(world, "Write", "$CWD/.claude/x.md", rules=rules, mode="plan").behavior == "ask"
+
+
+def test_links_are_followed_before_anything_is_judged(world: Workplace) -> None:
+    secret = world.root.parent / "outside" / "o.txt"
+    (world.root / "innocent").symlink_to(world.root / ".git")
+    assert judged(world, "Write", "$CWD/link", mode="acceptEdits").behavior == "ask"
+    assert judged(world, "Write", "$CWD/innocent/config", mode="acceptEdits").behavior == "ask"
+    assert judged(world, "Read", "$CWD/link", rules=Rules.of(deny=[f"Read(/{secret})"])).behavior == "deny"
+    assert judged(world, "Read", "$CWD/link", rules=Rules.of(allow=[f"Read(/{secret})"])).behavior == "allow"
+    assert judged(world, "Read", "$CWD/link", rules=Rules.of(allow=["Read(link)"])).behavior == "ask"
+    found = judged(world, "Read", "$CWD/link")
+    assert found.blocked_path == str(secret)
+    assert "link" in found.reason
+
+
+def test_pattern_of_glob_may_not_lead_out(world: Workplace) -> None:
+    for pattern in ("/etc/*", "../outside/*", "sub/../../outside/*", "~/*", "/etc/{a,b}"):
+        assert judged(world, "Glob", pattern).behavior == "ask", pattern
+    assert judged(world, "Glob", "sub/**/*.txt").behavior == "allow"
+
+
+def test_plan_mode_lets_nobody_change_anything(world: Workplace) -> None:
+    rules = Rules.of(allow=["Bash", "Edit", "Write", "mcp__x"])
+    for tool, given in (("Bash", "touch x"), ("Write", "$CWD/x"), ("Edit", "$CWD/x"), ("mcp__x__y", {})):
+        assert judged(world, tool, given, mode="plan", rules=rules).behavior == "ask"
+        assert judged(world, tool, given, rules=rules).behavior == "allow"
+    assert judged(world, "Bash", "ls", mode="plan").behavior == "allow"
+    assert judged(world, "Read", "$CWD/a.txt", mode="plan").behavior == "allow"
+
+
+def test_bypassing_stops_at_what_is_firm(world: Workplace) -> None:
+    def bypassed(tool: str, given: dict[str, Any] | str, rules: Rules = NONE) -> str:
+        return judged(world, tool, given, mode="bypassPermissions", rules=rules).behavior
+
+    assert bypassed("Bash", "curl x | bash") == "allow"
+    assert bypassed("Bash", "rm -rf ~") == "ask"
+    assert bypassed("Bash", "ls; rm -rf /", Rules.of(allow=["Bash"])) == "ask"
+    assert bypassed("Write", "$CWD/x", Rules.of(ask=["Edit(x)"])) == "ask"
+    assert bypassed("ExitPlanMode", {}) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("rules", "url", "behavior"),
+    [
+        ({"allow": ["WebFetch(domain:example.com)"]}, "https://example.com/x", "allow"),
+        ({"allow": ["WebFetch(domain:example.com)"]}, "https://EXAMPLE.com./x", "allow"),
+        ({"allow": ["WebFetch(domain:example.com)"]}, "https://example.com@evil.com/x", "ask"),
+        ({"allow": ["WebFetch(domain:example.com)"]}, "https://example.com.evil.com/", "ask"),
+        ({"allow": ["WebFetch(domain:*.example.com)"]}, "https://a.example.com/", "allow"),
+        ({"allow": ["WebFetch"]}, "https://anything.org/", "allow"),
+        ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://evil.com/", "deny"),
+        ({"ask": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://evil.com/", "ask"),
+        ({}, "https://example.com/", "ask"),
+        ({"allow": ["WebFetch(domain:*)"]}, "http://[::1", "ask"),
+    ],
+)
+def test_hosts(rules: dict[str, list[str]], url: str, behavior: str, world: Workplace) -> None:
+    assert judged(world, "WebFetch", url, rules=Rules.of(**rules)).behavior == behavior
+
+
+def test_bare_repository_is_not_asked(world: Workplace) -> None:
+    assert judged(world, "Bash", "git status").behavior == "allow"
+    assert judged(world, "Bash", "cd sub && git status").behavior == "ask"
+    (world.root / "HEAD").write_text("x")
+    (world.root / "objects").mkdir()
+    assert judged(world, "Bash", "git status").behavior == "ask"
+
+
+def test_programs_that_are_found_first_are_guarded(world: Workplace) -> None:
+    programs = world.root / "venv" / "bin"
+    programs.mkdir(parents=True)
+    world.env = {**world.env, "PATH": f"{programs}:/usr/bin"}
+    assert judged(world, "Write", "$CWD/venv/bin/ls", mode="acceptEdits").behavior == "ask"
+    assert judged(world, "Bash", "cp a.txt venv/bin/ls", mode="acceptEdits").behavior == "ask"
+    assert judged(world, "Write", "$CWD/venv/lib/x", mode="acceptEdits").behavior == "allow"
+
+
+def test_git_behind_a_change_asks(world: Workplace) -> None:
+    for command in ("mkdir objects && git status", "echo x > HEAD; git status", "touch x; git log"):
+        assert judged(world, "Bash", command, mode="acceptEdits").behavior == "ask"
+    assert judged(world, "Bash", "ls; git status", mode="acceptEdits").behavior == "allow"
+    assert judged(world, "Bash", "diff sub sub/deep").behavior == "ask"
+
+
+def test_names_that_become_options(world: Workplace) -> None:
+    assert judged(world, "Bash", "sort *").behavior == "ask"  # `link` and `away` lead out
+    for name in ("link", "away"):
+        (world.root / name).unlink()
+    assert judged(world, "Bash", "cat *.txt").behavior == "allow"
+    (world.root / "-o.txt").write_text("x")
+    assert judged(world, "Bash", "sort *.txt").behavior == "ask"
+
+
+@pytest.mark.requirement("E83")
+def test_suggestions_are_enough(world: Workplace) -> None:
+    calls = [("Bash", row.about) for row in ROWS if row.tool == "Bash" and row.ours == "ask"]
+    calls += [("Read", "/etc/passwd"), ("Read", "$OUT/o.txt"), ("Read", "$CWD/away/o.txt"), ("mcp__x__y", "")]
+    calls += [("WebFetch", "https://example.com/"), ("Glob", "$OUT/*")]
+    tried = 0
+    for tool, about in calls:
+        found = judged(world, tool, about)
+        json.dumps(list(found.suggestions))
+        if not found.suggestions or any(each["type"] != "addRules" for each in found.suggestions):
+            continue
+        tried += 1
+        rules = NONE.with_updates(found.suggestions)
+        assert judged(world, tool, about, rules=rules).behavior == "allow", (about, found)
+    assert tried > 30
+    where = judged(world, "Write", "$CWD/new.txt").suggestions
+    assert where == [{"type": "setMode", "mode": "acceptEdits", "destination": "session"}]
+    push = judged(world, "Bash", "git push").suggestions
+    rule = {"toolName": "Bash", "ruleContent": "git push *"}
+    assert push == [{"type": "addRules", "rules": [rule], "behavior": "allow", "destination": "localSettings"}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"command": 5}, {"command": None}, {"file_path": "a\0b"}, {"path": ["x"]}, {"file_path": "x" * 100_000}],
+)
+@pytest.mark.parametrize("tool", ["Bash", "Read", "Write", "Glob", "WebFetch", "Unheard"])
+def test_odd_input_is_never_allowed_to_change_anything(tool: str, given: dict[str, Any], world: Workplace) -> None:
+    found = judged(world, tool, given)
+    assert found.behavior == "ask" or tool in {"Read", "Glob"}
+
+
+def test_other_tools(world: Workplace) -> None:
+    assert judged(world, "TodoWrite", {"todos": []}).behavior == "allow"
+    assert judged(world, "mcp__x__y", {}).behavior == "ask"
+    assert judged(world, "mcp__x__y", {}, rules=Rules.of(allow=["mcp__x"])).behavior == "allow"
+    assert judged(world, "mcp__xx__y", {}, rules=Rules.of(allow=["mcp__x"])).behavior == "ask"
+    assert judged(world, "Agent", {"subagent_type": "a"}, rules=Rules.of(allow=["Task(a)"])).behavior == "allow"
+    assert judged(world, "Agent", {"subagent_type": "b"}, rules=Rules.of(allow=["Task(a)"])).behavior == "ask"
+
+
+@pytest.mark.requirement("E83")
+def test_rules_for_paths_hold_for_commands_and_searches(world: Workplace) -> None:
+    rules = Rules.of(allow=["Bash", "Read"], deny=["Read(.env)", "Edit(sub/**)"])
+    for command in ("cat .env", "grep -r x .env", "cat < .env", "ls; head .env", "cat ./.env"):
+        for mode in ("default", "bypassPermissions"):
+            assert judged(world, "Bash", command, rules=rules, mode=mode).behavior == "deny", command
+    for command in ("echo x > sub/c.txt", "touch sub/c.txt", "sed -i s/a/b/ sub/c.txt"):
+        assert judged(world, "Bash", command, rules=rules, mode="acceptEdits").behavior == "deny", command
+    assert judged(world, "Bash", "cat a.txt", rules=rules).behavior == "allow"
+    hides = hidden(rules, world)
+    assert hides is not None
+    assert hides(world.root / ".env")
+    assert not hides(world.root / "a.txt")
+    assert hidden(Rules.of(deny=["Bash(rm *)"]), world) is None
+
+
+def test_long_commands_are_no_way_past_a_rule(world: Workplace) -> None:
+    rules = Rules.of(allow=["Bash"], deny=["Bash(rm *)"])
+    for command in (
+        "sudo rm x " + "y " * 5000,
+        "sudo " + "y " * 5000 + "rm x",
+        "ls; " * 5000 + "rm x",
+        "ls #" + "x" * 100_000 + "\nrm x",
+        "env " * 3000 + "rm x",
+    ):
+        for mode in ("default", "bypassPermissions"):
+            assert judged(world, "Bash", command, rules=rules, mode=mode).behavior == "deny"
+        assert judged(world, "Bash", command, mode="acceptEdits").behavior == "ask"
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize(
+    ("rule", "command", "behavior"),
+    [
+        ("cat *", "cat a.txt", "allow"),
+        ("cat *", "cat /etc/passwd", "ask"),
+        ("cat *", "cat link", "ask"),
+        ("cat *", "cat $X", "ask"),
+        ("cat *", "cat --unheard=/etc/passwd", "ask"),
+        ("cat /etc/passwd", "cat /etc/passwd", "ask"),
+        ("touch *", "touch made", "allow"),
+        ("touch *", "touch made > x", "ask"),
+        ("touch *", "touch made &", "ask"),
+        ("touch *", "touch .git/config", "ask"),
+        ("touch *", "touch $OUT/x", "ask"),
+        ("sort *", "sort -o x a.txt", "ask"),
+        ("sort -o x a.txt", "sort -o x a.txt", "allow"),
+        ("npm *", "npm run build", "allow"),
+        ("npm *", "npm run build > log", "ask"),
+        ("npm *", "npm run $X", "ask"),
+        ("npm run $X", "npm run $X", "allow"),
+        ("npm *", "NODE_OPTIONS=x npm test", "ask"),
+        ("A=1 npm *", "A=1 npm test", "allow"),
+        ("A=1 npm *", "A=2 npm test", "ask"),
+        ("* --version", "LD_PRELOAD=x git --version", "ask"),
+        ("find *", "find . -name x", "allow"),
+        ("find *", "find . -delete", "ask"),
+        ("find . -delete", "find . -delete", "allow"),
+        ("echo $(whoami)", "echo $(whoami)", "allow"),
+        ("echo $(cat /etc/passwd)", "echo $(cat /etc/passwd)", "ask"),
+        ("npm *", "timeout 5 npm test", "ask"),
+    ],
+)
+def test_rules_for_commands(rule: str, command: str, behavior: str, world: Workplace) -> None:
+    rules = Rules.of(allow=[f"Bash({rule})"])
+    assert judged(world, "Bash", command, rules=rules).behavior == behavior

@@ -1,0 +1,191 @@
+"""Settings files, CLAUDE.md and system prompts: what counts, and what a repository may not do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from native_world import Echo, hosted, kind_of
+
+from pilothouse.native.models import cost_of, model_of, resolve
+from pilothouse.native.reply import BrokenStreamError, Reply
+from pilothouse.testing import ScriptedModel, Steps, ToolUse
+
+anyio_test = pytest.mark.anyio
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def project(model: ScriptedModel) -> Path:
+    return model.home / "project"
+
+
+def user(model: ScriptedModel) -> Path:
+    return Path(model.env().get("CLAUDE_CONFIG_DIR") or model.home / ".claude")
+
+
+@anyio_test
+async def test_rules_of_settings_files_count(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([ToolUse("A", {"text": "x"})], [ToolUse("B", {"text": "x"})], "Done."))
+    write(user(scripted_model) / "settings.json", {"permissions": {"allow": ["A"]}, "model": "haiku"})
+    write(project(scripted_model) / ".claude" / "settings.json", {"permissions": {"deny": ["C"]}})
+    tools = {name: Echo(name) for name in "ABC"}
+    async with hosted(scripted_model, tools=tools) as host:
+        await host.prompt("Go")
+        result = await host.result()
+    assert (tools["A"].seen, tools["B"].seen) == (["x"], [])
+    assert [denial["tool_name"] for denial in result["permission_denials"]] == ["B"]
+    body = scripted_model.requests[0].body
+    assert [tool["name"] for tool in body["tools"]] == ["A", "B"]
+    assert body["model"] == "claude-haiku-5-5"
+
+
+@anyio_test
+@pytest.mark.parametrize("flags", [("--setting-sources=",), ("--bare",)])
+async def test_settings_files_can_be_left_out(scripted_model: ScriptedModel, flags: tuple[str, ...]) -> None:
+    scripted_model.reply("Fine.")
+    write(user(scripted_model) / "settings.json", {"model": "haiku"})
+    write(project(scripted_model) / "CLAUDE.md", "Always say ahoy.")
+    async with hosted(scripted_model, *flags) as host:
+        await host.prompt("Go")
+        await host.result()
+    assert scripted_model.requests[0].model == "claude-opus-5-5"
+    assert "ahoy" not in scripted_model.requests[0].system_text
+
+
+@anyio_test
+async def test_a_repository_cannot_switch_permissions_off(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Fine.")
+    told = {"permissions": {"defaultMode": "bypassPermissions"}}
+    write(project(scripted_model) / ".claude" / "settings.json", told)
+    async with hosted(scripted_model) as host:
+        await host.prompt("Go")
+        await host.result()
+    assert next(f for f in host.frames if kind_of(f) == "system/init")["permissionMode"] == "default"
+
+
+@anyio_test
+async def test_settings_that_cannot_be_read_are_told(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Fine.")
+    write(project(scripted_model) / ".claude" / "settings.json", "{broken")
+    async with hosted(scripted_model, "--settings={}", "--plugin-dir=/x") as host:
+        await host.prompt("Go")
+        await host.transport.end_input()
+        await host.rest()
+        stderr = (await host.transport.ending()).stderr
+    assert "settings.json" in stderr
+    assert "--plugin-dir has no effect" in stderr
+
+
+@anyio_test
+async def test_standing_instructions_and_system_prompts(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "Fine."
+    write(user(scripted_model) / "CLAUDE.md", "User says ahoy.")
+    write(project(scripted_model) / "CLAUDE.md", "Project says hoist.")
+    async with hosted(scripted_model) as host:
+        await host.prompt("Go")
+        await host.result()
+    async with hosted(scripted_model, "--system-prompt=You are a pilot.", "--bare") as host:
+        await host.ask("initialize", appendSystemPrompt="Be kind.")
+        await host.prompt("Go")
+        await host.result()
+    first, second = (request.system_text for request in scripted_model.requests)
+    assert first.index("User says ahoy.") < first.index("Project says hoist.")
+    assert str(project(scripted_model)) in first
+    assert [block["text"] for block in scripted_model.requests[1].body["system"]] == ["You are a pilot.", "Be kind."]
+    assert "ahoy" not in second
+
+
+@anyio_test
+async def test_variables_of_settings_reach_commands(scripted_model: ScriptedModel) -> None:
+    call = ToolUse("Bash", {"command": "echo $GREETING", "description": "d"})
+    scripted_model.reply(Steps([call], "Done."))
+    flags = ('--settings={"env": {"GREETING": "ahoy"}}', "--allowedTools=Bash")
+    async with hosted(scripted_model, *flags) as host:
+        await host.prompt("Go")
+        await host.result()
+    assert scripted_model.requests[1].messages[-1]["content"][0]["content"] == "ahoy"
+
+
+# Models and replies, without any wire.
+
+
+def test_models_by_their_short_names() -> None:
+    assert resolve(None, {}) == "claude-opus-5-5"
+    assert resolve("sonnet[1m]", {}) == "claude-sonnet-5-5"
+    assert resolve("opus", {"ANTHROPIC_DEFAULT_OPUS_MODEL": "mine"}) == "mine"
+    assert resolve(None, {"ANTHROPIC_MODEL": "haiku"}) == "claude-haiku-5-5"
+    assert resolve("claude-something-9", {}) == "claude-something-9"
+    assert model_of("claude-something-9-1").adaptive is True
+    assert model_of("claude-sonnet-4-5").adaptive is False
+    assert model_of("claude-opus-5-5-20261101").price == model_of("claude-opus-5-5").price
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "dollars"),
+    [
+        ("claude-opus-5-5", {"input_tokens": 1_000_000, "output_tokens": 1_000_000}, 24.0),
+        ("claude-opus-5-5", {"cache_read_input_tokens": 1_000_000}, 0.4),
+        ("claude-opus-5-5", {"cache_creation_input_tokens": 1_000_000}, 5.0),
+        (
+            "claude-opus-5-5",
+            {
+                "cache_creation_input_tokens": 1_000_000,
+                "cache_creation": {"ephemeral_1h_input_tokens": 1_000_000, "ephemeral_5m_input_tokens": 0},
+            },
+            8.0,
+        ),
+        ("claude-haiku-5-5", {"input_tokens": 100_000}, 0.01),
+        ("claude-haiku-5-5", {"input_tokens": 1_000_000}, 0.5),
+        ("claude-opus-5-5", {}, 0.0),
+        ("mine", {"input_tokens": 1}, None),
+    ],
+)
+def test_what_a_reply_costs(model: str, usage: dict[str, Any], dollars: float | None) -> None:
+    assert cost_of(model, usage) == (None if dollars is None else pytest.approx(dollars))
+
+
+def test_a_reply_grows_from_its_events() -> None:
+    reply = Reply()
+    call = {"type": "tool_use", "id": "t", "name": "X", "input": {}}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 3}}},
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": call},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"a"'}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": ": [1]}"}},
+    ]
+    assert [reply.feed(event) for event in events] == [None] * 5
+    assert reply.partial is None
+    block = reply.feed({"type": "content_block_stop", "index": 0})
+    assert block == {"type": "tool_use", "id": "t", "name": "X", "input": {"a": [1]}}
+    reply.feed({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}})
+    reply.feed({"type": "message_stop"})
+    assert (reply.is_complete, reply.calls, reply.stop_reason) == (True, [block], "tool_use")
+    assert reply.usage == {"input_tokens": 3, "output_tokens": 7}
+
+
+@pytest.mark.parametrize("stop_reason", ["max_tokens", "tool_use"])
+def test_a_call_that_is_cut_off_does_not_count(stop_reason: str) -> None:
+    reply = Reply()
+    reply.feed({"type": "content_block_start", "content_block": {"type": "tool_use", "id": "t", "name": "X"}})
+    reply.feed({"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": '{"a'}})
+    assert reply.feed({"type": "content_block_stop"}) is None
+    end = {"type": "message_delta", "delta": {"stop_reason": stop_reason}}
+    if stop_reason == "tool_use":
+        with pytest.raises(BrokenStreamError, match="no JSON"):
+            reply.feed(end)
+    else:
+        reply.feed(end)
+        assert reply.calls == []
+
+
+@pytest.mark.parametrize("kind", ["content_block_delta", "content_block_stop"])
+def test_events_out_of_order_break_a_reply(kind: str) -> None:
+    with pytest.raises(BrokenStreamError):
+        Reply().feed({"type": kind, "delta": {"type": "text_delta", "text": "x"}})

