@@ -1,4 +1,4 @@
-"""A transport of your own: passes everything on to another one, and writes both directions of the wire to a file.
+"""A transport of your own, around another one: writes both directions of the wire to a file.
 
 python wire_log.py wire.log "What is the capital of France?"
 """
@@ -10,14 +10,14 @@ from typing import BinaryIO
 
 import pilothouse as ph
 from pilothouse.options import Invocation
-from pilothouse.transports import CliTransport, Ending, Health, Transport
+from pilothouse.transports import CliTransport, Transport, TransportWrapper
 
 
-class WireLog(Transport):
+class WireLog(TransportWrapper):
     """Writes lines that start with `> ` (sent) or `< ` (received)."""
 
     def __init__(self, path: Path, inner: Transport | None = None) -> None:
-        self._inner = inner or CliTransport()
+        super().__init__(inner or CliTransport())
         self._path = path
         self._file: BinaryIO | None = None
         self._rest = {b"> ": b"", b"< ": b""}
@@ -25,38 +25,26 @@ class WireLog(Transport):
     async def start(self, invocation: Invocation) -> None:
         file = self._path.open("ab")
         try:
-            await self._inner.start(invocation)
+            await self.inner.start(invocation)
         except BaseException:
             file.close()  # when `start` raises, nothing is left behind
             raise
         self._file = file
 
-    async def serve(self) -> None:
-        await self._inner.serve()
-
     async def send(self, data: bytes) -> None:
-        await self._inner.send(data)
+        await self.inner.send(data)
         self._note(b"> ", data)
 
     async def receive(self) -> bytes:
-        data = await self._inner.receive()
+        data = await self.inner.receive()
         self._note(b"< ", data)
         return data
 
-    async def end_input(self) -> None:
-        await self._inner.end_input()
-
-    async def ending(self) -> Ending:
-        return await self._inner.ending()
-
     async def close(self) -> None:
-        await self._inner.close()
+        await self.inner.close()
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def health(self) -> Health:
-        return self._inner.health()
 
     def _note(self, mark: bytes, data: bytes) -> None:
         if self._file is not None:

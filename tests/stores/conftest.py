@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import urllib.request
 import uuid
 from collections.abc import Callable, Generator
@@ -73,3 +74,26 @@ def make_directory(tmp_path: Path) -> Callable[[], ObjectStore]:
 def make_any(request: pytest.FixtureRequest) -> Callable[[], Any]:
     """A store of each kind."""
     return request.getfixturevalue(f"make_{request.param}")
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where private directories are made; empty again once they are gone."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    return folder

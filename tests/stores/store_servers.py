@@ -31,27 +31,33 @@ NOBODY = 65534
 
 @contextmanager
 def started(kind: str) -> Generator[dict[str, Any]]:
-    """A running server; yields how to reach it."""
+    """A running server; yields how to reach it. It is no child of this process: other tests count theirs."""
     command = [sys.executable, __file__, kind]
-    keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    alarm = threading.Timer(START_LIMIT, keeper.kill)
-    alarm.start()
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert first.stdin is not None
+    assert first.stdout is not None
+    first.wait()
     try:
-        line = keeper.stdout.readline()
-        alarm.cancel()
+        with _limited(START_LIMIT, first.pid):
+            line = first.stdout.readline()
         assert line, f"no {kind} server: see standard error above"
         yield json.loads(line)
     finally:
+        first.stdin.close()
+        with _limited(STOP_LIMIT, first.pid):
+            first.stdout.read()  # its end
+        first.stdout.close()
+
+
+@contextmanager
+def _limited(seconds: float, group: int) -> Generator[None]:
+    """Kill the group unless the block ends in time."""
+    alarm = threading.Timer(seconds, os.killpg, (group, signal.SIGKILL))
+    alarm.start()
+    try:
+        yield
+    finally:
         alarm.cancel()
-        keeper.stdin.close()
-        keeper.stdout.close()
-        try:
-            keeper.wait(STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
 
 
 # --- the program -----------------------------------------------------------------------------------------------------
@@ -175,6 +181,8 @@ def _serve_s3(directory: Path) -> None:
 
 
 def main() -> None:
+    if os.fork():
+        os._exit(0)
     for by in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(by, signal.SIG_IGN)  # it ends when its input does, and not before everything is taken away
     serve = {"postgres": _serve_postgres, "s3": _serve_s3, "valkey": _serve_valkey}[sys.argv[1]]

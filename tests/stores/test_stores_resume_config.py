@@ -6,7 +6,6 @@ import json
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +20,6 @@ from pilothouse.stores.recalling import Recalled, is_safe
 from pilothouse.transcripts import project_key
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def cwd(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where private directories are made; empty again once they are gone."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    folder = tmp_path / "config"
-    folder.mkdir()
-    return folder
 
 
 def recalled(cwd: Path, **subpaths: Any) -> Recalled:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pilothouse.json_schema import Check, checker
 from pilothouse.native.history import History
@@ -23,7 +23,7 @@ from pilothouse.native.prompts import IDENTITY, STRUCTURED_TOOL, surroundings
 from pilothouse.native.settings import Settings
 from pilothouse.native.shapes import JSON, items
 from pilothouse.native.spending import Spending
-from pilothouse.native.tools.base import BuiltinTool, Workplace
+from pilothouse.native.tools.base import BuiltinTool, ToolLike, Workplace
 from pilothouse.native.wire import Wire
 
 STRUCTURED: Final = "StructuredOutput"
@@ -32,25 +32,6 @@ THINKING_TOKENS: Final = 31_999
 """Budget of thinking when it is switched on without a number, on models that have one."""
 LEAST_THINKING: Final = 1024
 EPHEMERAL: Final = {"type": "ephemeral"}
-
-
-class ToolLike(Protocol):
-    """What the model is told of a tool."""
-
-    @property
-    def name(self) -> str:
-        """How it is called."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """What it is for."""
-        ...
-
-    @property
-    def input_schema(self) -> Mapping[str, Any]:
-        """JSON schema of its input."""
-        ...
 
 
 class State:

@@ -20,7 +20,8 @@ from pilothouse.errors import PilothouseError, SessionClosedError
 from pilothouse.options import Invocation, Options
 from pilothouse.server.hosted import HostedSession
 from pilothouse.server.journal import Journal, SessionRecord
-from pilothouse.transports import Ending, Health, Transport
+from pilothouse.transports import Ending, Transport
+from pilothouse.transports.wrapper import TransportWrapper
 
 if TYPE_CHECKING:
     from pilothouse.server.output import Output
@@ -33,7 +34,7 @@ FAILED = "query_failed"
 Admit = Callable[[Invocation], Invocation]
 
 
-class JournaledTransport(Transport):
+class JournaledTransport(TransportWrapper):
     """Another transport, whose output is journaled before anybody sees it.
 
     Args:
@@ -44,7 +45,7 @@ class JournaledTransport(Transport):
     """
 
     def __init__(self, inner: Transport, admit: Admit, keep: Callable[[bytes], Any], output: Output) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._admit = admit
         self._keep = keep
         self._output = output
@@ -53,38 +54,14 @@ class JournaledTransport(Transport):
         """See `Transport`."""
         if not await self._output.ends_line():
             await self._keep(b"\n")  # the child before died in the middle of a line
-        await self._inner.start(self._admit(invocation))
-
-    async def serve(self) -> None:
-        """See `Transport`."""
-        await self._inner.serve()
-
-    async def send(self, data: bytes) -> None:
-        """See `Transport`."""
-        await self._inner.send(data)
+        await self.inner.start(self._admit(invocation))
 
     async def receive(self) -> bytes:
         """See `Transport`."""
-        data = await self._inner.receive()
+        data = await self.inner.receive()
         if data:
             await self._keep(data)
         return data
-
-    async def end_input(self) -> None:
-        """See `Transport`."""
-        await self._inner.end_input()
-
-    async def ending(self) -> Ending:
-        """See `Transport`."""
-        return await self._inner.ending()
-
-    async def close(self) -> None:
-        """See `Transport`."""
-        await self._inner.close()
-
-    def health(self) -> Health:
-        """See `Transport`."""
-        return self._inner.health()
 
 
 class PromptedSession(HostedSession):

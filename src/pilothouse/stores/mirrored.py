@@ -32,9 +32,10 @@ from pilothouse.stores.recalling import Reader, Recalled
 from pilothouse.stores.tenure import Tenure
 from pilothouse.transcripts.listing import list_sessions
 from pilothouse.transcripts.places import MAX_KEY, find_file, is_session_id, project_key
-from pilothouse.transports import Ending, Health, Transport
+from pilothouse.transports import Health, Transport
 from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.private_home import VARIABLES, PrivateHome
+from pilothouse.transports.wrapper import TransportWrapper
 
 log = logging.getLogger("pilothouse.stores")
 
@@ -49,7 +50,7 @@ FOLDER_NAME = "CLAUDE_CODE_PROJECT_DIR_NAME"
 """Gives the folder of a project another name, where CLAUDE_CONFIG_DIR is set as well."""
 
 
-class MirroredTransport(Transport):
+class MirroredTransport(TransportWrapper):
     """One child over another transport, with `session_store`. (E85)
 
     Args:
@@ -74,7 +75,7 @@ class MirroredTransport(Transport):
                 "none to store",
                 option="session_store",
             )
-        self._inner = inner
+        super().__init__(inner)
         self._options = options
         self._store = store
         self._tenure = Tenure(store, options.session_lease) if isinstance(store, StoreBackend) else None
@@ -91,12 +92,6 @@ class MirroredTransport(Transport):
         self._was_told = False
         self._ended = False
         self._closed = False
-
-    def __getattr__(self, name: str) -> Any:
-        # What only some transports have: a process id, the session of a child that a pool has started.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._inner, name)
 
     # The start.
 
@@ -115,7 +110,7 @@ class MirroredTransport(Transport):
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._was_started = True
         try:
-            await self._inner.start(await self._prepared(invocation))
+            await self.inner.start(await self._prepared(invocation))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._let_go()
@@ -136,7 +131,7 @@ class MirroredTransport(Transport):
             await self._reader.answer(self._tenure.of(place), "acquire()")
 
     async def _resumed(self, invocation: Invocation, cwd: str) -> Invocation:
-        if _is_elsewhere(self._inner):
+        if _is_elsewhere(self.inner):
             return invocation
         place = await self._wanted(invocation, cwd)
         if place is None:
@@ -222,17 +217,13 @@ class MirroredTransport(Transport):
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guarded, self._inner.serve)
+            tasks.start_soon(guarded, self.inner.serve)
             tasks.start_soon(guarded, self._mirror.serve)
             if self._tenure is not None:
                 tasks.start_soon(guarded, self._tenure.serve)
         if failures:
             self._was_told = True
             raise failures[0]
-
-    async def send(self, data: bytes) -> None:
-        """Send all of `data`."""
-        await self._inner.send(data)
 
     async def receive(self) -> bytes:
         """The next bytes from the peer, without what it says of its transcripts."""
@@ -243,7 +234,7 @@ class MirroredTransport(Transport):
                 return b""
             chunk: bytes | None = None
             with anyio.CancelScope() as self._reading:
-                chunk = await self._inner.receive()
+                chunk = await self.inner.receive()
             self._reading = None
             if chunk is None:  # there is a note
                 await anyio.lowlevel.checkpoint()
@@ -288,23 +279,15 @@ class MirroredTransport(Transport):
         if self._reading is not None:
             self._reading.cancel()
 
-    async def end_input(self) -> None:
-        """Tell the peer that nothing more will be sent."""
-        await self._inner.end_input()
-
     async def detach(self) -> str:
         """Leave a peer that can go on without us; it goes on without the store, too."""
-        found_as = await self._inner.detach()
+        found_as = await self.inner.detach()
         await self.close()
         return found_as
 
-    async def ending(self) -> Ending:
-        """How the peer ended."""
-        return await self._inner.ending()
-
     def health(self) -> Health:
         """That of the inner transport; degraded while the store does not take what it is given."""
-        health = self._inner.health()
+        health = self.inner.health()
         if health.state == "healthy" and self._mirror.trouble:
             return Health("degraded", f"the session store fails: {self._mirror.trouble}")
         return health
@@ -323,7 +306,7 @@ class MirroredTransport(Transport):
             try:
                 if not was_closed and not self._ended:
                     await self._drain()
-                await self._inner.close()
+                await self.inner.close()
             finally:  # also when `Task.cancel` of asyncio came through the shield
                 if not was_closed:
                     await self._let_go()
@@ -336,7 +319,7 @@ class MirroredTransport(Transport):
             while not is_over:
                 is_over = True
                 with anyio.move_on_after(QUIET_SECONDS):
-                    chunk = await self._inner.receive()
+                    chunk = await self.inner.receive()
                     is_over = not chunk
                     self._taken(chunk)
 

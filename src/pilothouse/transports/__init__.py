@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pilothouse.transports.memory import MemoryTransport as MemoryTransport
     from pilothouse.transports.websocket import WebSocketTransport as WebSocketTransport
     from pilothouse.transports.websocket import on_host as on_host
+    from pilothouse.transports.wrapper import TransportWrapper as TransportWrapper
 
 
 _LAZY = {
@@ -36,6 +37,7 @@ _LAZY = {
     "Recorder": "cassettes",
     "RecordingTransport": "cassettes",
     "ReplayTransport": "cassettes",
+    "TransportWrapper": "wrapper",
     "WebSocketTransport": "websocket",
     "on_host": "websocket",
 }

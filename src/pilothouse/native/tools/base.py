@@ -121,23 +121,27 @@ class ToolOutcome(msgspec.Struct):
     result: Any = None
 
 
-class BuiltinTool(Protocol):
-    """A tool of the engine."""
+class ToolLike(Protocol):
+    """What the model is told of a tool."""
 
     @property
     def name(self) -> str:
-        """As the CLI calls it."""
+        """How it is called."""
         ...
 
     @property
     def description(self) -> str:
-        """For the model."""
+        """What it is for."""
         ...
 
     @property
     def input_schema(self) -> Mapping[str, Any]:
-        """JSON schema of the input."""
+        """JSON schema of its input."""
         ...
+
+
+class BuiltinTool(ToolLike, Protocol):
+    """A tool of the engine. Its name is that of the CLI."""
 
     @property
     def read_only(self) -> bool:

@@ -39,6 +39,7 @@ from pilothouse.transports.cassettes.form import (
 from pilothouse.transports.cassettes.hiding import hide
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.wrapper import TransportWrapper
 
 log = logging.getLogger("pilothouse.transports")
 
@@ -123,7 +124,7 @@ class Recorder:
                 file.close()
 
 
-class RecordingTransport(Transport):
+class RecordingTransport(TransportWrapper):
     """Records one connection over another transport. (E32, E38)
 
     What is heard is on disk before it is handed on. When the file cannot be written any more, because the disk is full
@@ -139,7 +140,7 @@ class RecordingTransport(Transport):
     def __init__(
         self, inner: Transport, path: str | os.PathLike[str] | Recorder, *, secrets: Iterable[str] = ()
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._recorder = path if isinstance(path, Recorder) else Recorder(path)
         self._extra = (*self._recorder.secrets, *secrets)
         self._started = False
@@ -151,17 +152,6 @@ class RecordingTransport(Transport):
         self._heard = b""  # noted, not yet handed on
         self._input_ended = self._output_ended = self._exit_noted = False
         self._closing: anyio.Event | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the child, if there is one."""
-        return getattr(self.inner, "pid", None)
-
-    def __getattr__(self, name: str) -> Any:
-        # What one has beside the seam: the id of a session at its host, for one.
-        if name.startswith("_") or name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
     async def start(self, invocation: Invocation) -> None:
         """Start the inner transport.
@@ -193,10 +183,6 @@ class RecordingTransport(Transport):
                 await run_briefly(self._recorder.close)
             raise
         await self._flush()
-
-    async def serve(self) -> None:
-        """What the inner transport does beside the stream."""
-        await self.inner.serve()
 
     async def send(self, data: bytes) -> None:
         """Note and send; noted first, since the answer may come before the call returns."""
