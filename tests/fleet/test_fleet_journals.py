@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from fleet_world import answer
 from msgspec.structs import replace
@@ -179,3 +180,15 @@ async def test_of_a_file_all_is_there_again(tmp_path: Path) -> None:
     assert await again.revive(failed=True) == 1
     assert [(one.key, one.failures) for one in await again.lease(9, 9.0)] == [("b", 0)]
     await again.close()
+
+
+async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    async def use(path: Path) -> None:
+        journal = SqliteJournal(path)
+        await journal.open(0.0, "resume")
+        await journal.close()
+
+    for number in range(15):
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(use, tmp_path / f"{number}.db")

@@ -157,7 +157,12 @@ class SqliteFile:
             return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if self._is_new(connection):
+        connection.execute("BEGIN")  # one moment of the file: another process may just be making it
+        try:
+            is_new = self._is_new(connection)
+        finally:
+            connection.execute("ROLLBACK")
+        if is_new:
             _use_wal(connection)
             connection.execute("BEGIN IMMEDIATE")
             if self._is_new(connection):  # no other process was quicker
