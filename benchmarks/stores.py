@@ -1,4 +1,4 @@
-"""`python -m benchmarks.stores`: session stores and transcripts: append, list 10,000 sessions, load 100 MB.
+"""`python -m benchmarks.stores`: session stores: append, list 10,000 sessions, load 100 MB.
 
 Owns the data, the measured calls and the table. Every sample is a fresh process; in each round every subject runs once.
 The servers are real, on this machine, from the packages that the tests use: the numbers tell what the client costs, not
@@ -21,19 +21,20 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import ROOT, clean_environment
+from benchmarks.subjects.kept_sessions import LONG_SESSION
+from benchmarks.transcripts import WORDS_OF_SMALL, rows, write_long, write_many
 
 PROJECT = "-work-project"
-BIG = "11111111-1111-4111-8111-111111111111"
 INCUMBENT = "incumbent"
 SERVED = {"postgres": "postgres", "redis": "valkey", "s3": "s3"}
 STORES = ("sqlite", "postgres", "redis", "directory", "s3")
 BATCH = 10  # entries of one append
 SAMPLE_TIMEOUT = 600.0  # seconds
-WORDS = [f"word{n}" for n in range(500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,52 +51,23 @@ SIZES = {"full": Size(10_000, 100_000_000, 500, 3), "smoke": Size(30, 200_000, 5
 
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "append": (f"one append of {BATCH} entries", (*STORES, "memory", INCUMBENT)),
-    "list": ("to list the sessions of a project", ("disk", INCUMBENT)),
-    "list-store": ("the same from a store", ("sqlite", "postgres", "redis", "directory", "memory", INCUMBENT)),
-    "load": ("to read the messages of a long transcript", ("disk", INCUMBENT)),
-    "load-store": ("to load its entries from a store", STORES),
+    "list": ("to list the sessions of a project", ("sqlite", "postgres", "redis", "directory", "memory", INCUMBENT)),
+    "load": ("to load a long transcript", STORES),
 }
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
 
 
-def entries_of(chance: random.Random, session: str, count: int) -> list[dict[str, Any]]:
+def entries_of(session: str, count: int) -> list[dict[str, Any]]:
     """A conversation, in entries as Claude Code writes them."""
-    found: list[dict[str, Any]] = []
-    for n in range(count):
-        text = " ".join(chance.choices(WORDS, k=chance.choice([5, 40, 200])))
-        kind = "assistant" if n % 2 else "user"
-        content: Any = [{"type": "text", "text": text}] if n % 2 else text
-        found.append(
-            {
-                "parentUuid": found[-1]["uuid"] if found else None,
-                "isSidechain": False,
-                "type": kind,
-                "message": {"role": kind, "content": content},
-                "uuid": str(uuid.UUID(int=chance.getrandbits(128), version=4)),
-                "timestamp": f"2026-11-20T08:{n // 60 % 60:02d}:{n % 60:02d}.000Z",
-                "cwd": "/work/project",
-                "sessionId": session,
-                "version": "2.1.330",
-            }
-        )
-    return found
+    return list(islice(rows(session, random.Random(2), WORDS_OF_SMALL), count))
 
 
 def write_disk(directory: Path, size: Size) -> None:
     """Two configuration directories: `many` with short sessions, `big` with one long one."""
-    chance = random.Random(1)
-    for name, sessions, least in (("many", size.sessions, 0), ("big", 1, size.bytes)):
-        folder = directory / name / "projects" / PROJECT
-        folder.mkdir(parents=True)
-        for _ in range(sessions):
-            session = BIG if least else str(uuid.UUID(int=chance.getrandbits(128), version=4))
-            lines = [json.dumps(entry) for entry in entries_of(chance, session, 8)]
-            if least:  # as many as the bytes need
-                average = sum(map(len, lines)) / len(lines)
-                lines = [json.dumps(entry) for entry in entries_of(chance, session, int(least / average))]
-            (folder / f"{session}.jsonl").write_text("\n".join(lines) + "\n")
+    write_many(size.sessions, directory / "many")
+    write_long(size.bytes, directory / "big")
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
@@ -162,11 +134,10 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> tuple[Spent, Any]:
 async def sample_append(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
     store = open_store(subject, where)
     count = size.appends // 5 if subject == "s3" else size.appends
-    entries = entries_of(random.Random(2), "s", count * BATCH)
-    for entry in entries:
-        entry["uuid"] = str(uuid.uuid4())
+    entries = entries_of("s", count * BATCH + 1)
     key = {"project_key": "-append", "session_id": str(uuid.uuid4())}
-    await store.append(key, entries_of(random.Random(3), "s", 1))
+    first = entries.pop()
+    await store.append(key, [first])
 
     async def work() -> None:
         for start in range(0, len(entries), BATCH):
@@ -180,14 +151,6 @@ async def sample_append(subject: str, where: dict[str, Any], size: Size) -> tupl
 
 
 async def sample_list(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
-    if subject == INCUMBENT:
-        import claude_agent_sdk as room
-    else:
-        import pilothouse.transcripts as room
-    return await timed(lambda: asyncio.to_thread(lambda: len(room.list_sessions())))
-
-
-async def sample_list_store(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
     store = open_store(subject, where)
     if subject == INCUMBENT:
         import claude_agent_sdk as sdk
@@ -210,26 +173,16 @@ async def sample_list_store(subject: str, where: dict[str, Any], size: Size) -> 
 
 
 async def sample_load(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
-    if subject == INCUMBENT:
-        import claude_agent_sdk as room
-    else:
-        import pilothouse.transcripts as room
-    return await timed(lambda: asyncio.to_thread(lambda: len(room.get_session_messages(BIG))))
-
-
-async def sample_load_store(subject: str, where: dict[str, Any], size: Size) -> tuple[Spent, int]:
     store = open_store(subject, where)
     await store.list_sessions("-none")
-    spent, found = await timed(lambda: store.load({"project_key": "-big", "session_id": BIG}))
+    spent, found = await timed(lambda: store.load({"project_key": "-big", "session_id": LONG_SESSION}))
     return spent, len(found)
 
 
 SAMPLES = {
     "append": sample_append,
     "list": sample_list,
-    "list-store": sample_list_store,
     "load": sample_load,
-    "load-store": sample_load_store,
 }
 
 
@@ -255,9 +208,7 @@ def measure(case: str, subject: str, where: dict[str, Any], size: Size) -> None:
 
 
 def _sample(case: str, subject: str, where: dict[str, Any], size: str) -> dict[str, float]:
-    config = Path(where["directory"]) / ("big" if case == "load" else "many")
-    home = Path(where["directory"])
-    env = clean_environment(home, CLAUDE_CONFIG_DIR=str(config), PYTHONPATH=str(ROOT))
+    env = clean_environment(Path(where["directory"]), PYTHONPATH=str(ROOT))
     command = [sys.executable, "-m", "benchmarks.stores", "--measure", case, subject, json.dumps(where), size]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SAMPLE_TIMEOUT, cwd=ROOT)
     if done.returncode:
@@ -283,7 +234,7 @@ def run(name: str, cases: Sequence[str]) -> dict[str, Any]:
         _serve(stack, where)
         print("making the data", file=sys.stderr, flush=True)
         write_disk(Path(scratch), size)
-        if any(case.endswith("-store") for case in cases):
+        if {"list", "load"} & set(cases):
             for subject in STORES:
                 if subject != "s3" or name == "smoke":
                     asyncio.run(fill(open_store(subject, where), Path(scratch)))
@@ -303,7 +254,7 @@ def run(name: str, cases: Sequence[str]) -> dict[str, Any]:
 async def _fill_long(store: Any, directory: Path) -> None:
     found = read_entries(next((directory / "big").rglob("*.jsonl")))
     for start in range(0, len(found), 500):
-        await store.append({"project_key": "-big", "session_id": BIG}, found[start : start + 500])
+        await store.append({"project_key": "-big", "session_id": LONG_SESSION}, found[start : start + 500])
 
 
 def _median(samples: list[dict[str, float]]) -> dict[str, float]:

@@ -9,69 +9,66 @@ import json
 import random
 import uuid
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 from benchmarks.subjects.kept_sessions import LONG_SESSION
 
 MEGABYTE = 1_000_000
 PROJECTS = 40  # that the small sessions are spread over
-ROWS_OF_SMALL = (4, 20, 40, 80)
-WORDS_OF_ROW = (5, 60, 400, 1500)
+ROWS_OF_SMALL = (4, 8, 16, 32)
+WORDS_OF_SMALL = (5, 40, 200)  # in a row
+WORDS_OF_LONG = (5, 60, 400, 1500)
 
 
-def write_many(count: int, config: Path) -> None:
-    """Write `count` sessions of a few kilobytes to some hundred below the configuration directory `config`."""
+def write_many(number_of: int, config: Path) -> None:
+    """Write so many sessions of a few kilobytes to a few hundred below the configuration directory `config`."""
     draw = random.Random(1)
-    words = _words(draw)
-    for number in range(count):
+    for number in range(number_of):
         session = _uuid(draw)
         folder = config / "projects" / f"-home-user-project-{number % PROJECTS}"
         folder.mkdir(parents=True, exist_ok=True)
-        rows = _rows(draw, words, session)
-        kept = [next(rows) for _ in range(draw.choice(ROWS_OF_SMALL))]
+        kept = list(islice(rows(session, draw, WORDS_OF_SMALL), draw.choice(ROWS_OF_SMALL)))
         if number % 3 == 0:
-            kept.append(_line({"type": "custom-title", "customTitle": f"Task {number}", "sessionId": session}))
-        (folder / f"{session}.jsonl").write_bytes(b"".join(kept))
+            kept.append({"type": "custom-title", "customTitle": f"Task {number}", "sessionId": session})
+        (folder / f"{session}.jsonl").write_bytes(b"".join(map(_line, kept)))
 
 
-def write_long(megabytes: int, config: Path) -> None:
-    """Write one session of about so many megabytes."""
-    draw = random.Random(1)
+def write_long(size: int, config: Path) -> None:
+    """Write one session of about so many bytes."""
     folder = config / "projects" / "-home-user-project"
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
     with (folder / f"{LONG_SESSION}.jsonl").open("wb") as file:
-        for row in _rows(draw, _words(draw), LONG_SESSION):
-            written += file.write(row)
-            if written >= megabytes * MEGABYTE:
+        for row in rows(LONG_SESSION, random.Random(1), WORDS_OF_LONG):
+            written += file.write(_line(row))
+            if written >= size:
                 return
 
 
-def _rows(draw: random.Random, words: list[str], session: str) -> Iterator[bytes]:
+def rows(session: str, draw: random.Random, words: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """A conversation without end, in rows as the CLI writes them, each with one of these numbers of `words`."""
     before: str | None = None
-    number = 0
-    while True:
-        text = " ".join(draw.choices(words, k=draw.choice(WORDS_OF_ROW)))
-        row = _uuid(draw)
+    for number in count():
+        text = " ".join(draw.choices(WORDS, k=draw.choice(words)))
         is_prompt = number % 2 == 0
-        yield _line(
-            {
-                "parentUuid": before,
-                "isSidechain": False,
-                "type": "user" if is_prompt else "assistant",
-                "message": {"role": "user", "content": text} if is_prompt else _answer(number, text),
-                "uuid": row,
-                "timestamp": f"2026-11-{1 + number % 20:02d}T08:{number % 60:02d}:13.987Z",
-                "userType": "external",
-                "entrypoint": "cli",
-                "cwd": "/home/user/project",
-                "sessionId": session,
-                "version": "2.1.330",
-                "gitBranch": "main",
-            }
-        )
-        before = row
-        number += 1
+        row: dict[str, Any] = {
+            "parentUuid": before,
+            "isSidechain": False,
+            "type": "user" if is_prompt else "assistant",
+            "message": {"role": "user", "content": text} if is_prompt else _answer(number, text),
+            "uuid": _uuid(draw),
+            "timestamp": f"2026-11-{1 + number % 20:02d}T08:{number % 60:02d}:13.987Z",
+            "userType": "external",
+            "entrypoint": "cli",
+            "cwd": "/home/user/project",
+            "sessionId": session,
+            "version": "2.1.330",
+            "gitBranch": "main",
+        }
+        yield row
+        before = row["uuid"]
 
 
 def _answer(number: int, text: str) -> dict[str, object]:
@@ -90,8 +87,8 @@ def _answer(number: int, text: str) -> dict[str, object]:
     }
 
 
-def _words(draw: random.Random) -> list[str]:
-    return ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(2000)]
+_LETTERS = random.Random(0)
+WORDS = ["".join(_LETTERS.choices("abcdefghijklmnop", k=_LETTERS.randint(2, 9))) for _ in range(2000)]
 
 
 def _uuid(draw: random.Random) -> str:

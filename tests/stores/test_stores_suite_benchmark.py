@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -14,11 +15,10 @@ ROOT = Path(__file__).parents[2]
     ("case", "subject", "count"),
     [
         ("append", "sqlite", 5),
-        ("list", "disk", 30),
+        ("append", "incumbent", 5),
+        ("list", "memory", 30),
         ("list", "incumbent", 30),
-        ("list-store", "memory", 30),
-        ("load", "disk", None),
-        ("load", "incumbent", None),
+        ("load", "sqlite", None),
     ],
 )
 def test_a_sample_counts_its_work(
@@ -30,14 +30,17 @@ def test_a_sample_counts_its_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.stores import BIG, SIZES, measure, write_disk
+    from benchmarks.stores import SIZES, fill, measure, open_store, write_disk
+    from benchmarks.subjects.kept_sessions import LONG_SESSION
 
     size = SIZES["smoke"]
     write_disk(tmp_path, size)
-    transcript = next((tmp_path / "big").rglob(f"{BIG}.jsonl")).read_text()
+    transcript = next((tmp_path / "big").rglob(f"{LONG_SESSION}.jsonl")).read_text()
     assert len(transcript) == pytest.approx(size.bytes, rel=0.3)
-    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / ("big" if case == "load" else "many")))
-    measure(case, subject, {"directory": str(tmp_path)}, size)
+    where = {"directory": str(tmp_path)}
+    if case == "load":
+        asyncio.run(fill(open_store(subject, where), tmp_path))
+    measure(case, subject, where, size)
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == (count or transcript.count("\n"))
     assert found["wall"] > 0
