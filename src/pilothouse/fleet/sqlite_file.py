@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import anyio
 import anyio.to_thread
 
 from pilothouse.fleet.journal import FleetJournalError
+from pilothouse.sqlite_files import UnfitFileError, prepare
 
 T = TypeVar("T")
 
@@ -30,8 +30,6 @@ APPLICATION = 0x50484A31
 VERSION = 1
 BUSY_SECONDS = 30.0
 """How long a transaction waits for those of other processes; one takes milliseconds."""
-WAL_TRIES = 100
-WAL_PAUSE = 0.02
 
 _SCHEMA = """
 CREATE TABLE worker (id TEXT PRIMARY KEY, host TEXT NOT NULL, space TEXT NOT NULL, pid INTEGER NOT NULL,
@@ -157,61 +155,21 @@ class SqliteFile:
             return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN")  # one moment of the file: another process may just be making it
         try:
-            is_new = self._is_new(connection)
-        finally:
-            connection.execute("ROLLBACK")
-        if is_new:
-            _use_wal(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            if self._is_new(connection):  # no other process was quicker
-                for statement in _SCHEMA.split(";\n"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
-        connection.execute("PRAGMA synchronous = NORMAL")
-
-    def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Whether nothing is in it yet.
-
-        Raises:
-            FleetJournalError: it is something else, or of a newer version.
-        """
-        try:
-            [application], [version] = (connection.execute(f"PRAGMA {name}").fetchone() for name in _MARKS)
-            [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            prepare(connection, _SCHEMA, application=APPLICATION, version=VERSION, patience=BUSY_SECONDS)
+        except UnfitFileError as error:
+            if not error.is_ours:
+                raise self._foreign() from None
+            raise FleetJournalError(
+                f"{self.path} is a journal of version {error.version}, made by a newer pilothouse; this one reads "
+                f"versions up to {VERSION}: upgrade, or give another path",
+                path=str(self.path),
+            ) from None
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # locked, no right to read it
                 raise
             raise self._foreign() from error
-        if application == 0 and version == 0 and tables == 0:
-            return True
-        if application != APPLICATION:
-            raise self._foreign()
-        if version > VERSION:
-            raise FleetJournalError(
-                f"{self.path} is a journal of version {version}, made by a newer pilothouse; this one reads versions "
-                f"up to {VERSION}: upgrade, or give another path",
-                path=str(self.path),
-            )
-        return False
+        connection.execute("PRAGMA synchronous = NORMAL")
 
     def _foreign(self) -> FleetJournalError:
         return FleetJournalError(f"{self.path} is no journal of a fleet; it was left as it is", path=str(self.path))
-
-
-_MARKS = ("application_id", "user_version")
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    for tries_left in reversed(range(WAL_TRIES)):
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError:  # SQLite does not wait here for another process that does the same
-            if not tries_left:
-                raise
-            time.sleep(WAL_PAUSE)
-        else:
-            return

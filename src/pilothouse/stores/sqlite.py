@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pilothouse.errors import StoreError, UsageError
+from pilothouse.sqlite_files import UnfitFileError, prepare
 from pilothouse.stores.base import (
     Batch,
     Entry,
@@ -249,48 +250,14 @@ class SqliteStore(BlockingBackend):
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Set the connection up and bring the tables to our version. Several processes may come first at once."""
+    """Set the connection up and bring the tables to our version."""
     connection.execute("PRAGMA foreign_keys = ON")
-    # One statement, so that both are of the same moment.
-    query = "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
-    version, tables = connection.execute(query).fetchone()
-    if version == 0:
-        if tables:
-            raise StoreError("this database belongs to another program; choose another path")
-        _wait_for_wal(connection)
-        _create(connection)
-    elif version > FORMAT:
-        raise StoreError(newer(version))
-    connection.execute("PRAGMA synchronous = FULL")  # an append that returned outlives a power cut
-
-
-def _wait_for_wal(connection: sqlite3.Connection) -> None:
-    # The change to a write-ahead log is the one step in which SQLite does not wait for others by itself.
-    end = time.monotonic() + BUSY_LIMIT
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
     try:
-        if connection.execute("PRAGMA user_version").fetchone() == (0,):
-            for statement in _TABLES.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
+        prepare(connection, _TABLES, application=_APPLICATION, version=FORMAT, patience=BUSY_LIMIT)
+    except UnfitFileError as error:
+        foreign = "this database belongs to another program; choose another path"
+        raise StoreError(newer(error.version) if error.version > FORMAT else foreign) from None
+    connection.execute("PRAGMA synchronous = FULL")  # an append that returned outlives a power cut
 
 
 def _lease(connection: sqlite3.Connection, place: Place) -> LeaseState:
