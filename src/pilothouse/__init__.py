@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from pilothouse.errors import ReplayMismatch as ReplayMismatch
     from pilothouse.errors import ResultError as ResultError
     from pilothouse.errors import SessionClosedError as SessionClosedError
+    from pilothouse.errors import SessionExistsError as SessionExistsError
     from pilothouse.errors import SessionLeasedError as SessionLeasedError
     from pilothouse.errors import SessionNotFoundError as SessionNotFoundError
     from pilothouse.errors import StoreConflictError as StoreConflictError
@@ -356,8 +357,8 @@ _ROOMS = {
         "InvalidModelError LeaseLostError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
         "OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError QueryTimeout "
         "QuotaError RateLimitError RefusalError RemoteError ReplayMismatch ResultError SessionClosedError "
-        "SessionLeasedError SessionNotFoundError StoreConflictError StoreError StructuredOutputError "
-        "ToolDefinitionError UsageError find_cause"
+        "SessionExistsError SessionLeasedError SessionNotFoundError StoreConflictError StoreError "
+        "StructuredOutputError ToolDefinitionError UsageError find_cause"
     ),
     "fleet": "Fleet FleetJournalError FleetStatus Rate Run RunWriter",
     "hooks": (

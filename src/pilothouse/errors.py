@@ -19,6 +19,7 @@ Three roots of blame, and the answer itself::
     │   ├── CLIVersionError            a `claude` that is too old or broken
     │   ├── CLIStartError              it could not be started
     │   ├── CLIExitedError             it ended before the answer was complete
+    │   │   └── SessionExistsError     `session_id` names a conversation that is there already
     │   └── ProvisionError             a package client could not fetch a file we need
     ├── ResultError                    the run ended, and its result says it failed (`.result .api_error_status`)
     │   ├── AuthenticationError        401, 403, no login
@@ -199,6 +200,10 @@ class CLIStartError(ProcessError):
 
 class CLIExitedError(ProcessError):
     """The child ended, or stopped talking, before the answer was complete."""
+
+
+class SessionExistsError(CLIExitedError):
+    """The CLI has refused to begin a conversation under an id that it knows (2.1.330)."""
 
 
 class ProvisionError(ProcessError):

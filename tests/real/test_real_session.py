@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -109,6 +111,34 @@ async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(
         last = await session.query("c")
         assert last.full_text == "re: c"
         assert (session.pid, session.state, session.restarts) == (pid, "idle", 0)
+
+
+async def test_a_child_that_was_killed_before_it_had_kept_what_was_said(
+    talk: Talk, claude: Any, scripted_model: ScriptedModel
+) -> None:
+    scripted_model.on("slow", reply=["part one", Pause(Gate())])
+    async with talk() as session:
+        own = session.id
+        path = claude.home / ".claude" / "projects" / re.sub(r"[^a-zA-Z0-9]", "-", str(claude.cwd)) / f"{own}.jsonl"
+
+        async def kill() -> None:
+            with anyio.fail_after(20):
+                while not path.exists() or not path.stat().st_size:
+                    await anyio.sleep(0.01)
+            os.kill(session.pid or 0, signal.SIGKILL)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(kill)
+            with pytest.raises(ph.CLIExitedError, match="SIGKILL"):
+                await session.query("slow")
+        # The CLI writes what it was asked first, and what was said a moment later: this is what it leaves between.
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if json.loads(line)["type"] == "queue-operation"))
+        assert path.stat().st_size
+        result = await session.query("two")
+        assert (result.text, result.session_id, session.restarts) == ("re: two", session.id, 1)
+        assert session.id != own
+        assert (await session.query("three")).session_id == session.id
 
 
 @pytest.mark.requirement("E27", "E68", "E69", "E30", "E29", "L60")

@@ -69,7 +69,7 @@ async def test_an_id_of_ones_own(claude: Any, scripted_model: ScriptedModel) -> 
     result = await query
     assert query.session_id == result.session_id == ID
     assert {m.session_id for m in result.messages if m.session_id} == {ID}
-    with pytest.raises(ph.CLIExitedError, match="already in use"):
+    with pytest.raises(ph.SessionExistsError, match="resume="):
         await claude.ask("two", session_id=ID)
     resumed = await claude.ask("three", resume=ID)
     assert resumed.session_id == ID

@@ -39,6 +39,7 @@ class Cli:
         uuids: of the prompts that were taken up.
         children: the peers, oldest first.
         saved: the prompts of each conversation, by its id.
+        taken: ids under which something lies that cannot be resumed.
         info: what a child says in the handshake beside the usual.
         silent: control requests that get no answer.
         hold: takes prompts instead of the child; the rest is up to the test.
@@ -54,6 +55,7 @@ class Cli:
         self.children: list[MemoryPeer] = []
         self.says_lifecycle = says_lifecycle
         self.saved: dict[str, list[str]] = {}
+        self.taken: set[str] = set()
         self.info: dict[str, Any] = {}
         self.silent: set[str] = set()
         self.hold: Callable[[dict[str, Any]], object] | None = None
@@ -113,7 +115,7 @@ class Cli:
             peer.end(exit_code=1)
             return False
         own = flags.get("--session-id", str(uuid4())) if resumed is None or "--fork-session" in flags else resumed
-        if own in self.saved and own != resumed:
+        if own in {*self.saved, *self.taken} and own != resumed:
             peer.end(exit_code=1, stderr=f"Error: Session ID {own} is already in use.")
             return False
         if resumed is not None and own != resumed:

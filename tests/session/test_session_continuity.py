@@ -154,6 +154,40 @@ async def test_a_first_query_that_left_nothing_is_begun_again(cli: Cli) -> None:
     assert cli.sessions == [own, resume, own, resume, own]
 
 
+async def die_on_the_way(cli: Cli, say: Any, prompt: str) -> str:
+    """As the real one does when it is killed in its first turn: the id is taken, and nothing can be resumed."""
+    cli.taken.add(cli.sessions[-1][0].partition("=")[2])
+    return await die(cli, say, prompt)
+
+
+async def test_a_first_query_that_left_its_id_behind_is_begun_again_under_another(cli: Cli) -> None:
+    cli.acts["crash"] = die_on_the_way
+    async with talking(cli) as session:
+        first = session.id
+        with pytest.raises(ph.CLIExitedError):
+            await session.query("crash")
+        answer = await session.query("next")
+        assert (answer.text, answer.session_id, session.restarts) == ("re: next", session.id, 1)
+        assert session.id != first
+        await session.query("more")
+        cli.children[-1].end(signal="SIGKILL")
+        assert (await session.query("after")).session_id == answer.session_id
+    own, resume, other = f"--session-id={first}", f"--resume={first}", session.id
+    assert cli.sessions == [(own,), (resume,), (own,), (f"--session-id={other}",), (f"--resume={other}",)]
+
+
+async def test_an_id_that_was_asked_for_is_never_exchanged(cli: Cli) -> None:
+    mine = "5e551017-0000-4000-8000-000000000009"
+    cli.acts["crash"] = die_on_the_way
+    async with talking(cli, session_id=mine) as session:
+        with pytest.raises(ph.CLIExitedError):
+            await session.query("crash")
+        for _ in range(2):
+            with pytest.raises(ph.SessionExistsError, match=f"there is a conversation with session_id '{mine}'"):
+                await session.query("next")
+        assert session.id == mine
+
+
 async def test_what_was_said_is_never_lost_in_silence(cli: Cli) -> None:
     async with talking(cli) as session:
         await session.query("one")

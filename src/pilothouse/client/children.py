@@ -26,7 +26,7 @@ from pilothouse.driver import Host, caller_into_loop, spawn
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listeners
 from pilothouse.driver.pool import Pool
-from pilothouse.errors import OptionsError, SessionClosedError, SessionNotFoundError, UsageError
+from pilothouse.errors import OptionsError, SessionClosedError, SessionExistsError, SessionNotFoundError, UsageError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.transports.errands import run_briefly
 
@@ -121,15 +121,21 @@ class Children:
         crashed = before if before is not None and before.has_started else None
         if crashed is not None and self.options.restart == "never":
             raise crashed.failure or SessionClosedError("the child has ended, and restart='never'")
-        try:
-            conversation = await self._launch(before)
-        except SessionNotFoundError:
-            if not self.lineage.fall_back():
-                raise
-            conversation = await self._launch(before)  # the child before had died before it saved anything
+        conversation = await self._launch_somehow(before)
         if crashed is not None:
             self.books.restarted(conversation.session_id, crashed.failure)
         return conversation
+
+    async def _launch_somehow(self, before: Conversation | None) -> Conversation:
+        """Begin again where there is nothing to resume: the child before had died before it saved anything of use."""
+        ways_out = (SessionNotFoundError, self.lineage.fall_back), (SessionExistsError, self.lineage.evade)
+        for kind, mend in ways_out:
+            try:
+                return await self._launch(before)
+            except kind:
+                if not mend():
+                    raise
+        return await self._launch(before)
 
     async def _launch(self, before: Conversation | None) -> Conversation:
         options = self._next_options()

@@ -75,9 +75,19 @@ class Lineage:
             return False
         self._way = "as asked"
         if not self._asked:  # the id of a cleared conversation may be taken, although there is nothing in it
-            self.id = str(uuid.uuid4())
-            self._asked = {"session_id": self.id}
+            self._take_new_id()
         return True
+
+    def evade(self) -> bool:
+        """The id is taken by what a child left that died early, which nobody can resume. True if another will do."""
+        if not self.may_be_renamed:
+            return False
+        self._take_new_id()
+        return True
+
+    def _take_new_id(self) -> None:
+        self.id = str(uuid.uuid4())
+        self._asked = {"session_id": self.id}
 
     def child(self, options: Options) -> Options:
         """The settings of the next child, from those that the session has now."""
