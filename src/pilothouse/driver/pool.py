@@ -24,6 +24,7 @@ from pilothouse.driver.tasks import caller_into_loop, spawn
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.transports import CliTransport, Ending, Health, Transport
+from pilothouse.transports.changes import Changes
 
 log = logging.getLogger("pilothouse.pool")
 
@@ -84,7 +85,7 @@ class Pool:
         self._in_use = 0
         self._waiting = 0
         self._queue = anyio.Lock()
-        self._changed = anyio.Event()
+        self._changes = Changes()
         self._loop: object = None
         self._closed = False
 
@@ -198,7 +199,7 @@ class Pool:
     def put_back(self) -> None:
         """A child that was in use has ended."""
         self._in_use -= 1
-        self._notify()
+        self._changes.tell()
 
     async def _started(self, invocation: Invocation) -> Transport:
         transport = self._transport()
@@ -228,7 +229,7 @@ class Pool:
             async with self._queue:  # first come, first served
                 while not self._has_room(kind):
                     self._end_oldest()
-                    await self._changed.wait()
+                    await self._changes.wait()
                 self._in_use += 1
         finally:
             self._waiting -= 1
@@ -254,7 +255,7 @@ class Pool:
             if self._peers or self._in_use:
                 return False
             self._loop, self._call = loop, caller_into_loop()
-            self._queue, self._changed = anyio.Lock(), anyio.Event()
+            self._queue, self._changes = anyio.Lock(), Changes()
         return not self._closed
 
     def _kind(self, invocation: Invocation) -> Kind | None:
@@ -286,10 +287,6 @@ class Pool:
             kind.end()
         self._kinds.clear()
 
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
     def gone(self, peer: PeerAhead, kind: Kind | None) -> None:
         """A peer that was started ahead has ended."""
         self._peers.discard(peer)
@@ -299,7 +296,7 @@ class Pool:
             kind.is_asking = peer.is_asking
             if peer.failure is not None:
                 log.info("a child that was started ahead has ended: %s", peer.failure)
-        self._notify()
+        self._changes.tell()
 
 
 class PooledTransport(Transport):

@@ -7,12 +7,12 @@ clients and no messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 import anyio
 
 from pilothouse.errors import PilothouseError
 from pilothouse.server.journal import Journal, SessionRecord
+from pilothouse.transports.changes import Changes
 
 TAIL = 512 * 1024
 """Bytes in memory, so that those who keep up do not read the disk."""
@@ -43,7 +43,7 @@ class Output:
         self._is_acknowledged = acknowledged
         self._tail: deque[tuple[int, bytes]] = deque()
         self._tail_size = 0
-        self._changed = anyio.Event()
+        self._changes = Changes()
         self._over = acknowledged and record.state == "ended"
         self._pruned_below = record.output_start
 
@@ -86,13 +86,13 @@ class Output:
         self._tail_size += len(data)
         while self._tail_size - len(self._tail[0][1]) >= TAIL:
             self._tail_size -= len(self._tail.popleft()[1])
-        self._notify()
+        self._changes.tell()
         if not self._is_acknowledged:
             await self._prune(self.end)
 
     async def room(self, limit: int) -> None:
         """Wait until no more than `limit` bytes have to be kept for the client."""
-        await self._until(lambda: self.end - self._record.acknowledged < limit or self._over)
+        await self._changes.until(lambda: self.end - self._record.acknowledged < limit or self._over)
 
     async def read(self, place: int, limit: int) -> bytes:
         """The bytes from `place` on, as soon as there are any; b"" once there will be none.
@@ -101,7 +101,7 @@ class Output:
             PrunedError: they are not kept any more.
             JournalError: they cannot be read.
         """
-        await self._until(lambda: self.end > place or self._over)
+        await self._changes.until(lambda: self.end > place or self._over)
         if place >= self.end:
             return b""
         for first, data in self._tail:
@@ -126,23 +126,15 @@ class Output:
         if received > self._record.acknowledged:
             self._record.acknowledged = min(received, self.end)
             self._journal.note(self._record.id, acknowledged=self._record.acknowledged)
-            self._notify()
+            self._changes.tell()
             await self._prune(self._record.acknowledged)
 
     def finish(self) -> None:
         """Nothing more will come."""
         self._over = True
-        self._notify()
+        self._changes.tell()
 
     async def _prune(self, below: int) -> None:
         if below - self._pruned_below >= PRUNE_STEP:
             self._pruned_below = below
             self._record.output_start = await self._journal.prune(self._record.id, below)
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await self._changed.wait()

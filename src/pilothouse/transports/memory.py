@@ -19,6 +19,7 @@ from pilothouse.errors import ProcessError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.base import Ending, Health, Transport
+from pilothouse.transports.changes import Changes
 from pilothouse.transports.stderr import StderrLog
 
 BUFFER = 256 * 1024
@@ -35,7 +36,7 @@ class _Flow:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._changed = anyio.Event()
+        self._changes = Changes()
         self._lock = anyio.Lock()
         self.ended = False
         self.unread = False
@@ -46,11 +47,11 @@ class _Flow:
         async with self._lock:
             await self._room()
             self._data += data  # whole, so that a call cancelled in its second wait leaves no cut frame
-            self._notify()
+            self._changes.tell()
             await self._room()
 
     async def _room(self) -> None:
-        await self._until(lambda: not self.full or self.unread or self.interrupted)
+        await self._changes.until(lambda: not self.full or self.unread or self.interrupted)
         if self.interrupted:
             raise anyio.ClosedResourceError
         if self.unread:
@@ -58,13 +59,13 @@ class _Flow:
 
     async def take(self, limit: int, *, line: bool = False) -> bytes:
         await checkpoint()
-        await self._until(lambda: self._length(line, limit) > 0 or self.ended or self.interrupted)
+        await self._changes.until(lambda: self._length(line, limit) > 0 or self.ended or self.interrupted)
         if self.interrupted:
             raise anyio.ClosedResourceError
         length = self._length(line, limit) or len(self._data)
         data = bytes(self._data[:length])
         del self._data[:length]
-        self._notify()
+        self._changes.tell()
         return data
 
     def _length(self, line: bool, limit: int) -> int:
@@ -73,23 +74,15 @@ class _Flow:
     def set(self, **state: bool) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-        self._notify()
+        self._changes.tell()
 
     def append(self, data: bytes) -> None:
         self._data += data
-        self._notify()
+        self._changes.tell()
 
     @property
     def full(self) -> bool:
         return len(self._data) >= BUFFER
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await self._changed.wait()
 
 
 class MemoryPeer:
