@@ -224,13 +224,14 @@ class SmallHost:
 
     async def _serve(self, stream: anyio.abc.ByteStream) -> None:
         with suppress(ConnectionLostError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-            socket = await self._accept(stream)
-            if socket is None:
-                return
-            try:
-                await self._talk(socket)
-            finally:
-                await socket.close()
+            async with stream:
+                socket = await self._accept(stream)
+                if socket is None:
+                    return
+                try:
+                    await self._talk(socket)
+                finally:
+                    await socket.close()
 
     async def _accept(self, stream: anyio.abc.ByteStream) -> WebSocket | None:
         protocol = ServerProtocol(subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MAX_MESSAGE)
