@@ -168,6 +168,31 @@ async def test_no_answer_in_time() -> None:
     assert heard[1] == {"type": "control_cancel_request", "request_id": heard[0]["request_id"]}
 
 
+async def test_each_request_has_its_own_time() -> None:
+    async def peer(conn: MemoryPeer) -> None:
+        await answer(conn)
+        await anyio.sleep_forever()
+
+    async with linked(peer, timeout=0.2) as (link, _):
+        begun = anyio.current_time()
+        await link.request("answered")
+        ended: dict[str, float] = {}
+
+        async def ask(name: str) -> None:
+            asked_at = anyio.current_time()
+            with pytest.raises(ControlTimeout, match=name):
+                await link.request(name)
+            ended[name] = anyio.current_time() - asked_at
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, "first")
+            await anyio.sleep_until(begun + 0.1)  # so that the alarm set for the first one is too early for this one
+            group.start_soon(ask, "second")
+        assert list(ended) == ["first", "second"]
+        assert min(ended.values()) >= 0.2
+        assert not link.connection.pending
+
+
 async def test_a_cancelled_request_is_withdrawn() -> None:
     heard: list[Any] = []
     asked, withdrawn = anyio.Event(), anyio.Event()

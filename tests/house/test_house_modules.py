@@ -22,7 +22,7 @@ ROOMS: dict[str, str] = {
     "client": "agent attachments config_file events given_tools house outcome plan policies prompt queries rate_gate "
     "reading result",
     "driver": "answering background child continuation exchange failures host inbox latch link outgoing owned "
-    "questions silence tasks unanswered",
+    "questions silence tasks unanswered wake",
     "messages": "activity base blocks bodies conversation decoder events jsonline lenient notices system usage",
     "options": "asking_rows checking copies derived faults invocation kinds option options outside parts render rules "
     "running_rows secrets settings since table targets texts",

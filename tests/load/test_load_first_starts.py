@@ -34,6 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("home", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(first_starts, "ALONE_SECONDS", LONG)
     return tmp_path / "home"
 
@@ -269,3 +270,9 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(first_starts.KEPT_PATHS + 5):
         FirstStart(f"/{number}/.claude.json").over(answered=True)
     assert len(first_starts._settled) <= first_starts.KEPT_PATHS
+
+
+def test_a_lock_needs_nothing_that_is_slow_to_import(env: dict[str, str]) -> None:
+    code = "import sys\nfrom pilothouse.transports import first_starts\nfirst_starts._lock_file('/home/.claude.json')\n"
+    code += "assert not {'tempfile', 'hashlib', 'random', 'shutil'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, check=True, timeout=DEADLINE)

@@ -228,10 +228,11 @@ async def test_death_by_signal_is_news_within_a_second() -> None:
 @pytest.mark.anyio
 @pytest.mark.requirement("E68")
 @pytest.mark.parametrize("spawn", [spawn, spawn_portable])
-async def test_output_ends_although_a_grandchild_holds_the_pipes(spawn: Any) -> None:
+@pytest.mark.parametrize("closed", ["", "2>/dev/null", ">/dev/null"])
+async def test_output_ends_although_a_grandchild_holds_the_pipes(closed: str, spawn: Any) -> None:
     grandchild = 0
     transport = CliTransport(spawn=spawn)
-    await transport.start(sh("sleep 600 & echo $!; exit 5"))
+    await transport.start(sh(f"sleep 600 {closed} & echo $!; exit 5"))
     async with anyio.create_task_group() as group:
         group.start_soon(transport.serve)
         grandchild = int(await first_line(transport))
@@ -322,10 +323,17 @@ async def test_output_closed_by_a_living_child() -> None:
 
 @linux_only
 @pytest.mark.anyio
-async def test_dropped_without_close() -> None:
+@pytest.mark.parametrize("served", [False, True])
+async def test_dropped_without_close(served: bool) -> None:
     transport = CliTransport()
     await transport.start(sh("sleep 600 & echo $!; sleep 600", files=(PrivateFile("x", ".json", b"{}"),)))
     child, grandchild = transport.pid, int(await first_line(transport))
+    if served:
+        async with anyio.create_task_group() as group:
+            group.start_soon(transport.serve)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+        del group
     del transport
     gc.collect()
     assert child

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 import anyio
 import anyio.lowlevel
 import pytest
+from transports_world import DEADLINE, first_line, linux_only, sh, state, until
 
+from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.exits import Exit, ExitWatch, exit_from_returncode, signal_name
 from pilothouse.transports.pipes import LARGE_READ, PipeReader, PipeWriter
 
@@ -164,6 +166,29 @@ async def test_a_cut_write_is_finished_without_another_call(pipe: tuple[int, int
         group.start_soon(writer.finish_cut_writes)
         assert await read_exactly(pipe[0], 300_000) == b"x" * 300_000
         writer.close()
+
+
+@linux_only
+@pytest.mark.anyio
+@pytest.mark.parametrize("first", ["", "exec 2>&-;"])
+async def test_a_write_that_was_cut_is_completed_beside_the_stream(first: str) -> None:
+    size = 1_000_000
+    transport = CliTransport(close_grace=0.0)
+    await transport.start(sh(f"{first} echo ready; kill -STOP $$; head -c {size} | wc -c"))
+    writer = transport._child._stdin  # type: ignore[union-attr]
+    async with anyio.create_task_group() as group:
+        group.start_soon(transport.serve)
+        assert await first_line(transport) == "ready"
+        assert transport.pid
+        await until(lambda: state(transport.pid or 0) == "T", "not stopped")
+        async with anyio.create_task_group() as sending:
+            sending.start_soon(transport.send, b"x" * size)
+            await until(lambda: writer.waiting, "it never had to wait")
+            sending.cancel_scope.cancel()
+        os.kill(transport.pid, signal.SIGCONT)
+        with anyio.fail_after(DEADLINE):
+            assert await first_line(transport) == str(size)
+        await transport.close()
 
 
 @pytest.mark.anyio

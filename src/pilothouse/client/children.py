@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
 from pilothouse.client.bookkeeping import Books
@@ -22,7 +21,7 @@ from pilothouse.client.lineage import Lineage
 from pilothouse.client.live import LiveSettings
 from pilothouse.client.outcome import refusal
 from pilothouse.client.plan import limits_of, transport_of
-from pilothouse.driver import Host, caller_into_loop, spawn
+from pilothouse.driver import Host, caller_into_loop, running_loop, spawn
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listeners
 from pilothouse.driver.pool import Pool
@@ -90,7 +89,7 @@ class Children:
             raise SessionClosedError("the session is closed; make a new one, with resume= to go on")
 
     def _check_loop(self) -> None:
-        loop = anyio.lowlevel.current_token().native_token
+        loop = running_loop()
         if self._loop not in (None, loop):
             raise UsageError("a session stays on the event loop that it was started on; make another with resume=")
         self._loop = loop
@@ -106,6 +105,9 @@ class Children:
             SessionClosedError: `close` was called.
         """
         self._check_loop()
+        before = self.conversation
+        if before is not None and before.is_there and not (self.closed or self._starting.locked()):
+            return before
         async with self._starting:
             before = self.conversation
             if before is not None and not in_turn:

@@ -25,6 +25,8 @@ OWN_NAME = "pilothouse.toml"
 SHARED_NAME = "pyproject.toml"
 LARGEST = 1024 * 1024
 """Bytes; a longer file is hardly a configuration."""
+TABLE = rb"""tool["']?[ \t]*([\]=]|\.[ \t]*["']?pilothouse)"""
+"""In every project file with a table of ours: `tool.pilothouse`, `[tool]` or `tool =`, in any spelling."""
 
 _log = logging.getLogger("pilothouse")
 _read: dict[str, tuple[str | None, Options]] = {}
@@ -77,13 +79,18 @@ def _chosen(name: str) -> tuple[str | None, Options]:
 def _found() -> tuple[str | None, Options]:
     for path in _candidates():
         content = _content(path)
-        # A project file that does not speak of us is not parsed: that would cost every program in the project.
-        if content is None or (path.endswith(SHARED_NAME) and b"pilothouse" not in content):
+        # A project file without a table of ours is not parsed: that would cost every program in the project.
+        if content is None or (path.endswith(SHARED_NAME) and not _may_have_table(content)):
             continue
         options = _options(path, content)
         if options is not None:
             return path, options
     return None, Options()
+
+
+def _may_have_table(content: bytes) -> bool:
+    """False for a project file that cannot have one, although it may name us among what it needs."""
+    return b"pilothouse" in content and re.search(TABLE, content) is not None
 
 
 def _candidates() -> Iterator[str]:

@@ -11,4 +11,5 @@ from pilothouse.driver.outgoing import Outgoing as Outgoing
 from pilothouse.driver.outgoing import Prompts as Prompts
 from pilothouse.driver.questions import Desk as Desk
 from pilothouse.driver.tasks import caller_into_loop as caller_into_loop
+from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn

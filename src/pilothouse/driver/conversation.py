@@ -181,17 +181,20 @@ class Conversation(Owned):
         """Ask the peer; see `Link.request`."""
         return await self._child.link.request(subtype, body)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the peer can be talked to, as far as is known without any waiting."""
+        return self._is_up and not self.over and self.transport.health().state != "unhealthy"
+
     async def look(self) -> None:
         """See whether the peer is still there: one that has just gone may not have been noticed yet."""
-        if self.over or not self._is_up:
+        if self.is_there or self.over or not self._is_up:
             return
-        health = self.transport.health()
-        if health.state == "unhealthy":
-            self.let_pass()
-            with anyio.move_on_after(NOTICE_SECONDS):
-                await self._ended.wait()  # the reader knows best how it ended
-                return
-            self.stop(CLIExitedError(f"the CLI went away while it was idle: {health.reason}"))
+        self.let_pass()
+        with anyio.move_on_after(NOTICE_SECONDS):
+            await self._ended.wait()  # the reader knows best how it ended
+            return
+        self.stop(CLIExitedError(f"the CLI went away while it was idle: {self.transport.health().reason}"))
 
     async def send(self, data: bytes) -> None:
         """Send a prompt, all or nothing. When the peer is gone, the reader finds out and tells the turn."""
@@ -356,11 +359,11 @@ class Conversation(Owned):
         for message in batch:
             if self._leftovers.claims(message):
                 pass
-            elif self._is_of_turn(message):
+            elif turn is not None and self._is_of_turn(message, turn):
                 mine.append(message)
                 if isinstance(message, ResultMessage):
                     mine = self._hand_over(mine, size)
-                    self._settle(message)
+                    turn.settle(message)
             else:
                 if isinstance(message, InitMessage):  # it begins a turn by itself
                     self._leftovers.next_query()
@@ -379,13 +382,8 @@ class Conversation(Owned):
             self._turn.put(batch, size)
         return []
 
-    def _settle(self, result: ResultMessage) -> None:
-        if self._turn is not None:
-            self._turn.settle(result)
-
-    def _is_of_turn(self, message: Message) -> bool:
-        turn = self._turn
-        if turn is None or not turn.was_sent or not turn.unanswered:
+    def _is_of_turn(self, message: Message, turn: Turn) -> bool:
+        if not (turn.was_sent and turn.unanswered):
             return False
         if isinstance(message, ResultMessage):
             return self._is_result_of_turn(message, turn)

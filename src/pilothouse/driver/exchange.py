@@ -10,10 +10,10 @@ may have no handshake and no uuids, and everything it says belongs to the query,
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import anyio
 
@@ -68,15 +68,7 @@ class Exchange(Answering):
         host: Host | None = None,
     ) -> None:
         super().__init__(prompts, limits, continuation)
-        self._child = child = Child(transport, invocation, limits, self, host)
-        self._routes: dict[type[Message], Callable[[Any], None]] = {
-            ResultMessage: self._on_result,
-            DoneMessage: self._on_done,
-            InitMessage: child.note_init,
-            ApiRetryMessage: child.note_retry,
-            CommandLifecycleMessage: self._on_lifecycle,
-            **dict.fromkeys(BackgroundTasks.NOTED, child.note_task),
-        }
+        self._child = Child(transport, invocation, limits, self, host)
         self._host = host
         self._heard = Latch()  # the first frame: from here on an interrupt reaches a turn
         self._ever_heard = False
@@ -105,12 +97,12 @@ class Exchange(Answering):
             self._session_id = next((m.session_id for m in batch if m.session_id), None)
         if self._continuing is not None:
             shown = self._read(batch)
-        routes = self._routes
+        routes = self._ROUTES
         if not routes.keys().isdisjoint(map(type, batch)):  # a batch of nothing but text costs no loop
             for message in batch:
                 route = routes.get(message.__class__)
                 if route is not None:
-                    route(message)
+                    route(self, message)
         if shown:
             self._inbox.put(shown, size)
 
@@ -144,6 +136,24 @@ class Exchange(Answering):
         self.ended_plainly = True
         self.unanswered.clear()
         self._end_turn()
+
+    def _on_init(self, message: InitMessage) -> None:
+        self._child.note_init(message)
+
+    def _on_retry(self, message: ApiRetryMessage) -> None:
+        self._child.note_retry(message)
+
+    def _on_task(self, message: Message) -> None:
+        self._child.note_task(message)
+
+    _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
+        ResultMessage: _on_result,
+        DoneMessage: _on_done,
+        InitMessage: _on_init,
+        ApiRetryMessage: _on_retry,
+        CommandLifecycleMessage: _on_lifecycle,
+        **dict.fromkeys(BackgroundTasks.NOTED, _on_task),
+    }
 
     # When it is over.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any, Protocol
 
 import anyio
@@ -15,6 +16,7 @@ import anyio
 from pilothouse.driver.failures import oversize_error
 from pilothouse.driver.host import Host
 from pilothouse.driver.questions import Questions, Reader
+from pilothouse.driver.wake import Wake
 from pilothouse.errors import ControlError, ControlTimeout, PeerError, PilothouseError, SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
@@ -51,14 +53,21 @@ class Sink(Protocol):
 
 
 class Pending:
-    """A control request that was sent; `wait` gives the answer."""
+    """A control request that was sent; `wait` gives the answer.
 
-    __slots__ = ("_done", "_error", "_payload", "request_id", "subtype")
+    Attributes:
+        due: when the answer must be there, once somebody waits for it.
+        sending: around the sending of it.
+    """
+
+    __slots__ = ("_done", "_error", "_payload", "due", "request_id", "sending", "subtype")
 
     def __init__(self, request_id: str, subtype: str) -> None:
         self.request_id = request_id
         self.subtype = subtype
-        self._done = anyio.Event()
+        self.due = inf
+        self.sending: anyio.CancelScope | None = None
+        self._done = Wake()
         self._payload: Mapping[str, Any] = {}
         self._error: BaseException | None = None
 
@@ -124,11 +133,32 @@ class Link:
         self.questions = Questions(self.connection, {} if host is None else host.desks, self._send_quietly)
         self._size = 0  # bytes of what came since the last message was complete
         self._over = anyio.Event()  # the output of the peer
+        self._alarm: anyio.CancelScope | None = None
 
     async def pump(self) -> None:
-        """Read until the output of the peer ends. Runs once, in the task that owns the connection."""
+        """Read until the output of the peer ends, and give up on requests that wait too long for their answer.
+
+        Runs once, in the task that owns the connection.
+        """
         self._beside(self._read)
-        await self._over.wait()
+        while not self._over.is_set():
+            with anyio.CancelScope(deadline=self._give_up_late()) as self._alarm:
+                await self._over.wait()
+
+    def _give_up_late(self) -> float:
+        """Settle the requests whose time is over; returns when it is that of the next one."""
+        now = anyio.current_time()
+        for pending in self._waiting.values():
+            if pending.due <= now:
+                pending.due = inf
+                words = (
+                    f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+                    "(option control_timeout)"
+                )
+                pending.settle(error=ControlTimeout(words, subtype=pending.subtype))
+                if pending.sending is not None:
+                    pending.sending.cancel()
+        return min((pending.due for pending in self._waiting.values()), default=inf)
 
     async def _read(self) -> None:
         """Read until the output ends, or until an answer makes this task wait; then another one reads on."""
@@ -205,21 +235,22 @@ class Link:
 
     async def answer_to(self, pending: Pending, unsent: bytes = b"") -> Mapping[str, Any]:
         """Wait for the answer to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
+        # One alarm for all, so that none of them makes a timer and cancels it.
+        pending.due = anyio.current_time() + self._control_timeout
+        if self._alarm is not None and pending.due < self._alarm.deadline:
+            self._alarm.deadline = pending.due
         try:
-            with anyio.move_on_after(self._control_timeout):
+            if unsent:
                 # When the peer is gone, the reader finds out how it ended and settles the request with that.
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    if unsent:
-                        await self._transport.send(unsent)
-                return await pending.wait()
+                with (
+                    anyio.CancelScope() as pending.sending,
+                    suppress(anyio.BrokenResourceError, anyio.ClosedResourceError),
+                ):
+                    await self._transport.send(unsent)
+            return await pending.wait()
         finally:
             if self._waiting.pop(pending.request_id, None) is not None:
                 await self._withdraw(pending)
-        raise ControlTimeout(
-            f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
-            "(option control_timeout)",
-            subtype=pending.subtype,
-        )
 
     def open_house(self) -> None:
         """Start what the host has to run beside the connection, and give it a way to tell the peer something."""

@@ -60,7 +60,7 @@ class Listeners:
     """All of them; a sink for the reader."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self._all: set[weakref.ref[Listener]] = set()
         self._over = False
 
     def add(self) -> Listener:
@@ -68,7 +68,7 @@ class Listeners:
         listener = Listener()
         if self._over:
             listener.inbox.end()
-        self._all.add(listener)
+        self._all.add(weakref.ref(listener, self._all.discard))
         return listener
 
     @property
@@ -110,4 +110,4 @@ class Listeners:
             inbox.end()
 
     def _inboxes(self) -> list[Inbox]:
-        return [listener.inbox for listener in list(self._all)]
+        return [listener.inbox for each in list(self._all) if (listener := each()) is not None]

@@ -15,9 +15,16 @@ from typing import Any
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
 
 
-def _in_trio() -> Any:
+def in_trio() -> Any:
+    """The module `trio`, if its loop runs this task."""
     trio = sys.modules.get("trio")
     return trio if trio is not None and trio.lowlevel.in_trio_task() else None
+
+
+def running_loop() -> object:
+    """What stands for the event loop that runs this task."""
+    trio = in_trio()
+    return trio.lowlevel.current_trio_token() if trio else asyncio.get_running_loop()
 
 
 def spawn(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -25,7 +32,7 @@ def spawn(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
 
     The loop cancels it, and waits for it, when it shuts down; the context variables are those of the caller.
     """
-    trio = _in_trio()
+    trio = in_trio()
     if trio is not None:
         trio.lowlevel.spawn_system_task(run, name=name, context=copy_context())
         return
@@ -36,7 +43,7 @@ def spawn(run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
 
 def caller_into_loop() -> Callable[[Callable[[], object]], None]:
     """A function that runs a callback soon in the running loop, from any thread or finalizer, also when it is gone."""
-    trio = _in_trio()
+    trio = in_trio()
     post = trio.lowlevel.current_trio_token().run_sync_soon if trio else asyncio.get_running_loop().call_soon_threadsafe
     gone = (trio.RunFinishedError,) if trio else (RuntimeError,)
 

@@ -160,17 +160,18 @@ def hook_desk(hooks: Hooks | None, *, first: int = 0) -> HookDesk:
 
 def _asked(hook: _Hook, data: Any) -> Limited[dict[str, Any]]:
     """What a hook says to an event; one that takes too long has failed."""
-    said = cast("Mapping[str, Any]", data).get(EVENT_KEY) if isinstance(data, Mapping) else None
+    given = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else None
+    said = None if given is None else given.get(EVENT_KEY)
     name = said if isinstance(said, str) and said in HOOK_EVENTS else hook.event_name
-    return Limited(_ask(hook, name, data), hook.limit, partial(_failed, hook, name, _LATE, None))
+    return Limited(_ask(hook, name, given), hook.limit, partial(_failed, hook, name, _LATE, None))
 
 
-async def _ask(hook: _Hook, name: str, data: Any) -> dict[str, Any]:
+async def _ask(hook: _Hook, name: str, data: Mapping[str, Any] | None) -> dict[str, Any]:
     """Call a hook, and do what its failure means if it fails."""
-    if not isinstance(data, Mapping):
+    if data is None:
         return _failed(hook, name, "was asked without input", None)
     rule = HOOK_EVENTS.get(name)
-    event = read_event(UnknownHookEvent if rule is None else rule.cls, cast("Mapping[str, Any]", data))
+    event = read_event(UnknownHookEvent if rule is None else rule.cls, data)
     try:
         answer = await hook.callback(event)
     except Exception as error:  # noqa: BLE001 - it is the user's, and has to end here

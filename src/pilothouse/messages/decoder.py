@@ -98,6 +98,8 @@ class FrameDecoder:
             One item for each line, in order: what `decode` would return, or the error it would raise.
         """
         lines = lines if isinstance(lines, list) else list(lines)
+        if len(lines) == 1:  # as questions and answers come; the loops below would cost twice as much as the line
+            return [self._decoded_or_error(self.decode, lines[0])]
         decoded: list[Any] = []
         remaining = iter(lines)
         while len(decoded) < len(lines):
@@ -105,7 +107,7 @@ class FrameDecoder:
             try:
                 decoded.extend(map(self._strict, remaining))
             except _STRICT_FAILURES:
-                decoded.append(self._decode_or_error(lines[len(decoded)]))
+                decoded.append(self._decoded_or_error(self._decode_leniently, lines[len(decoded)]))
         attaching = map(_attach, decoded, repeat("raw_line"), lines)
         while True:
             try:
@@ -120,9 +122,9 @@ class FrameDecoder:
                     decoded[place] = second(message, lines[place])
         return decoded
 
-    def _decode_or_error(self, line: bytes) -> Any:
+    def _decoded_or_error(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
         try:
-            return self._decode_leniently(line)
+            return decode(line)
         except (LineDecodeError, MessageParseError) as error:
             # A value here, not a raise: with its frames it would keep a whole chunk alive.
             error.__cause__ = error.__context__ = None

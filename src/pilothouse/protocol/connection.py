@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
@@ -85,7 +85,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Call, State]]] = {
 
 _SENDING: Final = frozenset({State.OPENING, State.OPEN})
 _REMEMBERED_QUESTIONS: Final = 1024
-"""How many answered questions are remembered, so that one that is repeated is not handled twice."""
+"""So many answered questions at least are remembered, so that one that is repeated is not handled twice."""
 
 
 class Connection:
@@ -109,13 +109,8 @@ class Connection:
         self._next_id = 1
         self._pending: dict[str, str] = {}
         self._questions: dict[str, Question] = {}
-        self._settled: dict[str, None] = {}
-        self._routes: dict[type[Struct], Callable[[Any, bytes], None]] = {
-            ControlRequest: self._on_request,
-            ControlResponse: self._on_response,
-            ControlCancelRequest: self._on_cancel,
-            KeepAlive: self._on_keep_alive,
-        }
+        self._settled: set[str] = set()
+        self._settled_before: set[str] = set()
         self._reader = FrameReader(
             ENVELOPES,
             max_line_bytes=max_line_bytes,
@@ -281,12 +276,12 @@ class Connection:
 
     def _close_question(self, request_id: str) -> None:
         del self._questions[request_id]
-        self._settled[request_id] = None
-        if len(self._settled) > _REMEMBERED_QUESTIONS:
-            del self._settled[next(iter(self._settled))]
+        self._settled.add(request_id)
+        if len(self._settled) >= _REMEMBERED_QUESTIONS:
+            self._settled_before, self._settled = self._settled, set()
 
     def _on_envelope(self, frame: Struct, line: bytes) -> None:
-        self._routes[type(frame)](frame, line)
+        self._ROUTES[type(frame)](self, frame, line)
 
     def _on_request(self, frame: ControlRequest, line: bytes) -> None:
         self.stats.control_frames += 1
@@ -300,7 +295,7 @@ class Connection:
 
     def _open_question(self, question: Question) -> None:
         request_id = question.request_id
-        if request_id in self._questions or request_id in self._settled:
+        if request_id in self._questions or request_id in self._settled or request_id in self._settled_before:
             self.stats.repeated_questions += 1
             return
         self._questions[request_id] = question
@@ -332,3 +327,10 @@ class Connection:
 
     def _on_keep_alive(self, frame: KeepAlive, line: bytes) -> None:
         self.stats.keep_alives += 1
+
+    _ROUTES: ClassVar[Mapping[type[Struct], Callable[..., None]]] = {
+        ControlRequest: _on_request,
+        ControlResponse: _on_response,
+        ControlCancelRequest: _on_cancel,
+        KeepAlive: _on_keep_alive,
+    }

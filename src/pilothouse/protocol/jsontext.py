@@ -51,8 +51,8 @@ def encode_line(value: object) -> bytes:
         line = _encode_ascii(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(value, error) from error
-    for raw, escaped in _LINE_ENDS_ELSEWHERE:
-        if raw in line:
+    if not line.isascii():
+        for raw, escaped in _LINE_ENDS_ELSEWHERE:
             line = line.replace(raw, escaped)
     return line + b"\n"
 

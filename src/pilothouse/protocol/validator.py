@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -173,16 +173,6 @@ class StreamValidator:
         self._tally = _Tally()
         self._classes: Counter[type[Message]] = Counter()
         self._unknown_types: Counter[str] = Counter()
-        # Classes that are not in it are only counted, so a stream event costs one look-up.
-        self._routes: dict[type[Message], Callable[[Any], None]] = {
-            AssistantMessage: self._on_assistant,
-            DoneMessage: self._on_done,
-            ResultMessage: self._on_result,
-            TaskNotificationMessage: self._on_task_over,
-            ToolProgressMessage: self._on_progress,
-            UnknownMessage: self._on_unknown,
-            UserMessage: self._on_user,
-        }
 
     @property
     def waiting_for_tools(self) -> bool:
@@ -221,16 +211,16 @@ class StreamValidator:
         """Take the next message."""
         cls = message.__class__
         self._classes[cls] += 1
-        route = self._routes.get(cls)
+        route = self._ROUTES.get(cls)
         if route is not None:
-            route(message)
+            route(self, message)
 
     def track_batch(self, messages: Sequence[Message]) -> None:
         """Take the next messages, in order; the same as `track` for each, and cheaper."""
         self._classes.update(map(type, messages))
-        if self._routes.keys().isdisjoint(map(type, messages)):
+        if self._ROUTES.keys().isdisjoint(map(type, messages)):
             return
-        route_of = self._routes.get
+        route_of = self._ROUTES.get
         for message in messages:
             if type(message) is AssistantMessage and not message.supersedes and not self._running:
                 # Inline, because a message that only speaks is by far the most common.
@@ -241,7 +231,7 @@ class StreamValidator:
                     continue
             route = route_of(message.__class__)
             if route is not None:
-                route(message)
+                route(self, message)
 
     def finish(self) -> ValidationReport:
         """What has been seen so far, taken as the whole stream. Changes nothing, so it may be asked at any time."""
@@ -397,6 +387,18 @@ class StreamValidator:
         self._tally.faults += 1
         if len(self._faults) < _LISTED_FAULTS:
             self._faults.append(fault)
+
+    # Of the class, because a table of bound methods for each stream would be most of what one costs. Classes that are
+    # not in it are only counted, so a stream event costs one look-up.
+    _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
+        AssistantMessage: _on_assistant,
+        DoneMessage: _on_done,
+        ResultMessage: _on_result,
+        TaskNotificationMessage: _on_task_over,
+        ToolProgressMessage: _on_progress,
+        UnknownMessage: _on_unknown,
+        UserMessage: _on_user,
+    }
 
 
 def _place_of(message: AssistantMessage) -> _Place | None:

@@ -1,6 +1,6 @@
 """Waits for a descriptor on asyncio: one registration for many reads, and no detour on the way to the task that reads.
 
-Owns the registration with the loop. Knows nothing of what is read. Imported on asyncio only.
+Owns the registrations with the loop. Knows nothing of what is read. Imported on asyncio only.
 
 `anyio.wait_readable` registers for each wait anew, which takes two system calls, and the loop turns once more, with a
 third, before the task runs. A question of the peer costs twice as much that way.
@@ -9,15 +9,17 @@ third, before the task runs. A question of the peer costs twice as much that way
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 
 
 class _Wake(asyncio.Future[None]):
     """What a task waits for that is to go on within the call that wakes it, and not in the next turn of the loop."""
 
-    _resume: Callable[[asyncio.Future[None]], object] | None = None
-    _context: Context | None = None
+    __slots__ = ("_context", "_resume")
+
+    _resume: Callable[[asyncio.Future[None]], object]
+    _context: Context | None
 
     def add_done_callback(
         self, fn: Callable[[asyncio.Future[None]], object], /, *, context: Context | None = None
@@ -29,7 +31,6 @@ class _Wake(asyncio.Future[None]):
     def run(self) -> None:
         """Let the task go on now. Only from a callback of the loop: no task runs then."""
         resume, context = self._resume, self._context
-        assert resume is not None
         assert context is not None
         self.remove_done_callback(resume)
         self.set_result(None)
@@ -52,16 +53,13 @@ class DescriptorWatch:
         self._registered = False
         self._waiter: _Wake | None = None
 
-    async def wait(self) -> None:
-        """Wait until `fetch` has taken something, or `wake` was called."""
-        self._waiter = waiter = _Wake(loop=self._loop)
-        try:
-            if not self._registered:
-                self._loop.add_reader(self._fd, self._on_ready)
-                self._registered = True
-            await waiter
-        finally:
-            self._waiter = None
+    def news(self) -> Awaitable[None]:
+        """What to wait for until `fetch` has taken something, or `wake` was called; wait for it at once."""
+        self._waiter = _Wake(loop=self._loop)
+        if not self._registered:
+            self._loop.add_reader(self._fd, self._on_ready)
+            self._registered = True
+        return self._waiter
 
     def wake(self) -> None:
         """Let the waiting task look around."""
@@ -75,7 +73,41 @@ class DescriptorWatch:
         self._registered = False
 
     def _on_ready(self) -> None:
-        if self._waiter is None:  # nobody reads now, and the loop would say it again and again
+        waiter = self._waiter
+        if waiter is None or waiter.done():  # nobody reads now, and the loop would say it again and again
             self.end()
-        elif not self._waiter.done() and self._fetch():
-            self._waiter.run()
+        elif self._fetch():
+            self._waiter = None
+            waiter.run()
+
+
+class Announcement:
+    """Calls a function once, some time after a descriptor can be read, without a task that waits for it.
+
+    Args:
+        loop: the loop that runs this task.
+        fd: the descriptor; nobody else on this loop waits for it.
+        seconds: from then until the call.
+        call: what is called. The loop keeps it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, seconds: float, call: Callable[[], object]) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._seconds = seconds
+        self._call = call
+        self._timer: asyncio.TimerHandle | None = None
+        loop.add_reader(fd, self._on_ready)
+
+    def end(self) -> None:
+        """Take it back; before the descriptor is closed."""
+        if self._loop.is_closed():
+            return
+        if self._timer is None:
+            self._loop.remove_reader(self._fd)
+        else:
+            self._timer.cancel()
+
+    def _on_ready(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._timer = self._loop.call_later(self._seconds, self._call)

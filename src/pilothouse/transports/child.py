@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from pilothouse.transports.exits import KILL, Exit, ExitWatch, end_group_blocking, signal_group
-from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe
+from pilothouse.transports.pipes import PipeEnd, PipeReader, PipeWriter, enlarge_pipe, selector_loop
 from pilothouse.transports.watchdog import watchdog
 
 if TYPE_CHECKING:
     from pilothouse.transports.accounts import Account
+    from pilothouse.transports.asyncio_watch import Announcement
 
 STDOUT_PIPE_SIZE = 256 * 1024
 """Bytes. One read empties it; twice the throughput of the usual 64 KiB, and larger ones gain nothing."""
@@ -85,6 +86,10 @@ class Child(ABC):
     def finish(self) -> None:
         """It has exited: end its streams with what is in them now, even if a grandchild holds them open."""
 
+    def finish_after_exit(self, seconds: float) -> bool:
+        """Have `finish` called so many seconds after its exit, if that takes no task; False: the caller sees to it."""
+        return False
+
     @abstractmethod
     async def hang_up(self) -> None:
         """Close its input, stop reading; tasks inside `read` and `write` get ClosedResourceError. Bounded."""
@@ -111,6 +116,7 @@ class PosixChild(Child):
         self._stdin = stdin
         self._stdout = stdout
         self._stderr = stderr
+        self._announcement: Announcement | None = None
         self._owner = os.getpid()
         self._gone = False
         _living.add(self)
@@ -164,6 +170,22 @@ class PosixChild(Child):
         self._stdout.finish()
         self._stderr.finish()
 
+    def finish_after_exit(self, seconds: float) -> bool:
+        """See `Child`."""
+        loop = selector_loop()
+        if loop is None:
+            return False
+        from pilothouse.transports.asyncio_watch import Announcement  # loads asyncio, which trio does not need
+
+        finish = weakref.WeakMethod(self.finish)  # the loop must not keep a child that everybody has dropped
+
+        def call() -> None:
+            if (found := finish()) is not None:
+                found()
+
+        self._announcement = Announcement(loop, self._watch.fileno(), seconds, call)
+        return True
+
     async def hang_up(self) -> None:
         """See `Child`."""
         self._stdin.close()
@@ -182,8 +204,7 @@ class PosixChild(Child):
             self.abandon()
             return
         self._gone = True
-        for end in self._ends():
-            end.close()
+        self._close()
         signal_group(self.pid, KILL)
         watchdog.release(self.pid)
         self._watch.reap()
@@ -198,8 +219,7 @@ class PosixChild(Child):
         if self._gone:
             return
         self._gone = True
-        for end in self._ends():
-            end.close()
+        self._close()
         bury(self.pid, self._watch)
 
     def forget(self) -> None:
@@ -208,6 +228,12 @@ class PosixChild(Child):
         for end in self._ends():
             end.drop()
         self._watch.close()
+
+    def _close(self) -> None:
+        for end in self._ends():
+            end.close()
+        if self._announcement is not None:
+            self._announcement.end()
 
     def _ends(self) -> tuple[PipeEnd, ...]:
         return self._stdin, self._stdout, self._stderr

@@ -94,6 +94,7 @@ class CliTransport(Transport):
         self._lingers = False
         self._broken = False
         self._sending = 0
+        self._draining: anyio.CancelScope | None = None
         self._serving: anyio.abc.TaskGroup | None = None
 
     @property
@@ -201,6 +202,12 @@ class CliTransport(Transport):
         child = self._child
         if child is None or self._closed is not None:
             return
+        if child.finish_after_exit(LATE_OUTPUT):
+            with anyio.CancelScope() as self._draining:
+                await self._drain_stderr(child)
+                if child.poll() is not None:
+                    return
+            # It has closed its standard error and goes on, or a write was cut.
         async with anyio.create_task_group() as group:
             self._serving = group
             try:
@@ -236,9 +243,12 @@ class CliTransport(Transport):
             self._mend(child)
 
     def _mend(self, child: Child) -> None:
-        # Rare, so there is no standing task for it.
-        if child.write_was_cut and self._serving is not None:
+        if not child.write_was_cut:  # which is rare, so there is no standing task for it
+            return
+        if self._serving is not None:
             self._serving.start_soon(child.finish_cut_writes)
+        elif self._draining is not None:
+            self._draining.cancel()
 
     async def receive(self) -> bytes:
         """The next bytes of its output; b"" once it has ended or the child has exited."""

@@ -87,6 +87,10 @@ class ExitWatch:
                 os.close(fd)
         return status
 
+    def fileno(self) -> int:
+        """A descriptor that can be read once the process has exited."""
+        return self._fd
+
     def reap(self) -> bool:
         """Collect the process if it has exited; True once there is nothing left to collect."""
         if not self._reaped and self.poll() is not None:

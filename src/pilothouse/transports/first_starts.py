@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from weakref import WeakValueDictionary
@@ -42,6 +43,8 @@ class FirstStart:
         self._lock = ""
         self._fd: int | None = None
         self._owner = os.getpid()
+        self._thread = threading.get_ident()
+        self._is_over = anyio.Event()
 
     async def claim(self, until: float) -> bool:
         """Wait until `until`, a time of the event loop, for others. Whether this one is the first."""
@@ -89,6 +92,13 @@ class FirstStart:
         fd, self._fd = self._fd, None
         if fd is not None:
             _free(fd, self._lock)
+        if (news := self.news) is not None:  # last: the loop of those who wait may be gone
+            news.set()
+
+    @property
+    def news(self) -> anyio.Event | None:
+        """Set when it is over; None in another thread, which has to look."""
+        return self._is_over if self._thread == threading.get_ident() else None
 
     def forget(self) -> None:
         """In the child of a fork: close the copy of the descriptor, leave the lock to its parent."""
@@ -131,11 +141,12 @@ async def await_turn(env: Mapping[str, str]) -> FirstStart | None:
         return None
     until = anyio.current_time() + ALONE_SECONDS
     mine = FirstStart(path)
-    while _first.setdefault(path, mine) is not mine:
+    while (first := _first.setdefault(path, mine)) is not mine:
+        news, first = first.news, None  # who waits for it must not keep it
         if anyio.current_time() >= until:
             _settle(path)
         else:
-            await anyio.sleep(LOOK_SECONDS)
+            await _look_again(news)
         if path in _settled:
             return None
     try:
@@ -148,6 +159,14 @@ async def await_turn(env: Mapping[str, str]) -> FirstStart | None:
     return None
 
 
+async def _look_again(news: anyio.Event | None) -> None:
+    if news is None:
+        await anyio.sleep(LOOK_SECONDS)
+        return
+    with anyio.move_on_after(LOOK_SECONDS):
+        await news.wait()
+
+
 def configuration_file(env: Mapping[str, str]) -> str | None:
     """Where a CLI with this environment keeps its configuration. None: that is not known, or nothing can be locked."""
     directory = env.get("CLAUDE_CONFIG_DIR") or env.get("HOME")
@@ -157,11 +176,13 @@ def configuration_file(env: Mapping[str, str]) -> str | None:
 
 
 def _lock_file(path: str) -> str:
-    import tempfile  # these are slow to import, and where the file is there nobody needs a lock
-    from hashlib import sha256
+    # `tempfile` and `hashlib` would be most of what the first query of a process costs in an empty home, to import.
+    from zlib import crc32
 
-    name = f"pilothouse-first-{os.getuid()}-{sha256(os.fsencode(path)).hexdigest()[:16]}.lock"
-    return os.path.join(tempfile.gettempdir(), name)  # noqa: PTH118 - it is text
+    directory = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")  # noqa: S108 - a lock, no data
+    # Two paths of one number would wait for each other, which does no harm.
+    name = f"pilothouse-first-{os.getuid()}-{crc32(os.fsencode(path)):08x}.lock"
+    return os.path.join(directory, name)  # noqa: PTH118 - it is text
 
 
 def _settle(path: str) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import select
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import anyio
@@ -40,10 +40,10 @@ class PipeEnd:
         self.closed = False
         self.waiting = False
 
-    async def _wait(self, wait: Callable[[int], Awaitable[None]]) -> None:
+    async def _wait(self, news: Awaitable[None]) -> None:
         self.waiting = True
         try:
-            await wait(self._fd)
+            await news
         except anyio.ClosedResourceError:
             pass  # somebody called `wake`: the caller looks at its state again
         finally:
@@ -100,12 +100,13 @@ class PipeReader(PipeEnd):
         # To ask a pipe that the last read has emptied would cost a system call for each answer.
         waited = self._is_empty and self._held is None
         if waited:
-            await self._wait_until_readable()
+            self._check()
+            await self._wait(self._readable())
         else:
             await checkpoint_if_cancelled()
         while (data := self._taken()) is None:
             waited = True
-            await self._wait_until_readable()
+            await self._wait(self._readable())
         if data and not waited:
             # A flow that never pauses must leave room for other tasks; held, because even a shielded
             # pause can be broken by a native cancellation.
@@ -119,24 +120,22 @@ class PipeReader(PipeEnd):
         return data
 
     def _taken(self) -> bytes | None:
-        if self._stopped or self.closed:
-            raise anyio.ClosedResourceError
+        self._check()
         return self.take()
 
-    async def _wait_until_readable(self) -> None:
-        if not (self._stopped or self.closed):
-            await self._wait(self._readable)
+    def _check(self) -> None:
+        if self._stopped or self.closed:
+            raise anyio.ClosedResourceError
 
-    async def _readable(self, fd: int) -> None:
+    def _readable(self) -> Awaitable[None]:
         if self._watch is None:
-            loop = _selector_loop()
+            loop = selector_loop()
             if loop is None:
-                await anyio.wait_readable(fd)
-                return
+                return anyio.wait_readable(self._fd)
             from pilothouse.transports.asyncio_watch import DescriptorWatch  # loads asyncio, which trio does not need
 
-            self._watch = DescriptorWatch(loop, fd, self._fetch)
-        await self._watch.wait()
+            self._watch = DescriptorWatch(loop, self._fd, self._fetch)
+        return self._watch.news()
 
     def _fetch(self) -> bool:
         self._held = self.take()
@@ -212,7 +211,7 @@ class PipeWriter(PipeEnd):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.broken = False
-        self._lock = anyio.Lock(fast_acquire=True)
+        self._lock: anyio.Lock | None = None  # most writes find room, and need none
         self._rest = memoryview(b"")
         self.was_cut = False  # a write was cancelled half-way: `finish_cut_writes` has work
 
@@ -226,7 +225,7 @@ class PipeWriter(PipeEnd):
         if self._write_at_once(data):
             return
         await checkpoint_if_cancelled()
-        async with self._lock:
+        async with self._turn():
             await self._flush()
             self._check()
             self._rest = memoryview(data)
@@ -241,7 +240,7 @@ class PipeWriter(PipeEnd):
 
     def _write_at_once(self, data: bytes) -> bool:
         """Write all of `data` if nobody is before it and it takes no waiting; if not, nothing was written."""
-        if len(data) > WHOLE_WRITE or self._rest or self._lock.locked():
+        if len(data) > WHOLE_WRITE or self._is_at_work():
             return False
         self._check()
         try:
@@ -255,17 +254,26 @@ class PipeWriter(PipeEnd):
 
     async def end(self) -> None:
         """Close this end once the writes before it are through. Idempotent."""
-        async with self._lock:
-            with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._flush()
-            self.close()
+        if self._is_at_work():
+            async with self._turn():
+                with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await self._flush()
+        self.close()
 
     async def finish_cut_writes(self) -> None:
         """Send the rest of writes that were cancelled half-way. Run it beside the stream when `was_cut` is set."""
         self.was_cut = False
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async with self._lock:
+            async with self._turn():
                 await self._flush()
+
+    def _turn(self) -> anyio.Lock:
+        if self._lock is None:
+            self._lock = anyio.Lock(fast_acquire=True)
+        return self._lock
+
+    def _is_at_work(self) -> bool:
+        return bool(self._rest) or (self._lock is not None and self._lock.locked())
 
     def break_(self) -> None:
         """The reader is gone, even if somebody else holds the pipe open: fail writes, now and later."""
@@ -278,7 +286,7 @@ class PipeWriter(PipeEnd):
             try:
                 sent = os.write(self._fd, self._rest)
             except BlockingIOError:
-                await self._wait(anyio.wait_writable)
+                await self._wait(anyio.wait_writable(self._fd))
             except OSError:
                 self.broken = True
             else:
@@ -291,7 +299,7 @@ class PipeWriter(PipeEnd):
             raise anyio.BrokenResourceError
 
 
-def _selector_loop() -> asyncio.AbstractEventLoop | None:
+def selector_loop() -> asyncio.AbstractEventLoop | None:
     """The asyncio loop that runs this task, if it watches descriptors."""
     asyncio = sys.modules.get("asyncio")
     try:

@@ -39,11 +39,14 @@ class StderrLog:
         self._on_line = on_line
         self._on_line_failed = False
         self._limit = tail
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._kept: deque[str] = deque()
         self._length = 0
         self._truncated = False
         self._line = ""
+
+    @cached_property
+    def _decoder(self) -> codecs.IncrementalDecoder:
+        return codecs.getincrementaldecoder("utf-8")("replace")
 
     @cached_property
     def _redactor(self) -> Redactor:
