@@ -217,7 +217,7 @@ def _sample(case: str, subject: str, where: dict[str, Any], size: str) -> dict[s
 
 
 def _serve(stack: ExitStack, where: dict[str, Any]) -> None:
-    sys.path.insert(0, str(ROOT / "tests" / "stores"))
+    sys.path.insert(0, str(ROOT / "tests"))
     from store_servers import started
 
     for kind in SERVED.values():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from store_servers import started
 from virtual_time import virtual_time
 
 from pilothouse.client import defaults_kept
@@ -48,6 +49,13 @@ def _hermetic(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
     with defaults_kept():
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Generator[dict[str, Any]]:
+    """A PostgreSQL for this run of tests (for each worker of it); how to reach it."""
+    with started("postgres") as how:
+        yield how
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pilothouse.client.costs import Costs as Costs
     from pilothouse.client.costs import TurnCosts as TurnCosts
     from pilothouse.driver.pool import Pool as Pool
+    from pilothouse.errors import ArtifactsError as ArtifactsError
     from pilothouse.errors import AuthenticationError as AuthenticationError
     from pilothouse.errors import BudgetError as BudgetError
     from pilothouse.errors import CassetteError as CassetteError
@@ -87,11 +88,17 @@ if TYPE_CHECKING:
     from pilothouse.errors import StructuredOutputError as StructuredOutputError
     from pilothouse.errors import ToolDefinitionError as ToolDefinitionError
     from pilothouse.errors import UsageError as UsageError
+    from pilothouse.errors import WorkerLostError as WorkerLostError
+    from pilothouse.errors import WorkspaceError as WorkspaceError
     from pilothouse.errors import find_cause as find_cause
+    from pilothouse.fleet import Artifacts as Artifacts
+    from pilothouse.fleet import CopiedDirectory as CopiedDirectory
     from pilothouse.fleet import Fleet as Fleet
     from pilothouse.fleet import FleetJournalError as FleetJournalError
     from pilothouse.fleet import FleetStatus as FleetStatus
+    from pilothouse.fleet import GitWorktree as GitWorktree
     from pilothouse.fleet import Rate as Rate
+    from pilothouse.fleet import RayRunner as RayRunner
     from pilothouse.fleet import Run as Run
     from pilothouse.fleet import RunWriter as RunWriter
     from pilothouse.hooks import HOOK_EVENTS as HOOK_EVENTS
@@ -352,15 +359,15 @@ _ROOMS = {
     "client.costs": "Costs TurnCosts",
     "driver.pool": "Pool",
     "errors": (
-        "AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError CassetteError "
-        "ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
+        "ArtifactsError AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError "
+        "CassetteError ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
         "InvalidModelError LeaseLostError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
         "OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError QueryTimeout "
         "QuotaError RateLimitError RefusalError RemoteError ReplayMismatch ResultError SessionClosedError "
         "SessionExistsError SessionLeasedError SessionNotFoundError StoreConflictError StoreError "
-        "StructuredOutputError ToolDefinitionError UsageError find_cause"
+        "StructuredOutputError ToolDefinitionError UsageError WorkerLostError WorkspaceError find_cause"
     ),
-    "fleet": "Fleet FleetJournalError FleetStatus Rate Run RunWriter",
+    "fleet": "Artifacts CopiedDirectory Fleet FleetJournalError FleetStatus GitWorktree Rate RayRunner Run RunWriter",
     "hooks": (
         "BackgroundTask BatchedToolCall ConfigChangeEvent CwdChangedEvent DirectoryAddedEvent Effort "
         "ElicitationEvent ElicitationResultEvent FileChangedEvent HOOK_EVENTS HookEvent HookMatcher HookOutput "

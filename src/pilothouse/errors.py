@@ -20,6 +20,7 @@ Three roots of blame, and the answer itself::
     │   ├── CLIStartError              it could not be started
     │   ├── CLIExitedError             it ended before the answer was complete
     │   │   └── SessionExistsError     `session_id` names a conversation that is there already
+    │   ├── WorkerLostError            the process or the machine that did the work for us is gone
     │   └── ProvisionError             a package client could not fetch a file we need
     ├── ResultError                    the run ended, and its result says it failed (`.result .api_error_status`)
     │   ├── AuthenticationError        401, 403, no login
@@ -44,6 +45,8 @@ Three roots of blame, and the answer itself::
     ├── JournalError                   a host cannot write its journal; lives there too
     ├── PrunedError                    what was asked of it is not kept any more; lives there too
     ├── FleetJournalError              the journal of a fleet cannot be used (`.path`); lives in `pilothouse.fleet`
+    ├── WorkspaceError                 no directory could be made for a run of a fleet (`.path`)
+    ├── ArtifactsError                 files of a run could not be saved
     ├── CassetteError                  a recording cannot be read, written or used (`.path .line`)
     │   └── ReplayMismatch             what happens now is not what was recorded (`.diff`)
     ├── StoreError                     a session store failed, or says no; the message says what to do
@@ -206,6 +209,10 @@ class SessionExistsError(CLIExitedError):
     """The CLI has refused to begin a conversation under an id that it knows (2.1.330)."""
 
 
+class WorkerLostError(ProcessError):
+    """The process that did the work for this one, or its machine, is gone; what it was doing may be done again."""
+
+
 class ProvisionError(ProcessError):
     """A package client (npm, pip) could not fetch a file that is needed, or the file is not the pinned one."""
 
@@ -317,6 +324,23 @@ class RemoteError(PilothouseError):
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class WorkspaceError(PilothouseError):
+    """The working directory of a run cannot be made or used: the disk is full, rights are missing, git refuses.
+
+    `.path` is the directory or the file.
+    """
+
+    path: str | None = None  # as long as a journal has not kept it
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ArtifactsError(PilothouseError):
+    """Files of a run could not be saved; the message says where, and what to do. It holds no key."""
 
 
 class CassetteError(PilothouseError):

@@ -194,15 +194,9 @@ class Observers:
         """The variables of all of them; later ones win."""
         return _environs(self._all, lambda one: one.environ())
 
-    @contextmanager
-    def running(self) -> Generator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """The block in which what runs for the query is started."""
-        entered = [(one, block) for one in self._all if (block := _entered(one)) is not None]
-        try:
-            yield
-        finally:
-            for one, block in reversed(entered):
-                guarded(one, lambda block=block: block.__exit__(None, None, None))
+        return entered(self._all)
 
     def messages(self, batch: Iterable[Message]) -> None:
         """Messages have arrived."""
@@ -266,7 +260,22 @@ def guarded(owner: object, call: Callable[[], Any]) -> Any:
         return None
 
 
-def _entered(one: Observer) -> AbstractContextManager[object] | None:
+class _HasContext(Protocol):
+    def run_context(self) -> AbstractContextManager[object]: ...
+
+
+@contextmanager
+def entered(observers: Iterable[_HasContext]) -> Generator[None]:
+    """A block within the `run_context` of all of them; those that fail are left out."""
+    blocks = [(one, block) for one in observers if (block := _entered(one)) is not None]
+    try:
+        yield
+    finally:
+        for one, block in reversed(blocks):
+            guarded(one, lambda block=block: block.__exit__(None, None, None))
+
+
+def _entered(one: _HasContext) -> AbstractContextManager[object] | None:
     """The block that an observer wants around what runs, entered; None if that failed."""
 
     def enter() -> AbstractContextManager[object]:

@@ -57,7 +57,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 def test_the_flags() -> None:
     assert parse(["batch", "x.jsonl"]) == BatchRequest("x.jsonl")
     request = parse(["batch", "resume", "--journal", "r.db", "-o", "out.csv", "--model", "opus", "--attempts", "0"])
-    assert request == BatchRequest("resume", {"model": "opus"}, journal="r.db", output="out.csv", retry=0)
+    assert request == BatchRequest("resume", settings={"model": "opus"}, journal="r.db", output="out.csv", retry=0)
     assert isinstance(request, BatchRequest)
     assert request.action == "resume"
     with pytest.raises(SystemExit):

@@ -18,7 +18,7 @@ from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import Interrupted, UsageError
 from pilothouse.fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Run, SqliteJournal
 from pilothouse.fleet.deciding import MAX_INTERRUPTIONS, RESUME_PROMPT, OnInterrupted
-from pilothouse.fleet.sqlite_journal import _here
+from pilothouse.fleet.sql_journal import living
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio
@@ -241,7 +241,7 @@ async def test_the_runs_of_a_silent_worker_are_taken_over(path: Path) -> None:
     await silent.open(0.0, "resume")
     await silent.add([Run(key="a", prompt="x")])
     [run] = await silent.lease(1, 0.0)
-    _here.clear()  # as if it were another process
+    living.clear()  # as if it were another process
     sql(path, "UPDATE worker SET seen = seen - 100, space = 'elsewhere'")
     heir = SqliteJournal(path)
     await heir.open(0.0, "resume")
@@ -282,11 +282,11 @@ async def test_a_cancelled_run_of_another_process_is_stopped(path: Path, monkeyp
         assert [(await fleet.wait("a")).state for fleet in fleets] == ["cancelled"] * 2
 
 
-@pytest.mark.parametrize(("column", "value"), [("host", "another-host"), ("user", "somebody")])
+@pytest.mark.parametrize(("column", "value"), [("host", "another-host"), ("login", "somebody")])
 async def test_a_journal_in_use_elsewhere_is_refused(path: Path, column: str, value: str) -> None:
     there = SqliteJournal(path)
     await there.open(0.0, "resume")
-    _here.clear()  # as if it were another process
+    living.clear()  # as if it were another process
     sql(path, f"UPDATE worker SET {column} = '{value}', pid = 1")
     try:
         with pytest.raises(FleetJournalError, match=f"in use by process 1 of .*{value}.*try again in"):

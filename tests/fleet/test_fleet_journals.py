@@ -1,4 +1,4 @@
-"""The contract of a journal: what `MemoryJournal` and `SqliteJournal` both do, and any further one must."""
+"""The contract of a journal: what `MemoryJournal`, `SqliteJournal` and `PostgresJournal` all do."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fleet_world import answer
 from msgspec.structs import replace
 
 from pilothouse.errors import OverloadedError, UsageError
-from pilothouse.fleet import Journal, MemoryJournal, Run, SqliteJournal
+from pilothouse.fleet import Journal, Limits, Run, SqliteJournal
 
 pytestmark = pytest.mark.anyio
-KINDS = ("memory", "sqlite")
+KINDS = ("memory", "sqlite", "postgres")
 
 
 @pytest.fixture(params=KINDS)
-def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
-    return MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path / "runs.db")
+def journal(request: pytest.FixtureRequest) -> Journal:
+    return request.getfixturevalue(f"make_{request.param}")()
 
 
 def run(key: str, prompt: Any = "go", **more: Any) -> Run:
@@ -55,7 +55,7 @@ async def test_what_is_due_later_waits(journal: Journal) -> None:
     [first] = await journal.lease(1, 10.0)
     assert await journal.settle(replace(first, state="queued", due=50.0, failures=1))
     assert [one.key for one in await journal.lease(2, 49.0)] == ["b"]
-    assert await journal.next_due() == 50.0
+    assert await journal.next_due() == pytest.approx(50.0, abs=1e-5)
     assert await journal.lease(1, 49.9) == []
     [again] = await journal.lease(1, 50.0)
     assert (again.key, again.attempts, again.failures) == ("a", 2, 1)
@@ -140,6 +140,48 @@ async def test_rows_are_given_in_pages(journal: Journal) -> None:
     assert [one.key for one in await journal.rows(None, 0, 3)] == ["k0", "k1", "k2"]
     assert [one.key for one in await journal.rows("queued", 3, 3)] == ["k3", "k4", "k5"]
     assert [one.key for one in await journal.rows("running", 0, 9)] == ["k0", "k1"]
+    await journal.close()
+
+
+async def test_a_lease_keeps_to_limits(journal: Journal) -> None:
+    await journal.open(0.0, "resume")
+    await journal.add([run(str(n)) for n in range(9)])
+    three = Limits(concurrency=3)
+    first = await journal.lease(2, 0.0, three)
+    assert [one.key for one in first] == ["0", "1"]
+    assert [one.limit_usd for one in first] == [None, None]
+    assert [one.key for one in await journal.lease(9, 0.0, three)] == ["2"]
+    assert await journal.lease(9, 0.0, three) == []
+    assert await journal.next_due() == 0.0
+    assert await journal.settle(replace(first[0], state="succeeded", ended=1.0))
+    assert [one.key for one in await journal.lease(9, 0.0, three)] == ["3"]
+    await journal.close()
+
+
+async def test_a_lease_keeps_to_the_budget(journal: Journal) -> None:
+    await journal.open(0.0, "resume")
+    await journal.add([run(str(n)) for n in range(9)])
+    limits = Limits(budget_usd=2.5, run_budget_usd=1.0)
+    first = await journal.lease(9, 0.0, limits)
+    assert [one.limit_usd for one in first] == [1.0, 1.0, 0.5]
+    assert await journal.lease(9, 0.0, limits) == []
+    assert await journal.settle(replace(first[0], state="queued", cost_usd=0.75))
+    assert (await journal.beat(0.0, "resume")).cost_usd == 0.75
+    [again] = await journal.lease(9, 0.0, limits)  # what it did not spend of its dollar, and what it may still spend
+    assert (again.key, again.limit_usd) == ("0", 0.25)
+    for one in (again, *first[1:]):
+        assert await journal.settle(replace(one, state="succeeded", cost_usd=one.limit_usd or 0.0, ended=1.0))
+    assert await journal.lease(9, 0.0, Limits(budget_usd=1.0)) == []
+    [last] = await journal.lease(1, 0.0, Limits(budget_usd=3.0))
+    assert last.limit_usd == pytest.approx(3.0 - (await journal.status()).cost_usd)
+    await journal.close()
+
+
+async def test_a_run_that_was_cancelled_is_told_once(journal: Journal) -> None:
+    mark = await journal.open(0.0, "resume")
+    await journal.add([run("a")])
+    assert [one.key for one in await journal.cancel(["a"], 1.0)] == ["a"]
+    assert (await journal.ended_after(mark))[0] == []
     await journal.close()
 
 

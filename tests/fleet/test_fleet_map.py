@@ -22,7 +22,7 @@ from pilothouse.errors import (
     SessionClosedError,
     UsageError,
 )
-from pilothouse.fleet import Attempt, Fleet, Rate
+from pilothouse.fleet import Attempt, Fleet, Limits, Rate
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import mock_transport
 
@@ -161,10 +161,10 @@ async def test_an_idle_fleet_looks_at_nothing(monkeypatch: pytest.MonkeyPatch) -
     async with Fleet(runner=PlayedRunner()) as fleet:
         lease = fleet._journal.lease
 
-        async def counted(count: int, now: float) -> list[Any]:
+        async def counted(count: int, now: float, limits: Limits) -> list[Any]:
             nonlocal looks
             looks += 1
-            return await lease(count, now)
+            return await lease(count, now, limits)
 
         monkeypatch.setattr(fleet._journal, "lease", counted)
         await fleet.gather(["a"])
@@ -335,7 +335,7 @@ async def test_an_attempt_that_does_not_end_in_order_is_cancelled() -> None:
         ({"rate": 7}, "Rate"),
         ({"retry": "often"}, "retry"),
         ({"on_interrupted": "cry"}, "'resume', 'restart', 'fail'"),
-        ({"journal": "postgresql://host/db"}, "there is none for addresses"),
+        ({"journal": "mysql://host/db"}, "there is none for mysql://"),
         ({"journal": 7}, "expected a path or a Journal"),
         ({"agent": "opus"}, "expected an Agent"),
         ({"runner": 7}, "the method of a Runner"),

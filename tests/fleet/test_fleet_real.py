@@ -7,11 +7,14 @@ from typing import Any
 
 import anyio
 import pytest
+from workspace_world import made_repository, worktrees
 
 from pilothouse.client import Agent
-from pilothouse.fleet import Fleet
+from pilothouse.errors import AuthenticationError
+from pilothouse.fleet import Artifacts, Fleet, GitWorktree
 from pilothouse.fleet.deciding import RESUME_PROMPT
-from pilothouse.testing import Gate, Pause, ScriptedModel, Text
+from pilothouse.fleet.directories import directory_name
+from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -40,6 +43,24 @@ async def test_twenty_runs(agent: Agent, tmp_path: Path) -> None:
     assert status.cost_usd == pytest.approx(sum(run.cost_usd for run in runs))
 
 
+async def test_a_wrong_key_ends_no_run(agent: Agent, scripted_model: ScriptedModel, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    works = scripted_model.default
+    scripted_model.default = HttpError(401)
+    prompts = [f"number {n}" for n in range(12)]
+    async with Fleet(agent, concurrency=2, journal=path) as fleet:
+        with pytest.raises(AuthenticationError, match="in a row failed so"):
+            await fleet.gather(prompts)
+        status = await fleet.status()
+    assert (status.failed, status.queued) == (0, 12)
+    assert status.stopped_by is not None
+    assert status.stopped_by.startswith("AuthenticationError")
+    scripted_model.default = works
+    async with Fleet(agent, concurrency=2, journal=path) as fleet:
+        runs = [run async for run in fleet.resume()]
+    assert sorted(run.text for run in runs) == sorted(f"echo {prompt}" for prompt in prompts)
+
+
 async def test_an_interrupted_run_resumes_its_session(
     agent: Agent, scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -59,3 +80,25 @@ async def test_an_interrupted_run_resumes_its_session(
     assert run.session_id == row.session_id
     assert run.text == f"echo {RESUME_PROMPT}"
     assert "the long task" in str(scripted_model.requests[-1].body["messages"])
+
+
+async def test_an_edit_in_a_worktree_is_saved_as_a_patch(
+    agent: Agent, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    repository = made_repository(tmp_path / "repository")
+    workspace = GitWorktree(repository, root=tmp_path / "root", keep="never")
+    file = str(workspace.root / directory_name("k") / "a.txt")
+    change = {"file_path": file, "old_string": "one", "new_string": "edited"}
+    where = ToolUse("Bash", {"command": "pwd > where"})
+    steps = Steps([ToolUse("Read", {"file_path": file})], [ToolUse("Edit", change)], [where], "done")
+    scripted_model.on("edit it", steps)
+    artifacts = Artifacts(tmp_path / "saved", ["where"], patch=True)
+    working = agent.with_options(permission_mode="bypassPermissions")
+    async with Fleet(working, workspace=workspace, artifacts=artifacts, journal=tmp_path / "runs.db") as fleet:
+        [run] = await fleet.gather(["edit it"], key=lambda _: "k")
+    assert (run.state, run.text) == ("succeeded", "done")
+    patch, said = (Path(one).read_text() for one in run.artifacts)
+    assert "-one\n+edited\n" in patch
+    assert said == f"{workspace.root / directory_name('k')}\n"
+    assert (repository / "a.txt").read_text() == "one\n"
+    assert worktrees(repository) == []

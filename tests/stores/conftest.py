@@ -21,12 +21,6 @@ KINDS = ("sqlite", "postgres", "redis", "s3", "directory")
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Generator[dict[str, Any]]:
-    with started("postgres") as how:
-        yield how
-
-
-@pytest.fixture(scope="session")
 def valkey_server() -> Generator[dict[str, Any]]:
     with started("valkey") as how:
         yield how

@@ -173,6 +173,17 @@ async def test_a_schema_is_a_plain_name(schema: str) -> None:
         PostgresStore("postgresql://localhost/", schema=schema)
 
 
+async def test_the_tables_are_made_once_by_many(postgres_server: dict[str, Any], fresh_name: str) -> None:
+    stores = [PostgresStore(postgres_server["url"], schema=fresh_name) for _ in range(6)]
+    async with anyio.create_task_group() as group:
+        for number, store in enumerate(stores):
+            key = SessionKey(project_key="p", session_id=f"s{number}")
+            group.start_soon(store.append, key, [{"type": "user", "uuid": str(number)}])
+    assert len(await stores[0].list_sessions("p")) == len(stores)
+    for store in stores:
+        await store.aclose()
+
+
 async def test_a_schema_may_be_a_word_of_sql(postgres_server: dict[str, Any]) -> None:
     async with PostgresStore(postgres_server["url"], schema="select") as store:
         await store.append(KEY, [ENTRY])

@@ -25,7 +25,7 @@ LIMIT = 60.0  # seconds
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
 @pytest.mark.parametrize("end", ["normally", "killed"])
 def test_a_server_goes_with_its_tests(end: str) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         how = json.loads(tests.stdout.readline())

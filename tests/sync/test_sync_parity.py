@@ -32,7 +32,10 @@ from pilothouse.testing import FakeCLI
 
 # Classes that are the same object in both, although they have asynchronous methods.
 SHARED = {
+    "Artifacts": "asked by a fleet, on the event loop of that",
     "CliTransport": "driven by the event loop of a query, never by its user",
+    "CopiedDirectory": "asked by a fleet, on the event loop of that",
+    "GitWorktree": "asked by a fleet, on the event loop of that",
     "LocalModel": "a plain context manager too",
     "MemoryStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "NativeTransport": "driven by the event loop of a query, never by its user",
@@ -40,6 +43,7 @@ SHARED = {
     "Pool": "a plain context manager too",
     "PostgresStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "Prompt": "served to the CLI on the event loop of a query",
+    "RayRunner": "entered and asked by its fleet, on the event loop of that",
     "RecordingTransport": "driven by the event loop of a query, never by its user",
     "RedisStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "ReplayTransport": "driven by the event loop of a query, never by its user",

@@ -9,11 +9,20 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from pilothouse._version import __version__
 from pilothouse.cli import batch_arguments as batch
+from pilothouse.cli import worker_arguments as worker
+from pilothouse.cli.demo_flags import (
+    DEMO_DESCRIPTION,
+    DEMO_EPILOG,
+    DEMO_HELP,
+    DemoRequest,
+    add_demo,
+    demo_request,
+)
 from pilothouse.cli.install import (
     INSTALL_DESCRIPTION,
     INSTALL_EPILOG,
@@ -108,9 +117,6 @@ examples:
 exit codes:
   0 left by its user; every piped line was answered    otherwise as `pilothouse ask`
 """
-_DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
-environment. Part 2 lets Claude Code run Bash and Read in a temporary directory; what the model says there is scripted.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +142,6 @@ class ChatRequest:
     verbose: bool = False
     quiet: bool = False
     history: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DemoRequest:
-    """What `pilothouse demo` was asked for."""
-
-    prompt: str
-    parts: frozenset[str] = field(default_factory=frozenset[str])
-    local: bool = False
-    cli: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +174,7 @@ Request = (
     | ReplayRequest
     | ServeRequest
     | SessionsRequest
+    | worker.WorkerRequest
 )
 
 
@@ -393,22 +390,12 @@ def _ask_request(asked: argparse.Namespace) -> AskRequest:
     )
 
 
-def _add_batch(parser: argparse.ArgumentParser) -> None:
-    batch.add_batch(parser)
-    _add_settings(parser)
+def _with_settings(add: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
+    def add_both(parser: argparse.ArgumentParser) -> None:
+        add(parser)
+        _add_settings(parser)
 
-
-def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", default="What is the capital of France?", help="the question of part 1")
-    force = parser.add_mutually_exclusive_group()
-    force.add_argument("--local", action="store_true", help="part 1 with the embedded model even if a key is set")
-    force.add_argument("--scripted", action="store_true", help="only part 2, the scripted one")
-    parser.add_argument("--cli", default="auto", metavar="PATH", help=TABLE["cli"].doc.replace("%", "%%"))
-
-
-def _demo_request(asked: argparse.Namespace) -> DemoRequest:
-    parts = frozenset({"tools"} if asked.scripted else {"question", "tools"})
-    return DemoRequest(prompt=asked.prompt, parts=parts, local=asked.local, cli=asked.cli)
+    return add_both
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -456,10 +443,10 @@ COMMANDS: dict[str, Command] = {
     "batch": Command(
         batch.BATCH_HELP,
         batch.BATCH_DESCRIPTION,
-        _add_batch,
+        _with_settings(batch.add_batch),
         lambda asked: batch.batch_request(asked, _settings(asked)),
         epilog=batch.BATCH_EPILOG,
-        usage="%(prog)s [options] FILE|status|resume|retry-failed",
+        usage=f"%(prog)s [options] {batch.SOURCES}",
     ),
     "chat": Command(
         "talk with Claude Code in the terminal",
@@ -469,13 +456,7 @@ COMMANDS: dict[str, Command] = {
         epilog=_CHAT_EPILOG,
         usage="%(prog)s [options] [prompt]",
     ),
-    "demo": Command(
-        "show what it does; needs no key",
-        "Show what pilothouse does, with the real Claude Code and without a key.",
-        _add_demo,
-        _demo_request,
-        epilog=_DEMO_EPILOG,
-    ),
+    "demo": Command(DEMO_HELP, DEMO_DESCRIPTION, add_demo, demo_request, epilog=DEMO_EPILOG),
     "doctor": Command(
         "check that everything a query needs is there",
         "Check the CLI, the key or login, the configuration, the limits of this system, and ask the CLI one question "
@@ -493,4 +474,11 @@ COMMANDS: dict[str, Command] = {
     "replay": Command(REPLAY_HELP, REPLAY_DESCRIPTION, add_replay, replay_request),
     "serve": Command(SERVE_HELP, SERVE_DESCRIPTION, add_serve, serve_request, epilog=SERVE_EPILOG),
     "sessions": Command(SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, sessions_request, epilog=SESSIONS_EPILOG),
+    "worker": Command(
+        worker.WORKER_HELP,
+        worker.WORKER_DESCRIPTION,
+        _with_settings(worker.add_worker),
+        lambda asked: worker.worker_request(asked, _settings(asked)),
+        epilog=worker.WORKER_EPILOG,
+    ),
 }

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from pilothouse.cli.fleet_flags import FleetRequest, add_fleet, fleet_fields
 
 BATCH_HELP = "run many prompts, a few at a time, and survive crashes"
 BATCH_DESCRIPTION = (
@@ -19,38 +21,38 @@ and, if need be, "key" and "options"; else plain text. '-' is standard input, as
 --output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
 
   status         what stands where in the journal; changes nothing
+  results        what has ended, out of the journal; changes nothing
   resume         go on with what is left in the journal
   retry-failed   run again what has failed
+
+With --enqueue the prompts are put into the journal, and `pilothouse worker` does them, here or elsewhere; with
+--concurrency 0 as well, and the results are waited for.
 
 Ctrl-C once: nothing is started any more, what runs is stopped and kept in the journal; twice: at once.
 
 examples:
   pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
   pilothouse batch prompts.jsonl --model haiku --budget-usd 5 --run-budget-usd 0.10 -o out.csv
+  pilothouse batch prompts.jsonl --enqueue --journal postgresql://db/fleet
   pilothouse batch status --journal runs.db
+  pilothouse batch results --journal runs.db -o out.csv
   pilothouse batch resume --journal runs.db -o out.jsonl
 
 exit codes:
   0 every run succeeded    1 some failed, or are left    2 wrong usage    130 Ctrl-C
 """
-ACTIONS = ("status", "resume", "retry-failed")
+ACTIONS = ("status", "results", "resume", "retry-failed")
+SOURCES = "|".join(("FILE", *ACTIONS))
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest:
+class BatchRequest(FleetRequest):
     """What `pilothouse batch` was asked for."""
 
     source: str
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    concurrency: int = 8
-    journal: str | None = None
     output: str | None = None
-    budget_usd: float | None = None
-    run_budget_usd: float | None = None
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
-    retry: int = 3
-    on_interrupted: str = "resume"
+    enqueue: bool = False
+    watch: bool = False
     json: bool = False
 
     @property
@@ -61,36 +63,15 @@ class BatchRequest:
 
 def add_batch(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command that are not options of a query."""
-    parser.add_argument("source", metavar="FILE|status|resume|retry-failed", help="the prompts, or what to do")
+    parser.add_argument("source", metavar=SOURCES, help="the prompts, or what to do")
     parser.add_argument("-o", "--output", metavar="FILE", help="where the results go (.jsonl or .csv)")
-    parser.add_argument("--journal", metavar="FILE", help="keep all runs in this file, and go on with it")
+    parser.add_argument("--enqueue", action="store_true", help="put the prompts into the journal, and leave")
     parser.add_argument("--json", action="store_true", help="status: print one JSON object")
-    limits = parser.add_argument_group("limits of all runs together")
-    limits.add_argument("--concurrency", type=int, default=8, metavar="N", help="how many run at once (default: 8)")
-    limits.add_argument("--budget-usd", type=float, metavar="USD", help="start nothing once so much is spent")
-    limits.add_argument("--run-budget-usd", type=float, metavar="USD", help="what one run may cost")
-    limits.add_argument("--requests-per-minute", type=float, metavar="N", help="requests to the model")
-    limits.add_argument("--tokens-per-minute", type=float, metavar="N", help="tokens of fresh input and of output")
-    # With a name of its own: `retry` is an option of a query as well.
-    limits.add_argument(
-        "--attempts",
-        type=int,
-        default=3,
-        metavar="N",
-        help="further attempts after a failure that may pass (default: 3)",
-    )
-    limits.add_argument(
-        "--on-interrupted",
-        choices=("resume", "restart", "fail"),
-        default="resume",
-        help="what becomes of a run that was stopped on the way (default: resume)",
-    )
+    parser.add_argument("--watch", action="store_true", help="status: again and again, until nothing is left")
+    add_fleet(parser, "keep all runs there, and go on with it")
 
 
 def batch_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> BatchRequest:
     """What the flags say."""
-    names = (
-        "source", "output", "journal", "json", "concurrency", "budget_usd", "run_budget_usd", "requests_per_minute",
-        "tokens_per_minute", "on_interrupted",
-    )  # fmt: skip
-    return BatchRequest(settings=settings, retry=asked.attempts, **{name: getattr(asked, name) for name in names})
+    names = ("source", "output", "enqueue", "watch", "json")
+    return BatchRequest(**{name: getattr(asked, name) for name in names}, **fleet_fields(asked, settings))

@@ -5,15 +5,20 @@ Owns the words. With `rich_screen` the only file that imports rich, when there i
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio
+
 from pilothouse.cli.screen import CONTROLS, Screen, Style
-from pilothouse.fleet import FleetStatus, Run
+from pilothouse.fleet import Fleet, FleetJournalError, FleetStatus, Run
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+DRAW_SECONDS = 0.5
 SHOWN_RUNS = 12
 """Of those that run, in the table."""
 _LOOKS: dict[str, Style] = {"succeeded": "good", "failed": "error", "cancelled": "warning"}
@@ -83,6 +88,14 @@ def board(screen: Screen, total: int | None) -> Board:
     """The board that fits the screen."""
     console = getattr(screen, "console", None)
     return Board(screen, total) if console is None else LiveBoard(screen, total, console)
+
+
+async def keep_drawing(fleet: Fleet, shown: LiveBoard) -> None:
+    """Draw the table anew, until it is cancelled, or the journal is lost: who reads the runs is told of that."""
+    with suppress(FleetJournalError):
+        while True:
+            shown.show(await fleet.status(), fleet.running, time.time())
+            await anyio.sleep(DRAW_SECONDS)
 
 
 def drawn(status: FleetStatus, running: list[Run], now: float) -> RenderableType:

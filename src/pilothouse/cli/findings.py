@@ -38,6 +38,7 @@ INSTALLED_BYTES = 600 * 1000 * 1000
 OTHER_VARIABLES = {
     CACHE_VARIABLE: "where fetched files are kept",
     CONFIG_VARIABLE: "which configuration file to read",
+    "PILOTHOUSE_JOURNAL": "the journal of `batch` and `worker`",
     "PILOTHOUSE_INSTALL": "0 forbids installing Claude Code by itself",
     "PILOTHOUSE_REQUIRE_CLI": "tests fail, not skip, without Claude Code",
 }

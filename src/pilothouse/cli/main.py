@@ -102,9 +102,12 @@ _RUNNERS = {
     "ReplayRequest": ("replay", "replay"),
     "ServeRequest": ("serve", "serve"),
     "SessionsRequest": ("sessions_commands", "sessions"),
+    "WorkerRequest": ("worker", "worker"),
 }
 # Those whose standard output is for answers alone.
-_ANSWERING = frozenset({"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest"})
+_ANSWERING = frozenset(
+    {"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest", "WorkerRequest"}
+)
 
 
 class _EndedBy:

@@ -59,6 +59,10 @@ class Agent:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._own!r})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Elsewhere are other layers beneath: what counts here goes along, and what is kept between queries stays.
+        return type(self), (self.options,)
+
     @property
     def options(self) -> Options:
         """The settings that a query of this agent gets, all layers together; `.explain()` says where each comes from.

@@ -1,17 +1,31 @@
 """Many runs at once: limits, a journal that survives crashes, and the runners that do the work."""
 
+from pilothouse.fleet.artifacts import Artifacts as Artifacts
+from pilothouse.fleet.copies import CopiedDirectory as CopiedDirectory
+from pilothouse.fleet.deciding import Limits as Limits
 from pilothouse.fleet.feeding import Runs as Runs
 from pilothouse.fleet.fleet import Fleet as Fleet
 from pilothouse.fleet.journal import Beat as Beat
 from pilothouse.fleet.journal import FleetJournalError as FleetJournalError
 from pilothouse.fleet.journal import Journal as Journal
 from pilothouse.fleet.memory_journal import MemoryJournal as MemoryJournal
+from pilothouse.fleet.postgres_journal import PostgresJournal as PostgresJournal
 from pilothouse.fleet.rate import Rate as Rate
+from pilothouse.fleet.ray_runner import RayRunner as RayRunner
 from pilothouse.fleet.run import FleetStatus as FleetStatus
 from pilothouse.fleet.run import Run as Run
 from pilothouse.fleet.runner import AgentRunner as AgentRunner
 from pilothouse.fleet.runner import Attempt as Attempt
 from pilothouse.fleet.runner import Runner as Runner
 from pilothouse.fleet.sqlite_journal import SqliteJournal as SqliteJournal
+from pilothouse.fleet.watching import AttemptEnd as AttemptEnd
+from pilothouse.fleet.watching import AttemptObserver as AttemptObserver
+from pilothouse.fleet.watching import FleetInstrumentation as FleetInstrumentation
+from pilothouse.fleet.watching import FleetObserver as FleetObserver
+from pilothouse.fleet.watching import FleetStart as FleetStart
+from pilothouse.fleet.workspaces import Place as Place
+from pilothouse.fleet.workspaces import Workspace as Workspace
+from pilothouse.fleet.workspaces import WorkspaceRunner as WorkspaceRunner
+from pilothouse.fleet.worktrees import GitWorktree as GitWorktree
 from pilothouse.fleet.writing import RunWriter as RunWriter
 from pilothouse.fleet.writing import run_row as run_row

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.client import QueryResult
@@ -23,6 +24,9 @@ POLICIES: tuple[OnInterrupted, ...] = ("resume", "restart", "fail")
 
 MAX_INTERRUPTIONS = 20
 """Of one run; one that ends every process which works on it must end some day."""
+
+LEAST_USD = 1e-6
+"""What is less is nothing: sums of floating-point numbers in another order differ by less."""
 
 RESUME_PROMPT = (
     "This run was interrupted, and goes on now. If the task that it was given is done, say its result once more; else "
@@ -104,52 +108,97 @@ def _may_pass(error: Exception, policy: RetryPolicy) -> bool:
     return retry_reason(error) in policy.on
 
 
-class Budget:
-    """What a fleet may spend, and what each of its runs may.
-
-    With a limit for each run, as much is set aside for every run that runs: then the sum holds whatever they cost.
+class Limits(Struct, frozen=True, kw_only=True):
+    """What holds for all processes of a journal together; a lease keeps to it.
 
     Args:
-        total: for all runs, in US dollars; None: no limit.
-        each: for one run; None: no limit.
+        concurrency: how many run at the same time; None: no limit.
+        budget_usd: what all runs may cost, in US dollars; None: no limit.
+        run_budget_usd: what one run may cost, over all its attempts; None: no limit.
     """
 
-    def __init__(self, total: float | None, each: float | None) -> None:
-        self._total = checked_budget("budget_usd", total)
-        self._each = checked_budget("run_budget_usd", each)
-        self._set_aside: dict[str, float] = {}
-        self.spent = 0.0
+    concurrency: int | None = None
+    budget_usd: float | None = None
+    run_budget_usd: float | None = None
 
-    def left(self) -> float | None:
-        """What may still be given to runs; None: no limit."""
-        return None if self._total is None else self._total - self.spent - sum(self._set_aside.values())
 
-    def start(self, run: Run) -> float | None:
-        """What `run`, which starts now, may spend in this attempt; None: no limit."""
+NO_LIMITS = Limits()
+
+
+def checked_limits(concurrency: int | None, budget_usd: float | None, run_budget_usd: float | None) -> Limits:
+    """What a fleet was given as limits.
+
+    Raises:
+        UsageError: one of them lets nothing start, or is no number.
+    """
+    if concurrency is not None and (
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1  # pyright: ignore[reportUnnecessaryIsInstance]
+    ):
+        raise UsageError(f"overall_concurrency is a whole number of at least 1, not {concurrency!r}")
+    return Limits(
+        concurrency=concurrency,
+        budget_usd=checked_budget("budget_usd", budget_usd),
+        run_budget_usd=checked_budget("run_budget_usd", run_budget_usd),
+    )
+
+
+class Allowance:
+    """What a lease may still give out, for those who give: ask it about one run after the other.
+
+    With a limit for each run, as much is set aside for every one that runs: then the sum holds whatever they cost.
+
+    Args:
+        limits: what they keep to.
+        spent: what all runs have cost, in US dollars.
+        set_aside: what was set aside for those that run.
+        running: how many run.
+    """
+
+    def __init__(self, limits: Limits, *, spent: float, set_aside: float, running: int) -> None:
+        self._room = None if limits.concurrency is None else limits.concurrency - running
+        self._left = None if limits.budget_usd is None else limits.budget_usd - spent - set_aside
+        self._each = limits.run_budget_usd
+
+    def most(self, count: int) -> int:
+        """At most so many of `count`."""
+        if self._left is not None and self._left <= LEAST_USD:
+            return 0
+        return count if self._room is None else max(0, min(count, self._room))
+
+    def give(self, run: Run) -> tuple[float | None, float] | None:
+        """What the attempt of `run` that starts now may cost (None: no limit), and what of it is set aside.
+
+        None: it may not start, and no other.
+        """
+        if self._left is not None and self._left <= LEAST_USD:
+            return None
         own = None if self._each is None else max(self._each - run.cost_usd, 0.0)
-        left = self.left()
-        limit = own if left is None else left if own is None else min(own, left)
-        if self._each is not None and self._total is not None and limit is not None:
-            self._set_aside[run.key] = limit
-        return limit
+        if own is None or self._left is None:
+            return self._left if own is None else own, 0.0
+        limit = min(own, self._left)
+        self._left -= limit
+        return limit, limit
 
-    def end(self, key: str) -> None:
-        """A run has ended."""
-        self._set_aside.pop(key, None)
 
-    def allows_one(self) -> bool:
-        """Whether one more may start now."""
-        left = self.left()
-        return left is None or left > 0
+class Budget:
+    """What a fleet has spent of what it may.
+
+    Args:
+        limits: what it may.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.spent = 0.0
 
     @property
     def is_spent(self) -> bool:
         """Whether nothing will start any more, whatever those that run will cost."""
-        return self._total is not None and self.spent >= self._total
+        return self.limits.budget_usd is not None and self.spent >= self.limits.budget_usd - LEAST_USD
 
     def error(self, left: int) -> BudgetError:
         """What to raise when it is spent and runs are left."""
         return BudgetError(
-            f"the budget of ${self._total:g} for the fleet is spent (${self.spent:.4f}); {left} runs were not started; "
-            "raise budget_usd to go on"
+            f"the budget of ${self.limits.budget_usd:g} for the fleet is spent (${self.spent:.4f}); {left} runs were "
+            "not started; raise budget_usd to go on"
         )

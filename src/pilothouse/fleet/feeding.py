@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -37,13 +37,15 @@ class Feed:
         self.is_fed = False  # nothing more will wait
         self.is_closed = False  # nobody reads it any more
         self.is_parked = False  # and what it waited for is not begun any more
-        self.knows_all = False  # it is for everything that is left, and fed when nothing is
-        self.is_revived = False  # what is left is wanted now
+        self.hears: Literal["asked", "own", "all"] = "asked"
+        """Which ends it is told: of what it waits for, of all that this process does, or of all that anybody does."""
+        self.is_revived = False  # what is left is wanted now, and it is fed when nothing is left
         self._look_ahead = look_ahead
         self._taken = taken
         self._error: Exception | None = None
         self._changed = anyio.Event()
         self._room = anyio.Event()
+        self._closing = anyio.Event()
 
     @property
     def is_over(self) -> bool:
@@ -60,6 +62,7 @@ class Feed:
             if self._error is not None:
                 error, self._error = self._error, None
                 self.is_closed = self.is_parked = True  # what was begun goes on
+                self._closing.set()
                 self._room.set()
                 raise error
             if self.is_over:
@@ -97,6 +100,7 @@ class Feed:
         """There are no more items."""
         self.is_fed = True
         self._changed.set()
+        self._closing.set()
 
     def fail(self, error: Exception) -> None:
         """What is ready is still given out, then `error` is raised."""
@@ -104,16 +108,21 @@ class Feed:
             self._error = error
             self._changed.set()
 
+    async def closing(self) -> None:
+        """Wait until nobody reads it any more, or nothing will come."""
+        await self._closing.wait()
+
     def close(self) -> None:
         """Nobody reads it any more."""
         self.is_closed = True
+        self._closing.set()
         self._changed.set()
         self._room.set()
         self._taken()
 
 
 class Runs:
-    """Runs as they end; iterate over it once. Made by `Fleet.map` and `Fleet.resume`.
+    """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`.
 
     Leaving the loop early begins no more of them; what runs goes on until the block of the fleet ends.
     """

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import anyio
 import anyio.abc
@@ -19,23 +19,29 @@ from msgspec.structs import replace
 
 from pilothouse.client import Agent, default_agent
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
-from pilothouse.fleet.asking import Asking
-from pilothouse.fleet.deciding import POLICIES, Budget, OnInterrupted, read_policy
-from pilothouse.fleet.feeding import Feed, Items, Of, Runs, batches
-from pilothouse.fleet.journal import Journal
-from pilothouse.fleet.memory_journal import MemoryJournal
+from pilothouse.fleet.artifacts import Artifacts
+from pilothouse.fleet.attempting import Terms
+from pilothouse.fleet.breaking import STOP_AFTER, Breaker
+from pilothouse.fleet.checking import check_workers, checked_count, journal_of
+from pilothouse.fleet.deciding import POLICIES, Budget, OnInterrupted, checked_limits, read_policy
+from pilothouse.fleet.feeding import Feed, Items, Of, Runs
+from pilothouse.fleet.intake import Intake
+from pilothouse.fleet.journal import FleetJournalError, Journal
 from pilothouse.fleet.rate import Rate, RateLimiter, checked_rate
 from pilothouse.fleet.readers import Readers
 from pilothouse.fleet.run import FleetStatus, Run, RunState
-from pilothouse.fleet.runner import AgentRunner, Runner
-from pilothouse.fleet.sqlite_journal import SqliteJournal
-from pilothouse.fleet.working import Desk, Terms
+from pilothouse.fleet.runner import AgentRunner, Runner, block_of
+from pilothouse.fleet.watching import Watch, watch_of
+from pilothouse.fleet.working import Desk
+from pilothouse.fleet.workspaces import Workspace, placed
 from pilothouse.options import Options, RetryPolicy
 
 T = TypeVar("T")
 GivenOptions = Options | Mapping[str, Any] | None
 
 MIN_LOOK_AHEAD = 32
+LAST_LOOK_SECONDS = 2.0
+"""For those who watch, when the block is left; a journal that is gone is not waited for."""
 PACE_ENDS = 200
 """Of so many ends the pace is reckoned."""
 
@@ -53,26 +59,35 @@ class Fleet:
     `retry_failed` what is left in its journal. Leaving the block waits for all that; leaving it with an error, or by
     cancellation, stops what runs, which a journal keeps as interrupted.
 
-    With a journal, every run that has ended is kept there: to ask for its key again gives the answer that is kept. The
-    processes of one machine may share a journal; then each of them does the runs of all, so they should have the same
-    agent. `concurrency` and `rate` hold in each process, `budget_usd` for the whole journal.
+    With a journal, every run that has ended is kept there: to ask for its key again gives the answer that is kept.
+    Processes may share a journal, those of one machine a file, those of many hosts one in PostgreSQL; then each of them
+    does the runs of all, so they should have the same agent. `concurrency` and `rate` hold in each process, the
+    budgets, `overall_concurrency` and `overall_rate` for all.
 
     Args:
         agent: whose settings hold for all runs; None: the default agent.
         runner: what does the work of an attempt; None: queries of `agent`.
-        concurrency: how many run at the same time.
-        journal: a path, or a `Journal`; None: in memory, and gone with the block.
+        concurrency: how many run at the same time. 0: none here, they are left to other processes with the same journal
+            (see `work`); then leaving the block waits for nothing.
+        journal: a path, `postgresql://…`, or a `Journal`; None: in memory, and gone with the block.
         budget_usd: nothing is started once all runs together have cost that much, in US dollars. A run is stopped at
             what was left when it started; so what several spend at the same time may pass it, unless `run_budget_usd`
             is set.
         run_budget_usd: what one run may cost. As much is set aside for each one that runs, so `budget_usd` holds.
-        rate: limits of requests and tokens a minute.
+        rate: limits of requests and tokens a minute, in this process.
+        overall_concurrency: how many run at the same time in all processes of the journal; None: as many as they may.
+        overall_rate: limits for all processes of the journal together: each has an equal part of it, whatever it needs.
         retry: a number of further attempts, or a `RetryPolicy`: which failures of the API are tried again, and after
             how long. A child that died is tried again too. Keys, limits of the account and mistakes never are.
         on_interrupted: what becomes of a run that was stopped on the way, by Ctrl-C or the death of its process:
             "resume" its session, "restart" it, or "fail". A further attempt after a failure follows it, too.
         look_ahead: how many items of a `map` are taken ahead of what its reader has; default: twice `concurrency`.
         keep_messages: whether answers have all their messages, and not the closing one alone.
+        workspace: gives each run a working directory of its own, such as a `GitWorktree`; None: all work in that of
+            the agent.
+        artifacts: which files of these directories are saved, and where.
+        stop_after: so many runs in a row that fail for a reason that no run can escape, a wrong key for example, stop
+            the fleet: nothing is started any more, those runs wait again, and who reads gets the error. None: never.
 
     Raises:
         UsageError: a limit that cannot be kept, such as a budget of 0.
@@ -88,35 +103,45 @@ class Fleet:
         budget_usd: float | None = None,
         run_budget_usd: float | None = None,
         rate: Rate | None = None,
+        overall_concurrency: int | None = None,
+        overall_rate: Rate | None = None,
         retry: RetryPolicy | int | None = 3,
         on_interrupted: OnInterrupted = "resume",
         look_ahead: int | None = None,
         keep_messages: bool = False,
+        workspace: Workspace | None = None,
+        artifacts: Artifacts | None = None,
+        stop_after: int | None = STOP_AFTER,
     ) -> None:
-        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"expected an Agent, got {type(agent).__name__}")
-        if runner is not None and (agent is not None or not hasattr(runner, "run")):
-            raise UsageError("runner: an object with the method of a Runner, in the place of an agent")
+        check_workers(agent, runner)
         if on_interrupted not in POLICIES:
             raise UsageError(f"on_interrupted is one of {', '.join(map(repr, POLICIES))}, not {on_interrupted!r}")
-        concurrency = _count("concurrency", concurrency)
-        ahead = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else _count("look_ahead", look_ahead)
+        concurrency = checked_count("concurrency", concurrency, least=0)
+        ahead = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else checked_count("look_ahead", look_ahead)
         self._terms = Terms(concurrency, read_policy(retry), on_interrupted, keep_messages)
-        self._budget = Budget(budget_usd, run_budget_usd)
-        self._limiter = RateLimiter(checked_rate(rate))
-        self._journal = _journal(journal)
-        self._runner = runner or AgentRunner(agent or default_agent())
+        self._budget = Budget(checked_limits(overall_concurrency, budget_usd, run_budget_usd))
+        self._limiter = RateLimiter(checked_rate(rate), checked_rate(overall_rate, "overall_rate"))
+        self._journal = journal_of(journal)
+        if not concurrency and not self._journal.remembers:
+            raise UsageError("concurrency=0 leaves all runs to other processes, which needs a journal that they share")
+        self._runner = placed(runner or AgentRunner(agent or default_agent()), workspace, artifacts, self._journal.get)
+        self._runner_block = AsyncExitStack()
+        self._breaker = Breaker(None if stop_after is None else checked_count("stop_after", stop_after))
+        self._watch: Watch | None = None
         self._desk: Desk | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._readers = Readers(ahead, self._wake)
         self._ends: deque[float] = deque(maxlen=PACE_ENDS)
-        self._number = 0
+        self._intake = Intake(self._journal, self._readers, lambda: self._working().now(), self._wake)
 
     # Its life.
 
     async def __aenter__(self) -> Self:
         if self._desk is not None:
             raise SessionClosedError("a fleet is entered once; make a new one")
+        agent = getattr(self._runner, "agent", None)
+        agent = agent if isinstance(agent, Agent) else default_agent()
+        self._watch = watch_of(agent, self._terms.concurrency, self._budget.limits.budget_usd)
         self._desk = Desk(
             self._journal,
             self._runner,
@@ -125,14 +150,35 @@ class Fleet:
             self._limiter,
             output_type_of=self._readers.output_type,
             on_end=self._ended,
+            on_heard=self._heard,
+            on_unheard=lambda count: self._ends.extend([self._working().now()] * min(count, PACE_ENDS)),
+            listens=lambda: self._readers.listen,
             on_still=self._still,
+            on_stop=lambda: self._readers.fail(self._breaker.told),
             may_start=self._may_start,
+            breaker=self._breaker,
+            watch=self._watch,
         )
-        await self._desk.open()
+        try:
+            await self._desk.open()
+            await self._open_runner()
+        except BaseException as error:
+            if self._watch is not None:
+                self._watch.ended(error)
+            raise
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._tasks.start_soon(self._work, self._desk)
+        with nullcontext() if self._watch is None else self._watch.running():
+            self._tasks.start_soon(self._work, self._desk)
         return self
+
+    async def _open_runner(self) -> None:
+        try:
+            await self._runner_block.enter_async_context(block_of(self._runner))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._journal.close()
+            raise
 
     async def _work(self, desk: Desk) -> None:
         try:
@@ -153,11 +199,20 @@ class Fleet:
                 self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
-            raise _only(group) from None
+            error = _only(group)
+            raise error from None
         finally:
             self._tasks = None
             with anyio.CancelScope(shield=True):
+                await self._runner_block.aclose()
+                if self._watch is not None:
+                    await self._watched_to_its_end(self._watch, error)
                 await self._journal.close()
+
+    async def _watched_to_its_end(self, watch: Watch, error: BaseException | None) -> None:
+        with suppress(FleetJournalError), anyio.move_on_after(LAST_LOOK_SECONDS):
+            watch.status(await self._journal.status())
+        watch.ended(error or self._breaker.error)
 
     async def _let_go(self) -> None:
         """The block was left in peace: what nobody reads any more is not begun."""
@@ -203,8 +258,8 @@ class Fleet:
             Interrupted: while it is read: the fleet was interrupted.
             FleetJournalError: while it is read: the journal cannot be written.
         """
-        make = self._maker(key, prompt, options, output_type, priority)
-        return self._runs(lambda feed: self._fill(feed, items, make, output_type))
+        make = self._intake.maker(key, prompt, options, output_type, priority)
+        return self._runs(lambda feed: self._intake.fill(feed, items, make, output_type))
 
     async def gather(
         self,
@@ -217,7 +272,7 @@ class Fleet:
         priority: Of[T] | int = 0,
     ) -> list[Run]:
         """As `map`, for a list: all runs, in the order of the items."""
-        make = self._maker(key, prompt, options, output_type, priority)
+        make = self._intake.maker(key, prompt, options, output_type, priority)
         order: list[str] = []
 
         def noted(item: T) -> Run:
@@ -225,7 +280,7 @@ class Fleet:
             order.append(run.key)
             return run
 
-        runs = self._runs(lambda feed: self._fill(feed, items, noted, output_type))
+        runs = self._runs(lambda feed: self._intake.fill(feed, items, noted, output_type))
         ended = {run.key: run async for run in runs}
         return [ended[name] for name in order]
 
@@ -243,11 +298,11 @@ class Fleet:
         Returns:
             The run as it stands: queued, or ended before if the journal has it.
         """
-        make = self._maker(None if key is None else "key", "prompt", options, output_type, priority)
+        make = self._intake.maker(None if key is None else "key", "prompt", options, output_type, priority)
         run = make({"key": key, "prompt": prompt})
         if not self._journal.remembers:
             self._readers.kept[run.key] = None
-        return (await self._add([run], None, output_type))[0]
+        return (await self._intake.add([run], None, output_type))[0]
 
     async def enqueue(
         self,
@@ -264,17 +319,8 @@ class Fleet:
             How many were put in, those that were there included.
         """
         self._working()
-        make = self._maker(key, prompt, options, None, priority)
-        count = 0
-
-        async def room() -> int:
-            return 500
-
-        async with aclosing(batches(items, room)) as taken:
-            async for batch in taken:
-                await self._add([make(item) for item in batch], None, None)
-                count += len(batch)
-        return count
+        make = self._intake.maker(key, prompt, options, None, priority)
+        return await self._intake.enqueue(items, make)
 
     async def wait(self, run: Run | str) -> Run:
         """Wait for the end of a run.
@@ -296,6 +342,9 @@ class Fleet:
         if there.is_ended:
             self._readers.kept.pop(key, None)
             self._readers.tell(there)
+        elif self._working().is_stopping:
+            self._readers.drop(key, feed)
+            self._check_going()
         try:
             ended = await feed.next()
         finally:
@@ -305,11 +354,31 @@ class Fleet:
 
     def resume(self) -> Runs:
         """Go on with everything that is left in the journal, and give every run as it ends."""
-        return self._runs(lambda feed: self._everything(feed, failed=False))
+        return self._runs(lambda feed: self._intake.everything(feed, failed=False))
 
     def retry_failed(self) -> Runs:
         """Run again what has failed, and give every run as it ends."""
-        return self._runs(lambda feed: self._everything(feed, failed=True))
+        return self._runs(lambda feed: self._intake.everything(feed, failed=True))
+
+    def work(self, *, until_empty: bool = False) -> Runs:
+        """Do every run of the journal, those that are put in later too, whoever wants them; give each as it ends here.
+
+        A worker: other processes put the runs in, and get their ends. It goes on until the loop is left, or the block
+        is cancelled or interrupted. Who leaves it starts nothing any more; what runs ends first, and what is left stays
+        wanted, for other workers.
+
+        Args:
+            until_empty: end when nothing is left: nothing waits, in this process or in another, and nothing runs.
+
+        Raises:
+            UsageError: there is no journal, or `concurrency` is 0.
+            BudgetError, Interrupted, FleetJournalError: while it is read: as for `map`.
+        """
+        if not self._journal.remembers:
+            raise UsageError("work() does what others put into a journal, and this fleet has none")
+        if not self._terms.concurrency:
+            raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
+        return self._runs(lambda feed: self._intake.work(feed, until_empty=until_empty), hears="own")
 
     # Looking, and stopping.
 
@@ -317,6 +386,8 @@ class Fleet:
         """Where the runs stand; with a journal, all that are in it."""
         desk = self._working()
         status = await self._journal.status()
+        if (error := self._breaker.error) is not None:
+            status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
         if len(self._ends) < 2 or desk.now() <= self._ends[0]:
             return status
         pace = (len(self._ends) - 1) / (desk.now() - self._ends[0])
@@ -357,20 +428,11 @@ class Fleet:
 
     # What is behind.
 
-    def _maker(self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any) -> Callable[[Any], Run]:
-        asking = Asking(key, prompt, options, output_type, priority, kept=self._journal.remembers)
-
-        def make(item: Any) -> Run:
-            self._number += 1
-            return asking.run(item, self._number, self._working().now())
-
-        return make
-
-    def _runs(self, fill: Callable[[Feed], Awaitable[None]]) -> Runs:
+    def _runs(self, fill: Callable[[Feed], Awaitable[None]], hears: Literal["asked", "own"] = "asked") -> Runs:
         def begin(feed: Feed) -> None:
-            if self._working().is_stopping:
-                raise Interrupted("the fleet was interrupted")
+            self._check_going()
             assert self._tasks is not None
+            feed.hears = hears
             self._readers.join(feed)
             self._tasks.start_soon(self._filled, feed, fill)
 
@@ -382,34 +444,15 @@ class Fleet:
         except Exception as error:  # noqa: BLE001 - raised where the runs are read
             feed.fail(error)
 
-    async def _fill(self, feed: Feed, items: Items[T], make: Callable[[T], Run], output_type: Any) -> None:
-        async with aclosing(batches(items, feed.room)) as taken:
-            async for batch in taken:
-                await self._add([make(item) for item in batch], feed, output_type)
-        feed.fed()
-
-    async def _everything(self, feed: Feed, *, failed: bool) -> None:
-        feed.knows_all = True
-        await self._journal.revive(failed=failed)
-        feed.is_revived = True
-        self._working().wake()
-
-    async def _add(self, runs: list[Run], feed: Feed | None, output_type: Any) -> list[Run]:
-        for run in runs:
-            self._readers.expect(run.key, feed, output_type)
-        try:
-            there = await self._journal.add(runs)
-        except BaseException:
-            for run in runs:
-                self._readers.drop(run.key, feed)
-            raise
-        for run in there:
-            if run.is_ended:
-                self._readers.tell(run)
-        self._wake()
-        return there
+    def _check_going(self) -> None:
+        if self._working().is_stopping:
+            raise Interrupted("the fleet was interrupted") if self._breaker.error is None else self._breaker.told()
 
     def _ended(self, run: Run) -> None:
+        self._ends.append(self._working().now())
+        self._readers.tell(run, is_own=True)
+
+    def _heard(self, run: Run) -> None:
         self._ends.append(self._working().now())
         self._readers.tell(run)
 
@@ -419,7 +462,7 @@ class Fleet:
 
     async def _may_start(self) -> bool:
         await self._readers.forget(self._journal.park)
-        return self._readers.have_room
+        return self._readers.want_more
 
     def _still(self, is_poor: bool) -> None:
         assert self._tasks is not None
@@ -431,39 +474,22 @@ class Fleet:
         if is_poor:
             left = (await self._journal.status()).left
             self._readers.fail(lambda: self._budget.error(left))
-        elif waiting and await self._is_all_done():
+        elif waiting and (done := await self._intake.done()):
             await self._working().hear_of_others()
             for feed in waiting:
-                feed.fed()
-
-    async def _is_all_done(self) -> bool:
-        """Whether nothing runs anywhere, and nothing that is wanted waits."""
-        return not (await self._journal.status()).running and await self._journal.next_due() is None
+                if feed.hears in done:
+                    feed.fed()
 
 
 def _only(error: BaseException) -> Exception:
-    """The error itself, out of the groups that hold nothing else."""
-    while isinstance(error, BaseExceptionGroup):
-        parts = cast("tuple[BaseException, ...]", error.exceptions)
-        if len(parts) != 1:
-            break
-        error = parts[0]
-    return cast("Exception", error)
+    """The error itself, out of the groups that hold nothing else; a journal that is lost is told of once."""
+    found = _parts(error)
+    is_one = len(found) == 1 or all(isinstance(one, FleetJournalError) for one in found)
+    return cast("Exception", found[0] if is_one else error)
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} is a whole number of at least 1, not {value!r}")
-    return value
-
-
-def _journal(given: Any) -> Journal:
-    if given is None:
-        return MemoryJournal()
-    if isinstance(given, str | os.PathLike):
-        if "://" in str(given):  # pyright: ignore[reportUnknownArgumentType]
-            raise UsageError("journal: a path, or an object with the methods of a Journal; there is none for addresses")
-        return SqliteJournal(given)  # pyright: ignore[reportUnknownArgumentType]
-    if not hasattr(given, "lease"):
-        raise UsageError(f"journal: expected a path or a Journal, got {type(given).__name__}")
-    return given
+def _parts(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [one for part in group.exceptions for one in _parts(part)]

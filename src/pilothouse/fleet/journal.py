@@ -1,13 +1,13 @@
 """The seam between a fleet and the place where its runs stand: who may work on which run, and what has come of it.
 
-A journal gives runs out on lease, to one worker at a time, and takes back what came of them. Two keep this contract:
-`MemoryJournal` for a fleet that ends with its process, and `SqliteJournal` for one that survives it and may be shared
-by the processes of a machine. One on a server, for many hosts, is a third class with the same methods: nothing here is
-about files or threads, every method is asynchronous, and takes or gives plain `Run` objects. `tests/fleet` has the
-suite that all of them pass. Where an attempt runs is another seam: `Runner`.
+A journal gives runs out on lease, to one worker at a time, and takes back what came of them. Three keep this contract:
+`MemoryJournal` for a fleet that ends with its process, `SqliteJournal` for one that survives it and may be shared by
+the processes of a machine, and `PostgresJournal` for many hosts. Nothing here is about files, servers or threads: every
+method is asynchronous, and takes or gives plain `Run` objects. `tests/fleet` has the suite that all of them pass. Where
+an attempt runs is another seam: `Runner`.
 
 A table of leases and not a workflow engine: DBOS 3.4, measured for this, has one instance in a process, needs asyncio,
-takes 4 ms to put a run in, and asks its queue once a second. It may still stand behind a journal for many hosts.
+takes 4 ms to put a run in, and asks its queue once a second.
 
 Owns the words of the contract. Knows no database.
 """
@@ -20,7 +20,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from pilothouse.errors import PilothouseError
-from pilothouse.fleet.deciding import OnInterrupted
+from pilothouse.fleet.deciding import NO_LIMITS, Limits, OnInterrupted
 from pilothouse.fleet.run import FleetStatus, Run, RunState
 
 
@@ -36,14 +36,18 @@ class Beat(Struct, frozen=True):
     """What a sign of life is answered with.
 
     Args:
-        is_shared: whether other workers are alive.
+        living: how many workers are alive, this one included.
         is_lost: whether this one was taken for dead, so that others have its runs.
         cancelled: keys of runs of this worker that are to be cancelled.
+        cost_usd: what all runs of all workers have cost, in US dollars.
+        mark: the one of `ended_after` for what ends from now on.
     """
 
-    is_shared: bool = False
+    living: int = 1
     is_lost: bool = False
     cancelled: frozenset[str] = frozenset()
+    cost_usd: float = 0.0
+    mark: int = 0
 
 
 class Journal(Protocol):
@@ -84,12 +88,15 @@ class Journal(Protocol):
         """
         ...
 
-    async def lease(self, count: int, now: float) -> list[Run]:
-        """Give out at most `count` runs that are due: state "running", one attempt more; those first that go first."""
+    async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
+        """Give out at most `count` runs that are due: state "running", one attempt more; those first that go first.
+
+        It keeps to `limits` whatever other workers are given meanwhile; `Run.limit_usd` says what each may cost.
+        """
         ...
 
     async def next_due(self) -> float | None:
-        """When the next of those that may be given out is due; None: there are none."""
+        """When the next of those that are wanted is due, whatever limits say; None: there are none."""
         ...
 
     async def note(self, run: Run) -> None:
@@ -113,11 +120,11 @@ class Journal(Protocol):
         ...
 
     async def revive(self, *, failed: bool) -> int:
-        """Want every run that is left, or those that failed; how many."""
+        """Want every run that is left, or those that failed, and those that others will want no more; how many."""
         ...
 
     async def park(self, keys: Collection[str] | None, wanted: Collection[str] = ()) -> None:
-        """Want these no more, None: all, but for `wanted`, and as far as they are not running."""
+        """Want these no more, None: all, but for `wanted`; what other living workers want, and what runs, stays."""
         ...
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
+from typing import Any
 
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
-from pilothouse.fleet.deciding import OnInterrupted, interrupted
+from pilothouse.fleet.deciding import NO_LIMITS, Allowance, Limits, OnInterrupted, interrupted
 from pilothouse.fleet.journal import Beat, other_prompt
 from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
 
@@ -27,6 +28,7 @@ class MemoryJournal:
         self._costs = (0.0, 0, 0)
         self._number = 0
         self._policy: OnInterrupted = "resume"
+        self._set_aside: dict[str, float] = {}  # of those that run
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
         """Nothing was there before."""
@@ -64,19 +66,26 @@ class MemoryJournal:
             else:
                 heappush(self._ready, (-run.priority, run.number, run.key))
 
-    async def lease(self, count: int, now: float) -> list[Run]:
+    async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
         """See `Journal`."""
         while self._later and self._later[0][0] <= now:
             due, number, key = heappop(self._later)
             if self._is_at(key, number) and self._runs[key].due == due:
                 self._put(replace(self._runs[key], due=0.0))
+        held = self._set_aside
+        allowance = Allowance(limits, spent=self._costs[0], set_aside=sum(held.values()), running=len(held))
+        count = allowance.most(count)
         given: list[Run] = []
         while self._ready and len(given) < count:
-            priority, number, key = heappop(self._ready)
+            priority, number, key = self._ready[0]
             if self._is_at(key, number) and self._runs[key].priority == -priority and not self._runs[key].due:
                 run = self._runs[key]
-                self._runs[key] = replace(run, state="running", attempts=run.attempts + 1, started=now)
+                if (allowed := allowance.give(run)) is None:
+                    break
+                limit, held[key] = allowed
+                self._runs[key] = replace(run, state="running", attempts=run.attempts + 1, started=now, limit_usd=limit)
                 given.append(self._runs[key])
+            heappop(self._ready)
         return given
 
     def _is_at(self, key: str, number: int) -> bool:
@@ -103,6 +112,7 @@ class MemoryJournal:
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
         self._count(run, there)
+        del self._set_aside[run.key]
         if run.state == "interrupted":
             run = interrupted(run, self._policy, run.started or 0.0)
         if run.is_ended:
@@ -125,7 +135,7 @@ class MemoryJournal:
 
     async def beat(self, now: float, policy: OnInterrupted) -> Beat:
         """Nobody else is there."""
-        return Beat()
+        return Beat(cost_usd=self._costs[0])
 
     async def ended_after(self, mark: int) -> tuple[list[Run], int]:
         """Nobody else runs anything."""
@@ -156,7 +166,7 @@ class MemoryJournal:
         counts = Counter(self._ended)
         counts.update(run.state for run in self._runs.values())
         cost, given, taken = self._costs
-        numbers = {state: counts[state] for state in STATES}
+        numbers: dict[str, Any] = {state: counts[state] for state in STATES}
         return FleetStatus(**numbers, cost_usd=cost, input_tokens=given, output_tokens=taken)
 
     async def get(self, key: str) -> Run | None:

@@ -17,7 +17,7 @@ BURST_SECONDS = 1.0
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """Limits of a fleet in each process.
+    """Limits of a fleet: as `rate` in each process, as `overall_rate` of all processes of a journal together.
 
     Args:
         requests_per_minute: requests to the model, one a turn; None: no limit.
@@ -31,7 +31,7 @@ class Rate(Struct, frozen=True, kw_only=True):
     tokens_per_minute: float | None = None
 
 
-def checked_rate(rate: Rate | None) -> Rate:
+def checked_rate(rate: Rate | None, name: str = "rate") -> Rate:
     """The rate with limits that can be kept.
 
     Raises:
@@ -40,11 +40,11 @@ def checked_rate(rate: Rate | None) -> Rate:
     if rate is None:
         return Rate()
     if not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"rate: expected pilothouse.Rate, got {type(rate).__name__}")
-    for name in Rate.__struct_fields__:
-        value = getattr(rate, name)
+        raise UsageError(f"{name}: expected pilothouse.Rate, got {type(rate).__name__}")
+    for limit in Rate.__struct_fields__:
+        value = getattr(rate, limit)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):
-            raise UsageError(f"rate: {name} must be a number above 0, got {value!r}")
+            raise UsageError(f"{name}: {limit} must be a number above 0, got {value!r}")
     return rate
 
 
@@ -57,10 +57,20 @@ class Bucket:
     """
 
     def __init__(self, per_minute: float | None, least: float = 1.0) -> None:
-        self._per_second = None if per_minute is None else per_minute / 60
-        self._size = max(least, (self._per_second or 0) * BURST_SECONDS)
-        self._held = self._size
+        self._least = least
         self._at: float | None = None
+        self._per_second, self._size = self._sized(per_minute)
+        self._held = self._size
+
+    def _sized(self, per_minute: float | None) -> tuple[float | None, float]:
+        per_second = None if per_minute is None else per_minute / 60
+        return per_second, max(self._least, (per_second or 0) * BURST_SECONDS)
+
+    def change(self, per_minute: float | None, now: float) -> None:
+        """From now on there is so much a minute."""
+        self._fill(now)
+        self._per_second, self._size = self._sized(per_minute)
+        self._held = min(self._held, self._size)
 
     def take(self, amount: float, now: float) -> None:
         """Take `amount`, or give it back if it is below 0; into debt, if need be."""
@@ -84,18 +94,31 @@ class Bucket:
 
 
 class RateLimiter:
-    """Both limits of a fleet.
+    """The limits of a fleet in this process, and its part of those of all processes.
 
     Args:
-        rate: the limits.
+        rate: the limits of this process.
+        overall: those of all processes.
     """
 
-    def __init__(self, rate: Rate) -> None:
-        self._requests = Bucket(rate.requests_per_minute)
-        self._tokens = Bucket(rate.tokens_per_minute)
-        self._is_open = rate == Rate()
+    def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - it does not change
+        self._rate = rate
+        self._overall = overall
+        self._requests = Bucket(_least(rate.requests_per_minute, overall.requests_per_minute))
+        self._tokens = Bucket(_least(rate.tokens_per_minute, overall.tokens_per_minute))
+        self._is_open = rate == overall == Rate()
+        self._parts = 1
         self._ended = 0
         self._mean_tokens = 0.0
+
+    def share(self, parts: int, now: float) -> None:
+        """The limits of all processes are for so many processes now: this one has an equal part."""
+        if parts == self._parts or self._overall == Rate():
+            return
+        self._parts = parts
+        for bucket, name in ((self._requests, "requests_per_minute"), (self._tokens, "tokens_per_minute")):
+            whole: float | None = getattr(self._overall, name)
+            bucket.change(_least(getattr(self._rate, name), None if whole is None else whole / parts), now)
 
     @property
     def is_open(self) -> bool:
@@ -121,3 +144,8 @@ class RateLimiter:
         self._tokens.take(tokens - taken, now)
         self._ended += 1
         self._mean_tokens += (tokens - self._mean_tokens) / min(self._ended, 100)
+
+
+def _least(*limits: float | None) -> float | None:
+    """The smallest of limits; None: there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -26,6 +26,7 @@ class Readers:
         self._feeds: list[Feed] = []
         self._waiting: dict[str, list[Feed]] = {}
         self._output_types: dict[str, Any] = {}
+        self._has_left_work = False
         self.kept: dict[str, Run | None] = {}
         """Runs whose ends are kept until somebody asks, as no journal does: None before the end."""
 
@@ -36,6 +37,8 @@ class Readers:
     def join(self, feed: Feed) -> None:
         """Somebody reads it now."""
         self._feeds.append(feed)
+        if feed.hears == "own":
+            self._has_left_work = False
 
     def expect(self, key: str, feed: Feed | None, output_type: Any) -> None:
         """A run will end that `feed` waits for, and whose output is to be of that type."""
@@ -59,12 +62,15 @@ class Readers:
         """What the output of a run must be; None: nobody has said."""
         return self._output_types.get(key)
 
-    def tell(self, run: Run) -> None:
-        """A run has ended."""
+    def tell(self, run: Run, *, is_own: bool = False) -> None:
+        """A run has ended; whether it was done here."""
         run = typed(run, self._output_types.pop(run.key, None))
         waiting = self._waiting.pop(run.key, [])
-        for feed in [*waiting, *(feed for feed in self._feeds if feed.knows_all)]:
+        for feed in waiting:
             feed.put(run)
+        for feed in self._feeds:
+            if feed.hears == "all" or (is_own and feed.hears == "own"):
+                feed.put(run)
         if run.key in self.kept and not waiting:
             self.kept[run.key] = run
 
@@ -87,20 +93,30 @@ class Readers:
             left = list(feed.waiting)
             for key in left:
                 self.drop(key, feed)
+            if feed.hears == "own":  # what it did not begin is for other workers
+                self._has_left_work = True
+                continue
             wanted = {*self._waiting, *(key for key, run in self.kept.items() if run is None)}
-            await park(None if feed.knows_all else left, wanted)
+            await park(None if feed.hears == "all" else left, wanted)
         self._feeds = [feed for feed in self._feeds if not feed.is_over]
 
     @property
     def of_all(self) -> list[Feed]:
-        """Those who are told of every run, and whose runs are wanted by now."""
+        """Those who wait until nothing is left, and whose runs are wanted by now."""
         return [feed for feed in self._feeds if feed.is_revived]
 
     @property
-    def have_room(self) -> bool:
-        """Whether those who are told of every run take them as quickly as they end."""
-        return all(len(feed.ready) < self._look_ahead for feed in self._feeds if feed.knows_all)
+    def listen(self) -> bool:
+        """Whether somebody waits for what other processes end."""
+        return any(feed.waiting or feed.hears == "all" for feed in self._feeds)
+
+    @property
+    def want_more(self) -> bool:
+        """Whether more may be started: those who are told of whatever ends keep up with it, or somebody waits."""
+        if self._has_left_work and not any(feed.waiting or feed.hears != "asked" for feed in self._feeds):
+            return False
+        return all(len(feed.ready) < self._look_ahead for feed in self._feeds if feed.hears != "asked")
 
     def _taken(self) -> None:
-        if any(feed.knows_all or feed.is_closed for feed in self._feeds):
+        if any(feed.hears != "asked" or feed.is_closed for feed in self._feeds):
             self._wake()

@@ -18,7 +18,8 @@ from pilothouse.messages import decode, encode
 
 COLUMNS = (
     "number", "key", "prompt", "settings", "priority", "state", "attempts", "failures", "session_id", "lines", "whole",
-    "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due",
+    "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due", "limit_usd",
+    "artifacts",
 )  # fmt: skip
 """What `read_row` takes, in this order."""
 
@@ -33,6 +34,11 @@ def result_columns(run: Run) -> tuple[bytes | None, int, bytes | None]:
     whole = is_whole(result)
     messages = result.messages if whole else [result.result] if result.result is not None else []
     return b"\n".join(map(encode, messages)), int(whole), error_text(run.error)
+
+
+def artifacts_text(run: Run) -> bytes | None:
+    """The value of `artifacts`."""
+    return msgspec.json.encode(run.artifacts) if run.artifacts else None
 
 
 def error_text(error: Exception | None) -> bytes | None:
@@ -70,6 +76,7 @@ def read_row(row: tuple[Any, ...]) -> Run:
         messages = [decode(line) for line in bytes(lines).split(b"\n") if line]
         result = QueryResult(messages, incomplete=not whole, failure=failure)
     values |= {name: msgspec.json.decode(values[name]) for name in ("prompt", "settings")}
+    values["artifacts"] = tuple(msgspec.json.decode(values["artifacts"] or b"[]"))
     return Run(**values, error=error, result=result, cost_usd=cost)
 
 

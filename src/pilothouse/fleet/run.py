@@ -37,6 +37,8 @@ class Run(Struct, frozen=True, kw_only=True):
         started: when its last attempt began; None before.
         ended: when it ended; None before.
         due: not started before then, in Unix seconds.
+        limit_usd: what its last attempt may cost, in US dollars; None: no limit.
+        artifacts: where files that it has made were saved (see `Artifacts`).
         number: its place in the journal, from 1.
     """
 
@@ -57,6 +59,8 @@ class Run(Struct, frozen=True, kw_only=True):
     started: float | None = None
     ended: float | None = None
     due: float = 0.0
+    limit_usd: float | None = None
+    artifacts: tuple[str, ...] = ()
     number: int = 0
 
     @property
@@ -96,6 +100,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
         output_tokens: all output.
         runs_per_minute: how many have ended here in a minute, lately.
         eta_seconds: when all that is queued will have ended, at that pace; None if it cannot be told.
+        stopped_by: the error for which this fleet starts nothing any more (see `stop_after`); None: it goes on.
     """
 
     queued: int = 0
@@ -109,6 +114,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     runs_per_minute: float = 0.0
     eta_seconds: float | None = None
+    stopped_by: str | None = None
 
     @property
     def ended(self) -> int:

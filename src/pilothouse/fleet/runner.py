@@ -7,15 +7,22 @@ neither journals nor limits. A runner that works elsewhere, on a cluster for exa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import SessionNotFoundError
 from pilothouse.fleet.deciding import RESUME_PROMPT
+from pilothouse.fleet.run import RunState
 from pilothouse.messages import Message
 
 _CONVERSATION = ("continue_conversation", "fork_session", "resume", "session_id")
+
+
+def _ended(error: BaseException | None) -> RunState:
+    """For attempts of nobody's fleet: nothing is tried again."""
+    return "succeeded" if error is None else "failed" if isinstance(error, Exception) else "interrupted"
 
 
 @dataclass(slots=True)
@@ -32,6 +39,8 @@ class Attempt:
         max_budget_usd: what it may cost, in US dollars; None: no limit.
         keeps_messages: whether the answer is to have all messages.
         interrupt: set by the runner once it can be called: stops the attempt in order, whose answer then says so.
+        state_after: in which state the run will be if the attempt ends with this error; None: with an answer.
+        artifacts: set by the runner: where files that the attempt has made were saved.
     """
 
     key: str
@@ -43,10 +52,15 @@ class Attempt:
     max_budget_usd: float | None = None
     keeps_messages: bool = False
     interrupt: Callable[[], Awaitable[None]] | None = field(default=None, repr=False)
+    state_after: Callable[[BaseException | None], RunState] = field(default=_ended, repr=False)
+    artifacts: tuple[str, ...] = ()
 
 
 class Runner(Protocol):
-    """Does the work of attempts, many at once. Cancelling `run` must leave nothing behind."""
+    """Does the work of attempts, many at once. Cancelling `run` must leave nothing behind.
+
+    One that is an asynchronous context manager as well is entered before its first attempt, and left after its last.
+    """
 
     async def run(self, attempt: Attempt) -> QueryResult:
         """The answer; an error of the run itself stands in it.
@@ -57,6 +71,11 @@ class Runner(Protocol):
         ...
 
 
+def block_of(runner: Runner) -> AbstractAsyncContextManager[object]:
+    """The block in which a runner works: its own, if it is a context manager, and else none."""
+    return runner if isinstance(runner, AbstractAsyncContextManager) else nullcontext()
+
+
 class AgentRunner:
     """Asks an agent: each attempt is a query with a child of its own.
 
@@ -65,7 +84,7 @@ class AgentRunner:
     """
 
     def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+        self.agent = agent
 
     async def run(self, attempt: Attempt) -> QueryResult:
         """See `Runner`. A session that is to go on and is not there any more begins anew."""
@@ -82,10 +101,10 @@ class AgentRunner:
 
     async def _ask(self, attempt: Attempt, prompt: str | list[Any], settings: dict[str, Any]) -> QueryResult:
         if attempt.max_budget_usd is not None:
-            given = settings.get("max_budget_usd") or self._agent.options.max_budget_usd
+            given = settings.get("max_budget_usd") or self.agent.options.max_budget_usd
             settings["max_budget_usd"] = min(attempt.max_budget_usd, given or attempt.max_budget_usd)
         heard = attempt.heard if attempt.keeps_messages else None
-        query = self._agent.query(prompt, output_type=attempt.output_type, on_message=heard, **settings)
+        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=heard, **settings)
         attempt.interrupt = query.interrupt
         if heard is None:
             async for message in query:  # beside a stream little is kept, however long it is

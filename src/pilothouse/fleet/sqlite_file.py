@@ -1,4 +1,4 @@
-"""The file of a journal: opening it, refusing what is not ours, and transactions in a thread.
+"""The file of a journal: opening it, refusing what is not ours, and its transactions.
 
 Owns the connection and how it fails. Knows neither workers nor runs.
 
@@ -10,20 +10,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
-import anyio
-import anyio.to_thread
-
+from pilothouse.fleet.committing import Committing, Job
 from pilothouse.fleet.journal import FleetJournalError
 from pilothouse.sqlite_files import UnfitFileError, prepare
-
-T = TypeVar("T")
 
 APPLICATION = 0x50484A31
 """The `application_id` of our files."""
@@ -31,45 +24,20 @@ VERSION = 1
 BUSY_SECONDS = 30.0
 """How long a transaction waits for those of other processes; one takes milliseconds."""
 
-_SCHEMA = """
-CREATE TABLE worker (id TEXT PRIMARY KEY, host TEXT NOT NULL, space TEXT NOT NULL, pid INTEGER NOT NULL,
-    user TEXT NOT NULL, seen REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE run (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, prompt BLOB NOT NULL,
-    settings BLOB NOT NULL, priority INTEGER NOT NULL, state TEXT NOT NULL, wanted INTEGER NOT NULL,
-    attempts INTEGER NOT NULL, failures INTEGER NOT NULL, session_id TEXT, lines BLOB, whole INTEGER NOT NULL,
-    error BLOB, cost REAL NOT NULL, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,
-    created REAL NOT NULL, started REAL, ended REAL, due REAL NOT NULL, worker TEXT, cancelling INTEGER NOT NULL,
-    ended_as INTEGER);
-CREATE INDEX run_next ON run (priority DESC, number) WHERE state = 'queued' AND wanted = 1;
-CREATE INDEX run_held ON run (worker) WHERE state IN ('running', 'interrupted');
-CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
-CREATE INDEX run_state ON run (state, cost, input_tokens, output_tokens);
-"""
 
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A piece of work, and what came of it."""
-
-    work: Callable[[sqlite3.Connection], Any]
-    value: Any = None
-    error: Exception | None = None
-    is_done: bool = False
-
-
-class SqliteFile:
+class SqliteFile(Committing):
     """One connection to a journal.
 
     Args:
         path: the file; it is made, for this user alone, if there is none.
+        tables: statements that make what is in it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tables: str) -> None:
+        super().__init__()
         self.path = path
+        self._tables = tables
         self._connection: sqlite3.Connection | None = None
-        self._one_at_a_time: anyio.CapacityLimiter | None = None
-        self._turn = anyio.Lock()
-        self._waiting: list[_Job] = []
 
     async def open(self) -> None:
         """Open or make it.
@@ -77,46 +45,15 @@ class SqliteFile:
         Raises:
             FleetJournalError: it is no journal, one of a newer version, or cannot be opened.
         """
-        self._one_at_a_time = anyio.CapacityLimiter(1)
-        self._connection = await anyio.to_thread.run_sync(self._connect, limiter=self._one_at_a_time)
+        self._connection = await self._in_thread(self._connect)
 
     async def close(self) -> None:
         """Close it. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await anyio.to_thread.run_sync(connection.close, limiter=self._one_at_a_time)
+            await self._in_thread(connection.close)
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` in a transaction, in a thread; what is asked for meanwhile shares the next one.
-
-        It is done even if the caller is cancelled: what a journal gave out must not be lost on the way.
-
-        Raises:
-            FleetJournalError: the disk is full or fails, or another process holds the file for too long.
-        """
-        job = _Job(work)
-        self._waiting.append(job)
-        with anyio.CancelScope(shield=True):
-            async with self._turn:
-                if not job.is_done:
-                    jobs, self._waiting = self._waiting, []
-                    await anyio.to_thread.run_sync(partial(self._do, jobs), limiter=self._one_at_a_time)
-        if job.error is not None:
-            raise job.error
-        return cast("T", job.value)
-
-    def _do(self, jobs: list[_Job]) -> None:
-        """All in one transaction; if one of them fails, each in its own."""
-        try:
-            self._transact(jobs)
-        except Exception as error:  # noqa: BLE001 - raised where it was asked for
-            if len(jobs) == 1:
-                jobs[0].error, jobs[0].is_done = error, True
-                return
-            for job in jobs:
-                self._do([job])
-
-    def _transact(self, jobs: list[_Job]) -> None:
+    def _transact(self, jobs: list[Job]) -> None:
         if self._connection is None:
             raise FleetJournalError(f"the journal {self.path} is closed", path=str(self.path))
         with self._told():
@@ -156,7 +93,7 @@ class SqliteFile:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         try:
-            prepare(connection, _SCHEMA, application=APPLICATION, version=VERSION, patience=BUSY_SECONDS)
+            prepare(connection, self._tables, application=APPLICATION, version=VERSION, patience=BUSY_SECONDS)
         except UnfitFileError as error:
             if not error.is_ours:
                 raise self._foreign() from None

@@ -7,27 +7,25 @@ told. Knows nothing of items, keys or who waits.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from contextlib import suppress
 from math import inf
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import anyio.abc
 from msgspec.structs import replace
 
-from pilothouse.client import QueryResult
-from pilothouse.errors import BudgetError, PilothouseError
-from pilothouse.fleet.deciding import Budget, OnInterrupted, after
-from pilothouse.fleet.journal import FleetJournalError, Journal
+from pilothouse.errors import PilothouseError
+from pilothouse.fleet.attempting import Active, Attempts, Terms, Why
+from pilothouse.fleet.breaking import Breaker, put_back
+from pilothouse.fleet.deciding import Budget
+from pilothouse.fleet.journal import Beat, FleetJournalError, Journal
 from pilothouse.fleet.rate import RateLimiter
-from pilothouse.fleet.rows import reduced
 from pilothouse.fleet.run import Run
-from pilothouse.fleet.runner import Attempt, Runner
-from pilothouse.messages import AssistantMessage, Message
-from pilothouse.options import RetryPolicy
+from pilothouse.fleet.runner import Runner
+from pilothouse.fleet.watching import Watch
 
 log = logging.getLogger("pilothouse.fleet")
 
@@ -35,35 +33,14 @@ BEAT_SECONDS = 5.0
 """Between two signs of life in the journal."""
 SHARED_BEAT_SECONDS = 0.5
 """The same while other processes work on it: what they have ended is seen so soon."""
+STATUS_SECONDS = 15.0
+"""Between two looks at all runs, for those who watch."""
+HELD_SECONDS = 60.0
+"""How long a run that has failed for a reason that may be that of all waits for others, unless too many have."""
+LAST_SECONDS = 10.0
+"""For writing down, where a journal is gone, that an attempt was stopped: others find out as well without it."""
 INTERRUPT_SECONDS = 8.0
 """What an attempt has to end in order once it is interrupted; then it is cancelled."""
-
-Why = Literal["cancelled", "interrupted", "lost"]
-
-
-@dataclass(slots=True, eq=False)
-class Active:
-    """An attempt that runs."""
-
-    run: Run
-    limit_usd: float | None
-    tokens_taken: float
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    attempt: Attempt | None = None
-    why: Why | None = None
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    tokens: int = 0
-    asked: set[str | None] = field(default_factory=set[str | None])
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a fleet works."""
-
-    concurrency: int
-    retry: RetryPolicy
-    on_interrupted: OnInterrupted
-    keep_messages: bool
 
 
 class Clock:
@@ -87,9 +64,15 @@ class Desk:
         budget: what may be spent.
         limiter: how much may be asked for.
         output_type_of: what the answer to a run must be, by its key.
-        on_end: called with every run that has ended, after it was written down.
+        on_end: called with every run that has ended here, after it was written down.
+        on_heard: called with every run that another process has ended.
+        on_unheard: called with the number of those that were not read, because nobody listens.
+        listens: whether anybody waits for what others end.
         on_still: called when nothing runs here and nothing is due, with whether that is for want of money.
+        on_stop: called when `breaker` has stopped the work, and nothing runs any more.
         may_start: whether there is room for more answers.
+        breaker: whether a failure is that of all.
+        watch: those who watch; None: nobody.
     """
 
     def __init__(
@@ -102,25 +85,40 @@ class Desk:
         *,
         output_type_of: Callable[[str], Any],
         on_end: Callable[[Run], object],
+        on_heard: Callable[[Run], object],
+        on_unheard: Callable[[int], object],
+        listens: Callable[[], bool],
         on_still: Callable[[bool], object],
+        on_stop: Callable[[], object],
         may_start: Callable[[], Awaitable[bool]],
+        breaker: Breaker,
+        watch: Watch | None = None,
     ) -> None:
         self._journal = journal
-        self._runner = runner
         self._terms = terms
         self._budget = budget
         self._limiter = limiter
-        self._output_type_of = output_type_of
+        self._breaker = breaker
+        self._watch = watch
         self._on_end = on_end
+        self._on_heard = on_heard
+        self._on_unheard = on_unheard
+        self._listens = listens
         self._on_still = on_still
+        self._on_stop = on_stop
         self._may_start = may_start
         self._clock = Clock()
         self._wake = anyio.Event()
+        self._attempts = Attempts(journal, runner, terms, limiter, output_type_of, self.now)
+        self._held = 0  # attempts that are over, and of which it is not known what their failure means
+        self._verdict = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._mark = 0
+        self._hearing = anyio.Lock()
+        self._own_ends = 0  # since the last sign of life
         self._is_draining = False
         self.is_stopping = False
-        self.is_shared = True  # until it is known
+        self._living = 1
         self.active: dict[str, Active] = {}
 
     def now(self) -> float:
@@ -130,11 +128,8 @@ class Desk:
     async def open(self) -> None:
         """Sign in at the journal."""
         self._mark = await self._journal.open(self.now(), self._terms.on_interrupted)
-        await self._read_spent()
-
-    async def _read_spent(self) -> None:
         if self._journal.remembers:
-            self._budget.spent = (await self._journal.status()).cost_usd
+            self._heard(await self._journal.beat(self.now(), self._terms.on_interrupted))
 
     def wake(self) -> None:
         """Something has changed: look again what may start."""
@@ -145,9 +140,12 @@ class Desk:
         async with anyio.create_task_group() as self._tasks:
             if self._journal.remembers:
                 self._tasks.start_soon(self._keep_alive)
+            if self._watch is not None:
+                self._tasks.start_soon(self._say_status, self._watch)
             while True:
                 self._wake = anyio.Event()
                 delay = await self._start_due()
+                self._judge(nothing_more=delay is None)
                 if self._is_draining and delay is None and not self.active:
                     break
                 with anyio.move_on_after(inf if delay is None else delay):
@@ -161,40 +159,56 @@ class Desk:
 
     async def _start_due(self) -> float | None:
         """Start what may start; seconds until something may again, None: not before something changes."""
-        if self.is_stopping or not await self._may_start():
+        if self.is_stopping or self._breaker.is_suspicious or not await self._may_start():
             return None
-        one_by_one = not self._limiter.is_open or self._budget.left() is not None
-        while (free := self._terms.concurrency - len(self.active)) > 0:
-            if not self._budget.allows_one():
+        if not self._terms.concurrency:  # others work, and this process waits
+            self._on_still(False)
+            return None
+        while (free := self._terms.concurrency + self._held - len(self.active)) > 0:
+            if self._budget.is_spent:
                 return await self._without_money()
             if wait := self._limiter.wait(self.now()):
                 return wait
-            leased = await self._journal.lease(1 if one_by_one else free, self.now())
+            most = free if self._limiter.is_open else 1
+            leased = await self._journal.lease(most, self.now(), self._budget.limits)
             for run in leased:
                 if self.is_stopping:  # since it was asked for
                     await self._journal.settle(replace(run, state="interrupted"))
                 else:
                     self._start(run)
             if not leased:
+                self._judge(nothing_more=True)
                 return await self._next_delay()
         return inf
 
     async def _without_money(self) -> float | None:
-        if not self.active and await self._journal.next_due() is not None:
+        if self.active:
+            return None
+        if self._journal.remembers:
+            # A beat may have counted the end of a run before it was counted here: now that nothing runs, it is exact.
+            self._budget.spent = (await self._journal.status()).cost_usd
+            if not self._budget.is_spent:
+                return 0.0
+        if await self._journal.next_due() is not None:
             self._on_still(True)
         return None
 
     async def _next_delay(self) -> float | None:
         due = await self._journal.next_due()
         if due is not None:
-            return max(0.0, due - self.now())
+            if due > self.now():
+                return due - self.now()
+            # It is due and was not given: limits of all processes stand against it, or another has just taken it.
+            if not self.active and not self._journal.remembers:
+                self._on_still(True)
+            return self._beat_seconds
         if not self.active:
             self._on_still(False)
         return None
 
     def _start(self, run: Run) -> None:
         assert self._tasks is not None
-        active = Active(run, self._budget.start(run), self._limiter.start(self.now()))
+        active = Active(run, self._limiter.start(self.now()))
         self.active[run.key] = active
         self._tasks.start_soon(self._see_through, active)
 
@@ -202,18 +216,23 @@ class Desk:
 
     async def _see_through(self, active: Active) -> None:
         before = active.run
+        active.watched = None if self._watch is None else self._watch.attempt_started(before)
         run: Run | None = None
         is_ours = False
         try:
             with active.scope:
-                run = await self._ended(active)
+                run = await self._judged(active, before, await self._attempts.ended(active))
         finally:
+            patience = inf
             if run is None:  # it was stopped from here, or the whole fleet is
-                state = "cancelled" if active.why == "cancelled" else "interrupted"
-                run = replace(active.run, state=state, ended=self.now() if state == "cancelled" else None)
-            with anyio.CancelScope(shield=True):
-                is_ours = active.why != "lost" and await self._journal.settle(run)
-            self._budget.end(run.key)
+                run = self._attempts.stopped(active, active.run)
+                patience = inf if run.is_ended else LAST_SECONDS
+            try:
+                with anyio.move_on_after(patience, shield=True):
+                    is_ours = active.why != "lost" and await self._journal.settle(run)
+            finally:
+                if active.watched is not None:
+                    active.watched.ended(run, is_kept=is_ours)
             self._budget.spent += run.cost_usd - before.cost_usd
             self._limiter.end(active.tokens, active.tokens_taken, self.now())
             if self.active.get(run.key) is active:
@@ -223,80 +242,49 @@ class Desk:
         if not is_ours:
             log.warning("run %r was taken over by another process; what it gave here is not kept", run.key)
         elif run.is_ended:
+            self._own_ends += 1
             self._on_end(run)
+        if self._breaker.error is not None and not self.active:  # all of them are put back
+            self._on_stop()
 
-    async def _ended(self, active: Active) -> Run:
-        if active.limit_usd is not None and active.limit_usd <= 0:
-            text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
-            return replace(active.run, state="failed", error=BudgetError(text), ended=self.now())
-        outcome, error = await self._attempted(active)
-        run = active.run
-        if outcome is not None:
-            run = self._counted(active, outcome)
-            outcome = outcome if self._terms.keep_messages else reduced(outcome)
-        if error is not None and active.why is not None:
-            state = "cancelled" if active.why == "cancelled" else "interrupted"
-            return replace(run, state=state, error=error, ended=self.now() if state == "cancelled" else None)
-        run = after(run, outcome, error, self._terms.retry, self.now(), random.random())  # noqa: S311 - no secret
-        if run.state == "queued" and self._terms.on_interrupted != "resume":
-            run = replace(run, session_id=None)
-        return run
-
-    async def _attempted(self, active: Active) -> tuple[QueryResult | None, Exception | None]:
-        run = active.run
-        settings = dict(run.settings)
-        if (output_type := self._output_type_of(run.key)) is not None:
-            settings.pop("json_schema", None)  # of this very type, for those who do not know it
-        active.attempt = Attempt(
-            run.key,
-            run.prompt,
-            settings,
-            lambda message: self._heard(active, message),
-            output_type,
-            run.session_id,
-            active.limit_usd,
-            self._terms.keep_messages,
-        )
+    async def _judged(self, active: Active, before: Run, run: Run) -> Run:
+        """`run` after its attempt. One whose failure may be that of all is held until others have shown it."""
+        if active.why is not None:
+            return run
+        if not self._breaker.ended(run):
+            if self._held:
+                self._decide()
+            return run
+        active.run = replace(run, state="running", ended=None)
+        verdict = self._verdict
+        self._held += 1
+        self.wake()
         try:
-            outcome = await self._runner.run(active.attempt)
-        except FleetJournalError:  # of `heard`: nothing can be kept any more
-            raise
-        except Exception as error:
-            if not isinstance(error, PilothouseError):
-                log.exception("run %r failed in an unexpected way", run.key)
-            return None, error
-        return outcome, outcome.error
+            while not verdict.is_set():
+                with anyio.move_on_after(HELD_SECONDS):
+                    await verdict.wait()
+                if not self._breaker.is_suspicious:
+                    break
+        finally:
+            self._held -= 1
+        if active.why is not None:
+            return self._attempts.stopped(active, run)
+        return run if self._breaker.error is None else put_back(run, before)
 
-    async def _heard(self, active: Active, message: Message) -> None:
-        if message.session_id and message.session_id != active.run.session_id:
-            active.run = replace(active.run, session_id=message.session_id)
-            await self._journal.note(active.run)
-        if (
-            isinstance(message, AssistantMessage)
-            and not self._limiter.is_open
-            and message.message_id not in active.asked
-        ):
-            if active.asked:  # the first request was counted at the start
-                self._limiter.requested(self.now())
-            active.asked.add(message.message_id)
+    def _judge(self, *, nothing_more: bool) -> None:
+        """Decide about those that are held, if nothing runs any more that may show what they are."""
+        if not self._held or len(self.active) > self._held or self._breaker.error is not None:
+            return
+        if self._breaker.is_suspicious:
+            self.is_stopping = True
+            log.error("nothing is started any more: %s", self._breaker.trip())
+        elif not nothing_more:
+            return
+        self._decide()
 
-    def _counted(self, active: Active, outcome: QueryResult) -> Run:
-        given = taken = fresh = 0
-        for usage in outcome.model_usage.values() or [outcome.usage]:
-            if usage is not None:
-                cached = int(usage.cache_read_input_tokens or 0)
-                new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
-                given, fresh = given + new + cached, fresh + new
-                taken += int(usage.output_tokens or 0)
-        active.tokens = fresh + taken
-        run = active.run
-        return replace(
-            run,
-            session_id=outcome.session_id or run.session_id,
-            cost_usd=run.cost_usd + float(outcome.cost_usd or 0),
-            input_tokens=run.input_tokens + given,
-            output_tokens=run.output_tokens + taken,
-        )
+    def _decide(self) -> None:
+        self._verdict.set()
+        self._verdict = anyio.Event()
 
     # Stopping.
 
@@ -305,15 +293,18 @@ class Desk:
         for key in list(self.active) if keys is None else keys:
             if (active := self.active.get(key)) is not None:
                 active.why = active.why or why
+                self._breaker.forget(key)
                 active.scope.cancel()
 
     async def interrupt(self) -> None:
         """Start nothing any more, and stop what runs in order; returns when it has ended."""
         self.is_stopping = True
         waiting = list(self.active.values())
+        for active in waiting:
+            active.why = active.why or "interrupted"
+        self._decide()
         async with anyio.create_task_group() as group:
             for active in waiting:
-                active.why = active.why or "interrupted"
                 group.start_soon(self._interrupt_one, active)
         self.wake()
 
@@ -330,24 +321,48 @@ class Desk:
 
     # The journal.
 
+    async def _say_status(self, watch: Watch) -> None:
+        while True:
+            with suppress(FleetJournalError):  # those whose work it is find that out
+                watch.status(await self._journal.status())
+            await anyio.sleep(STATUS_SECONDS)
+
+    @property
+    def _beat_seconds(self) -> float:
+        """Until the next sign of life: together, many workers do not ask more than twenty do."""
+        if self._living == 1:
+            return BEAT_SECONDS
+        return min(BEAT_SECONDS, SHARED_BEAT_SECONDS * max(1.0, self._living / 20))
+
     async def _keep_alive(self) -> None:
         while True:
-            await anyio.sleep(SHARED_BEAT_SECONDS if self.is_shared else BEAT_SECONDS)
+            await anyio.sleep(self._beat_seconds)
             if self.is_stopping:
                 continue  # what was interrupted is to stay so
             beat = await self._journal.beat(self.now(), self._terms.on_interrupted)
-            self.is_shared = beat.is_shared
-            if beat.is_lost:
-                log.warning("this process gave no sign of life for too long: others have its runs")
-                self.stop(None, "lost")
-            self.stop(beat.cancelled, "cancelled")
-            await self.hear_of_others()
+            self._heard(beat)
+            if self._listens():
+                await self.hear_of_others()
+            else:  # every worker would read the answers of all others
+                self._on_unheard(max(0, beat.mark - self._mark - self._own_ends))
+                self._mark = max(self._mark, beat.mark)
+            self._own_ends = 0
             self.wake()
 
+    def _heard(self, beat: Beat) -> None:
+        self._living = beat.living
+        self._budget.spent = beat.cost_usd
+        self._limiter.share(beat.living, self.now())
+        if beat.is_lost:
+            log.warning("this process gave no sign of life for too long: others have its runs")
+            self.stop(None, "lost")
+        self.stop(beat.cancelled, "cancelled")
+
     async def hear_of_others(self) -> None:
-        """Tell what other processes have ended."""
-        if self.is_shared:
-            await self._read_spent()
-        ended, self._mark = await self._journal.ended_after(self._mark)
-        for run in ended:
-            self._on_end(run)
+        """Tell what other processes have ended, all of it: a journal gives a page at a time."""
+        async with self._hearing:  # else two would tell the same
+            ended: list[Run] | None = None
+            while ended or ended is None:
+                ended, self._mark = await self._journal.ended_after(self._mark)
+                for run in ended:
+                    self._on_heard(run)

@@ -16,7 +16,7 @@ from pilothouse.messages.jsonline import dump_line
 
 COLUMNS = (
     "key", "state", "text", "structured", "error_type", "error", "attempts", "session_id", "cost_usd", "input_tokens",
-    "output_tokens", "turns", "created", "started", "ended",
+    "output_tokens", "turns", "created", "started", "ended", "artifacts",
 )  # fmt: skip
 """The columns of a row, in the order of the CSV form. Times are Unix seconds."""
 

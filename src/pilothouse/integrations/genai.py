@@ -27,6 +27,7 @@ class Names(Struct, frozen=True, kw_only=True):
     # Operations: values of `operation`, and the beginnings of the names of spans.
     invoke_agent: str = "invoke_agent"
     execute_tool: str = "execute_tool"
+    invoke_workflow: str = "invoke_workflow"
     # Attributes of both kinds of spans.
     operation: str = "gen_ai.operation.name"
     conversation_id: str = "gen_ai.conversation.id"
@@ -43,6 +44,8 @@ class Names(Struct, frozen=True, kw_only=True):
     cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     server_address: str = "server.address"
     server_port: str = "server.port"
+    # Attribute of `invoke_workflow`, which is a fleet.
+    workflow_name: str = "gen_ai.workflow.name"
     # Attributes of `execute_tool`.
     tool_name: str = "gen_ai.tool.name"
     tool_call_id: str = "gen_ai.tool.call.id"
@@ -110,6 +113,21 @@ RETRY_WAY = "pilothouse.retry.way"
 CALL_OUTCOME = "pilothouse.call.outcome"
 COST_METRIC = "pilothouse.cost"
 RETRIES_METRIC = "pilothouse.retries"
+FLEET_ATTEMPT = "pilothouse.fleet.attempt"
+FLEET_BUDGET = "pilothouse.fleet.budget_usd"
+FLEET_CANCELLED = "pilothouse.fleet.cancelled"
+FLEET_CONCURRENCY = "pilothouse.fleet.concurrency"
+FLEET_FAILED = "pilothouse.fleet.failed"
+FLEET_RUN_ATTEMPT = "pilothouse.fleet.run.attempt"
+FLEET_RUN_KEY = "pilothouse.fleet.run.key"
+FLEET_RUN_PRIORITY = "pilothouse.fleet.run.priority"
+FLEET_RUN_STATE = "pilothouse.fleet.run.state"
+FLEET_SUCCEEDED = "pilothouse.fleet.succeeded"
+FLEET_COST_METRIC = "pilothouse.fleet.cost"
+FLEET_DURATION_METRIC = "pilothouse.fleet.attempt.duration"
+FLEET_ENDED_METRIC = "pilothouse.fleet.runs.ended"
+FLEET_RUNNING_METRIC = "pilothouse.fleet.running"
+FLEET_RUNS_METRIC = "pilothouse.fleet.runs.left"
 OWN = (
     COST,
     OUTCOME,
@@ -127,6 +145,21 @@ OWN = (
     CALL_OUTCOME,
     COST_METRIC,
     RETRIES_METRIC,
+    FLEET_ATTEMPT,
+    FLEET_BUDGET,
+    FLEET_CANCELLED,
+    FLEET_CONCURRENCY,
+    FLEET_FAILED,
+    FLEET_RUN_ATTEMPT,
+    FLEET_RUN_KEY,
+    FLEET_RUN_PRIORITY,
+    FLEET_RUN_STATE,
+    FLEET_SUCCEEDED,
+    FLEET_COST_METRIC,
+    FLEET_DURATION_METRIC,
+    FLEET_ENDED_METRIC,
+    FLEET_RUNNING_METRIC,
+    FLEET_RUNS_METRIC,
 )
 
 # Of other conventions.

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     from opentelemetry import context as otel_context
@@ -32,6 +32,10 @@ from pilothouse.integrations.otel_metrics import Meters
 from pilothouse.integrations.otel_spans import Spans
 from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, ResultMessage
 
+if TYPE_CHECKING:
+    from pilothouse.fleet.watching import FleetObserver, FleetStart
+    from pilothouse.integrations.otel_fleet import FleetMeters
+
 SCOPE = "pilothouse"
 _W3C = TraceContextTextMapPropagator()
 
@@ -43,6 +47,9 @@ class OpenTelemetry:
     call, from the call to its result; in the call of a sub-agent, `invoke_agent <type>` with the tool calls of that.
     A turn that the CLI starts by itself is an `invoke_agent` with `pilothouse.self_started`: in a session, in the span
     of whoever made it; after the answer of a query, in the span of that.
+
+    A `Fleet` is a span `invoke_workflow fleet`, with a span `pilothouse.fleet.attempt` for each attempt at a run, in
+    which the query lies.
 
     Hooks, permissions and tools of this process run inside of the span of the tool call that they are about.
 
@@ -73,7 +80,9 @@ class OpenTelemetry:
     ) -> None:
         self._names = _names(conventions)
         self._tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
-        self._meters = Meters(metrics.get_meter(SCOPE, __version__, meter_provider), self._names)
+        self._meter = metrics.get_meter(SCOPE, __version__, meter_provider)
+        self._meters = Meters(self._meter, self._names)
+        self._fleet_meters: FleetMeters | None = None
         self._agent_name = agent_name
         self._capture_content = capture_content
         self._propagate = propagate
@@ -84,6 +93,13 @@ class OpenTelemetry:
         spans = Spans(self._tracer, self._names, agent, _attributes(self._names, start, agent))
         content = Content(self._names, start) if self._capture_content else None
         return _QuerySpan(spans, self._meters, self._names, start, agent, content, propagate=self._propagate)
+
+    def fleet_started(self, start: FleetStart) -> FleetObserver:
+        """Open the span of a fleet, in the current one."""
+        from pilothouse.integrations.otel_fleet import FleetMeters, fleet_span  # most programs have no fleet
+
+        self._fleet_meters = self._fleet_meters or FleetMeters(self._meter, self._names)
+        return fleet_span(self._tracer, self._fleet_meters, self._names, start, in_words=self._capture_content)
 
     def session_environ(self) -> Mapping[str, str | None]:
         """The context of whoever made the session."""

@@ -53,6 +53,21 @@ def _is_plain(error: BaseException) -> bool:
     return isinstance(error, _PLAIN) or (isinstance(error, ResultError) and error.api_error_status is not None)
 
 
+def failed(span: Span, names: Names, error: BaseException, redact: Callable[[str], str], *, in_words: bool) -> None:
+    """Write down that a span ended with an error, with its text where `in_words` or if that is harmless."""
+    kind = type(error).__qualname__
+    text = redact(str(error)) if in_words or _is_plain(error) else None
+    facts = {
+        "exception.type": kind,
+        "exception.message": text,
+        HTTP_STATUS: getattr(error, "api_error_status", None),
+        EXIT_CODE: getattr(error, "exit_code", None),
+    }
+    span.set_attribute(names.error_type, kind)
+    span.add_event("exception", {name: fact for name, fact in facts.items() if fact is not None})
+    span.set_status(Status(StatusCode.ERROR, text))
+
+
 def _nobody(*_: object) -> None: ...
 
 
@@ -108,17 +123,7 @@ class Spans:
 
     def failed(self, span: Span, error: BaseException, redact: Callable[[str], str], *, in_words: bool) -> None:
         """A span ended with an error. `in_words`: also with its text, although that may hold what was said."""
-        kind = type(error).__qualname__
-        text = redact(str(error)) if in_words or _is_plain(error) else None
-        facts = {
-            "exception.type": kind,
-            "exception.message": text,
-            HTTP_STATUS: getattr(error, "api_error_status", None),
-            EXIT_CODE: getattr(error, "exit_code", None),
-        }
-        span.set_attribute(self._names.error_type, kind)
-        span.add_event("exception", {name: fact for name, fact in facts.items() if fact is not None})
-        span.set_status(Status(StatusCode.ERROR, text))
+        failed(span, self._names, error, redact, in_words=in_words)
 
     def read(self, message: Message, content: Content | None) -> None:
         """The next message."""

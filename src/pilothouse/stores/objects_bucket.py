@@ -92,6 +92,12 @@ class Bucket:
 
         obstore.put(self._storage, path, data, use_multipart=False)
 
+    def stream(self, path: str, chunks: Iterator[bytes]) -> None:
+        """Write an object piece by piece; if a piece raises, nothing is written."""
+        import obstore
+
+        obstore.put(self._storage, path, chunks)
+
     def swap(self, path: str, data: bytes, version: dict[str, str] | None) -> bool:
         """Write an object if it is still of this version, or if there is none (None); say whether it was written."""
         import obstore
@@ -169,7 +175,7 @@ def open_bucket(url: str, config: Mapping[str, str], client_options: Mapping[str
     try:
         from obstore import store
     except ImportError as error:
-        raise StoreError("an ObjectStore needs obstore: pip install 'pilothouse[objects]'") from error
+        raise StoreError("an object storage needs obstore: pip install 'pilothouse[objects]'") from error
     if _first_used_in.setdefault("process", os.getpid()) != os.getpid():
         raise StoreError(
             "this process was forked from one that had used an ObjectStore, and obstore does not work in a fork. Start "

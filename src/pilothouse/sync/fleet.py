@@ -110,6 +110,11 @@ class Fleet:
         """Run again what has failed, and give every run as it ends."""
         return Runs(self._inner.retry_failed(), self._call)
 
+    @method_takes_as(AsyncFleet.work)
+    def work(self, **named: Any) -> Runs:
+        """Do every run of the journal, those that are put in later too, and give each as it ends here."""
+        return Runs(self._inner.work(**named), self._call)
+
     @method_takes_as(AsyncFleet.gather)
     def gather(self, *args: Any, **named: Any) -> list[Run]:
         """As `map`, for a list: all runs, in the order of the items."""
@@ -144,7 +149,7 @@ class Fleet:
 
 
 class Runs:
-    """Runs as they end; iterate over it once. Made by `Fleet.map` and `Fleet.resume`."""
+    """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`."""
 
     def __init__(self, runs: AsyncRuns, call: Callable[..., Any]) -> None:
         self._runs = runs

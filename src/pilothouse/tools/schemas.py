@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -61,6 +62,10 @@ class FieldsInput:
         self._typed = _typed_dict({name: each.annotation for name, each in own.items()}, own)
         _convert({}, self._typed, strict=True, problems_are_fine=True)
         self.schema: Schema = self._make_schema(own)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # what msgspec makes of types does not pickle
+        made = partial(FieldsInput, takes_more=self._takes_more, strict=self._strict)
+        return made, (list(self._parameters.values()),)
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that were given, converted; those left out are left out."""
@@ -138,6 +143,9 @@ class TypeInput:
             _convert({}, kind, strict=True, problems_are_fine=True)
         self.schema: Schema = object_root(made, parameter.name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TypeInput, (self._kind,)
+
     def read(self, given: Mapping[str, Any]) -> Any:
         """The value of the type."""
         try:
@@ -162,6 +170,9 @@ class RawInput:
             raise ToolDefinitionError(f"the schema is no JSON: {error.__cause__}") from error
         self.schema: Schema = object_root(made, "the schema")
         self._check = checker(self.schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RawInput, (self.schema,)
 
     def read(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same, if it fits."""

@@ -1,4 +1,4 @@
-"""Real servers for the tests of the stores: PostgreSQL, Valkey and S3, from packages that carry them.
+"""Real servers for tests: PostgreSQL, Valkey and S3, from packages that carry them.
 
 `started(kind)` runs this file as a program, in a session of its own: it starts the server in a temporary directory,
 says in one line of JSON how to reach it, and takes everything away when its standard input ends. So whatever becomes of
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,13 @@ NOBODY = 65534
 @contextmanager
 def started(kind: str) -> Generator[dict[str, Any]]:
     """A running server; yields how to reach it. It is no child of this process: other tests count theirs."""
+    with controlled(kind) as (how, _):
+        yield how
+
+
+@contextmanager
+def controlled(kind: str) -> Generator[tuple[dict[str, Any], Callable[[str], object]]]:
+    """As `started`, with a way to tell it "stop", at once and in disorder, and "start"; PostgreSQL understands that."""
     command = [sys.executable, __file__, kind]
     first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert first.stdin is not None
@@ -41,7 +48,16 @@ def started(kind: str) -> Generator[dict[str, Any]]:
         with _limited(START_LIMIT, first.pid):
             line = first.stdout.readline()
         assert line, f"no {kind} server: see standard error above"
-        yield json.loads(line)
+
+        def tell(word: str) -> object:
+            assert first.stdin is not None
+            assert first.stdout is not None
+            first.stdin.write(word.encode() + b"\n")
+            first.stdin.flush()
+            with _limited(START_LIMIT, first.pid):
+                return json.loads(first.stdout.readline())
+
+        yield json.loads(line), tell
     finally:
         first.stdin.close()
         with _limited(STOP_LIMIT, first.pid):
@@ -79,8 +95,15 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _wait_for_socket(path: Path, server: subprocess.Popen[Any], log: Path) -> None:
-    """Until somebody listens at `path`; looks every few milliseconds, as the server does not tell."""
+def _wait_for_socket(path: Path, server: subprocess.Popen[Any], log: Path, words: str = "") -> None:
+    """Until somebody listens at `path` and has said `words`; looks every few milliseconds, as the server does not tell.
+
+    Args:
+        path: of the socket.
+        server: which must go on running.
+        log: what it says.
+        words: with which it tells that it is not starting up any more.
+    """
     pause = threading.Event()
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -90,7 +113,8 @@ def _wait_for_socket(path: Path, server: subprocess.Popen[Any], log: Path) -> No
                 if server.poll() is not None:
                     raise SystemExit(log.read_text(errors="replace")) from None
             else:
-                return
+                if words in log.read_text(errors="replace"):
+                    return
         pause.wait(0.02)
 
 
@@ -134,13 +158,23 @@ def _serve_postgres(directory: Path) -> None:
         raise SystemExit(made.stderr.decode(errors="replace"))
     log = directory / "log"
     settings = ["-c", "fsync=off", "-c", "listen_addresses=", "-c", f"unix_socket_directories={directory}"]
-    with log.open("wb") as output:
-        command = [programs / "postgres", "-D", data, *settings]
-        server = subprocess.Popen(command, env=plain, stdout=output, stderr=output, cwd="/", **user)
+
+    def start() -> subprocess.Popen[Any]:
+        with log.open("wb") as output:
+            command = [programs / "postgres", "-D", data, *settings]
+            server = subprocess.Popen(command, env=plain, stdout=output, stderr=output, cwd="/", **user)
+        _wait_for_socket(directory / ".s.PGSQL.5432", server, log, "ready to accept connections")
+        return server
+
+    server = start()
     try:
-        _wait_for_socket(directory / ".s.PGSQL.5432", server, log)
         _say({"url": f"postgresql://postgres:suite-password-9876@/postgres?host={directory}", "pid": server.pid})
-        _wait_for_end()
+        for line in sys.stdin.buffer:
+            if line == b"stop\n":
+                _stop(server, signal.SIGQUIT)
+            else:
+                server = start()
+            _say({"pid": server.pid})
     finally:
         _stop(server, signal.SIGQUIT)
 

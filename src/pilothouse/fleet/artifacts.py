@@ -1,0 +1,313 @@
+"""`Artifacts`: files that runs have made go to an object storage, or to a directory.
+
+Owns which files are taken, under which names they are kept, and how much. Knows no journal; how a patch is made, the
+workspace knows; how objects are written, `stores.objects_bucket`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
+from uuid import uuid4
+
+import anyio
+
+from pilothouse.errors import ArtifactsError, StoreError, UsageError
+from pilothouse.fleet.directories import directory_name
+from pilothouse.fleet.workspaces import Place, Workspace
+from pilothouse.stores.encoding import secrets_in, secrets_of, shown_address, without
+from pilothouse.stores.objects_bucket import Bucket, failure_of, open_bucket
+from pilothouse.transports.errands import run_briefly, run_errand
+
+log = logging.getLogger("pilothouse.fleet")
+
+PATCH = "changes.patch"
+MAX_BYTES = 256 * 2**20
+"""Of the files of one run, all together."""
+MOST_FILES = 1000
+"""Of one run."""
+_PIECE = 1 << 20  # bytes that are read at a time
+_WHOLE_BYTES = 4 << 20  # an object up to that size takes one request
+_SHOWN_NAMES = 5  # of files that were left out
+_SCHEMES = ("az", "file", "gs", "s3")
+
+Check = Callable[[], object]
+
+
+class _Target(Protocol):
+    """Where objects go."""
+
+    def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
+        """Write an object, whole or not at all; its address."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove it; one that is not there is no error."""
+        ...
+
+
+class Artifacts:
+    """Which files of the directories of runs are saved, and where; `Run.artifacts` says what was saved.
+
+    It happens when a run is about to end, succeeded or failed, and not before each further attempt. The files of a run
+    lie below `<prefix>/<name of its directory>`; if it runs again, they are written over. When they cannot be saved,
+    the run fails with `ArtifactsError`: its answer is kept, and so is its directory, unless the workspace is made with
+    `keep="never"`. `retry_failed` resumes its session there and saves again. Links are never followed, nor are they
+    saved, and `.git` is left out.
+
+    Args:
+        target: `s3://bucket/prefix`, `gs://…`, `az://…` (they need the extra `objects`), `file:///directory`, the path
+            of a directory, or a store of obstore.
+        patterns: files by their path in the directory of the run: `*` and `?` stand for letters of one name, `**` for
+            any directories: `"*.log"`, `"out/*.json"`, `"**/*.png"`.
+        patch: whether to save all changes as `changes.patch`, which `git apply` takes: commits, changes and new files,
+            but for those that `.gitignore` names. Needs a `GitWorktree`, or a copy of a git bundle.
+        prefix: what the names of objects begin with.
+        max_bytes: of the files of one run, all together; what does not fit is left out, and a warning says what. So it
+            is with more than 1,000 files.
+        config: keys, region, endpoint and more, as obstore names them; it reads the usual environment variables too.
+            Never shown.
+        client_options: proxies, certificates and more, as obstore names them.
+
+    Raises:
+        UsageError: neither a pattern nor a patch, a pattern or prefix that leads out, or no such kind of target.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Any,
+        patterns: Collection[str] = (),
+        *,
+        patch: bool = False,
+        prefix: str = "",
+        max_bytes: int = MAX_BYTES,
+        config: Mapping[str, str] | None = None,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(patterns, str):
+            raise UsageError("artifacts: a list of patterns, not text")
+        if not patterns and not patch:
+            raise UsageError("artifacts: say which files are saved: patterns, or patch=True")
+        for one in (*patterns, *((prefix,) if prefix else ())):
+            if not one.strip() or one.startswith("/") or {".", "..", ""} & set(one.split("/")):
+                raise UsageError(f"artifacts: a path without '..' that does not begin with '/', not {one!r}")
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"max_bytes is a whole number of at least 1, not {max_bytes!r}")
+        self.patch = patch
+        self._patterns = [_compiled(one) for one in patterns]
+        self._deepest = (
+            None if any("**" in one for one in patterns) else max((p.count("/") for p in patterns), default=0)
+        )
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._max_bytes = max_bytes
+        text = str(target) if isinstance(target, str) else ""
+        self._secrets = secrets_in(text) | secrets_of(config or {}) if "://" in text else frozenset[str]()
+        self._target = _target(target, config or {}, client_options or {})
+
+    async def open(self) -> None:
+        """Check that something can be written there.
+
+        Raises:
+            ArtifactsError: it cannot be.
+        """
+        await run_errand(self._try)
+
+    def _try(self, check: Check) -> None:
+        name = f"{self._prefix}.pilothouse-{uuid4().hex}"
+        check()
+        with _Told(self._secrets):
+            self._target.put(name, iter((b"",)), 0)
+            self._target.delete(name)
+
+    async def save(self, key: str, place: Place, workspace: Workspace) -> tuple[str, ...]:
+        """Save the files of a run.
+
+        Returns:
+            The addresses of what was saved.
+
+        Raises:
+            ArtifactsError: not all of it could be.
+            WorkspaceError: the changes cannot be told.
+        """
+        folder = f"{self._prefix}{directory_name(key)}/"
+        directory = await run_briefly(lambda: tempfile.TemporaryDirectory(prefix="pilothouse-"))
+        try:
+            patch = Path(directory.name) / PATCH
+            if self.patch:
+                await workspace.patch(place, patch)
+            return await run_errand(lambda check: tuple(self._save(key, folder, place.path, patch, check)))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_briefly(directory.cleanup)
+
+    def _save(self, key: str, folder: str, path: Path, patch: Path, check: Check) -> Iterator[str]:
+        left, count = self._max_bytes, 0
+        left_out: list[str] = []
+        for name, file in self._files(path, patch, check):
+            try:
+                fd = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+            except OSError as error:
+                log.warning("run %r: %r cannot be read: %s", key, name, error.strerror)
+                continue
+            with os.fdopen(fd, "rb") as opened:
+                size = os.fstat(fd).st_size
+                if size > left or count >= MOST_FILES:
+                    left_out.append(name)
+                    continue
+                left, count = left - size, count + 1
+                with _Told(self._secrets):
+                    yield self._target.put(folder + _plain(name), _pieces(opened.read, size, check), size)
+        if left_out:
+            shown = ", ".join(map(repr, left_out[:_SHOWN_NAMES])) + (", …" if len(left_out) > _SHOWN_NAMES else "")
+            log.warning("run %r: %d files are more than may be saved, and left out: %s", key, len(left_out), shown)
+
+    def _files(self, path: Path, patch: Path, check: Check) -> Iterator[tuple[str, str]]:
+        """Names and paths of the files that are to be saved."""
+        if patch.exists():
+            yield PATCH, str(patch)
+        if self._patterns:
+            for name, file in _walk(str(path), "", self._deepest, check):
+                is_taken = self.patch and name == PATCH  # the name is ours
+                if not is_taken and any(pattern.fullmatch(name) for pattern in self._patterns):
+                    yield name, file
+
+
+def _walk(path: str, before: str, deepest: int | None, check: Check) -> Iterator[tuple[str, str]]:
+    """Regular files below a directory, in the order of their names; no link is followed."""
+    check()
+    with os.scandir(path) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        name = before + entry.name
+        if entry.name == ".git":
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if deepest is None or name.count("/") < deepest:
+                with suppress(PermissionError):
+                    yield from _walk(entry.path, name + "/", deepest, check)
+        elif stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+            yield name, entry.path
+
+
+def _pieces(read: Callable[[int], bytes], size: int, check: Check) -> Iterator[bytes]:
+    """The content of a file; one that grows meanwhile is cut at its size."""
+    while size > 0 and (piece := read(min(size, _PIECE))):
+        check()
+        size -= len(piece)
+        yield piece
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    parts = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    found = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    return re.compile("".join(parts.get(one, re.escape(one)) for one in found), re.DOTALL)
+
+
+def _plain(name: str) -> str:
+    """A name that every storage takes: what cannot be printed is written as in a URL."""
+    return "".join(c if c.isprintable() else quote(c.encode("utf-8", "surrogateescape")) for c in name)
+
+
+# Where they go.
+
+
+class _Directory:
+    """A directory of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
+        target = self._path.joinpath(*PurePosixPath(name).parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f".{uuid4().hex}.new")
+        try:
+            with fresh.open("xb") as file:
+                file.writelines(chunks)
+            fresh.replace(target)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+        return str(target)
+
+    def delete(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+
+class _Objects:
+    """An object storage; connected to when it is first used."""
+
+    def __init__(self, connect: Callable[[], Bucket], address: str) -> None:
+        self._connect = connect
+        self._address = address
+        self._bucket: Bucket | None = None
+
+    def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
+        bucket = self._connected()
+        if size <= _WHOLE_BYTES:
+            bucket.put(name, b"".join(chunks))
+        else:
+            bucket.stream(name, chunks)
+        return self._address + name
+
+    def delete(self, name: str) -> None:
+        with suppress(Exception):  # who may write need not have the right to remove
+            self._connected().delete([name])
+
+    def _connected(self) -> Bucket:
+        if self._bucket is None:
+            self._bucket = self._connect()
+        return self._bucket
+
+
+def _target(given: Any, config: Mapping[str, str], client_options: Mapping[str, Any]) -> _Target:
+    if hasattr(given, "put_async"):
+        return _Objects(lambda: Bucket(given, None), "")
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(f"artifacts: a URL, a path, or a store of obstore, not {type(given).__name__}")
+    text = str(given)  # pyright: ignore[reportUnknownArgumentType]
+    if "://" not in text:
+        return _Directory(Path(text).absolute())
+    parts = urlsplit(text)
+    if parts.scheme not in _SCHEMES:
+        raise UsageError(f"artifacts: one of {', '.join(f'{one}://' for one in _SCHEMES)}, not {parts.scheme}://")
+    if parts.scheme == "file":
+        return _Directory(Path(url2pathname(parts.path)))
+    return _Objects(lambda: open_bucket(text, config, client_options), shown_address(text).rstrip("/") + "/")
+
+
+class _Told:
+    """What goes wrong in a storage becomes an `ArtifactsError`."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        self._secrets = secrets
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception):
+            return
+        if isinstance(error, StoreError):
+            said: str | None = str(error)
+        elif isinstance(error, OSError) and error.filename:
+            said = f"{error.filename}: {error.strerror}"
+        else:
+            said = _said(error)
+        if said is not None:
+            raise ArtifactsError(f"artefacts cannot be saved: {without(self._secrets, said)}") from error
+
+
+def _said(error: Exception) -> str | None:
+    try:
+        return failure_of(error)
+    except ImportError:
+        return str(error) if isinstance(error, OSError) else None

@@ -1,0 +1,186 @@
+"""OpenTelemetry for fleets: the span of a block, those of the attempts in it, and the metrics of runs.
+
+Owns what a fleet is in terms of spans and instruments. What a query within an attempt is, `otel` knows. Needs the extra
+`[otel]`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from contextlib import AbstractContextManager
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind
+
+from pilothouse.errors import Interrupted
+from pilothouse.fleet import FleetStatus, Run
+from pilothouse.fleet.watching import AttemptEnd, AttemptObserver, FleetObserver, FleetStart
+from pilothouse.integrations import genai
+from pilothouse.integrations.genai import DURATION_BOUNDS, Names
+from pilothouse.integrations.otel_spans import failed
+
+WORKFLOW = "fleet"
+"""The name of the workflow that a fleet is, in the words of the conventions."""
+MOST_KNOWN = 10_000
+"""Runs whose last attempt is known, for the link from the next; the oldest is forgotten, another process may end it."""
+_LONG_BOUNDS = (*DURATION_BOUNDS, 163.84, 327.68, 655.36, 1310.72, 2621.44, 5242.88, 10485.76)
+_ENDED = {"succeeded": genai.FLEET_SUCCEEDED, "failed": genai.FLEET_FAILED, "cancelled": genai.FLEET_CANCELLED}
+_LEFT = ("queued", "running", "interrupted")
+
+
+class FleetMeters:
+    """The instruments of fleets.
+
+    Args:
+        meter: makes them.
+        names: of attributes.
+    """
+
+    def __init__(self, meter: Meter, names: Names) -> None:
+        self._error_type = names.error_type
+        self._left = meter.create_gauge(genai.FLEET_RUNS_METRIC, "{run}", "Runs that are left, by state.")
+        self._running = meter.create_up_down_counter(
+            genai.FLEET_RUNNING_METRIC, "{attempt}", "Attempts that run in this process."
+        )
+        self._ended = meter.create_counter(genai.FLEET_ENDED_METRIC, "{run}", "Runs that have ended here, by state.")
+        self._duration = meter.create_histogram(
+            genai.FLEET_DURATION_METRIC,
+            "s",
+            "How long attempts take, by the state of their runs after it.",
+            explicit_bucket_boundaries_advisory=_LONG_BOUNDS,
+        )
+        self._cost = meter.create_counter(genai.FLEET_COST_METRIC, "USD", "Cost of attempts, as the CLI estimates it.")
+
+    def status(self, status: FleetStatus) -> None:
+        """Where the runs stand."""
+        for state in _LEFT:
+            self._left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
+
+    def started(self) -> None:
+        """An attempt has begun."""
+        self._running.add(1)
+
+    def attempt_ended(self, end: AttemptEnd, error: str | None) -> None:
+        """An attempt has ended."""
+        self._running.add(-1)
+        facts = {genai.FLEET_RUN_STATE: _state(end)}
+        self._duration.record(end.seconds, facts if error is None else {**facts, self._error_type: error})
+        if end.cost_usd:
+            self._cost.add(end.cost_usd, facts)
+        if end.is_kept and end.run.is_ended:
+            self._ended.add(1, facts)
+
+
+def fleet_span(
+    tracer: trace.Tracer, meters: FleetMeters, names: Names, start: FleetStart, *, in_words: bool
+) -> FleetObserver:
+    """The span of one fleet, opened in the current context.
+
+    Args:
+        tracer: makes spans.
+        meters: counts.
+        names: of attributes.
+        start: the fleet.
+        in_words: whether errors are written down with texts that may hold what was said.
+    """
+    return _FleetSpan(tracer, meters, names, start, in_words=in_words)
+
+
+class _FleetSpan(FleetObserver):
+    def __init__(
+        self, tracer: trace.Tracer, meters: FleetMeters, names: Names, start: FleetStart, *, in_words: bool
+    ) -> None:
+        self.tracer, self.meters, self.names, self.start, self.in_words = tracer, meters, names, start, in_words
+        attributes = {
+            names.operation: names.invoke_workflow,
+            names.workflow_name: WORKFLOW,
+            genai.FLEET_CONCURRENCY: start.concurrency,
+            genai.FLEET_BUDGET: start.budget_usd,
+        }
+        self._span = tracer.start_span(
+            f"{names.invoke_workflow} {WORKFLOW}",
+            kind=SpanKind.INTERNAL,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+        )
+        self._context = trace.set_span_in_context(self._span)
+        self._before: OrderedDict[str, SpanContext] = OrderedDict()
+        self._ended: Counter[str] = Counter()
+        self._cost_usd = 0.0
+
+    def run_context(self) -> AbstractContextManager[object]:
+        return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
+
+    def attempt_started(self, run: Run) -> AttemptObserver:
+        before = self._before.pop(run.key, None)
+        attributes: dict[str, Any] = {
+            genai.FLEET_RUN_KEY: run.key,
+            genai.FLEET_RUN_ATTEMPT: run.attempts,
+            genai.FLEET_RUN_PRIORITY: run.priority or None,
+            self.names.conversation_id: run.session_id,
+        }
+        span = self.tracer.start_span(
+            genai.FLEET_ATTEMPT,
+            self._context,
+            kind=SpanKind.INTERNAL,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+            links=[] if before is None else [Link(before)],
+        )
+        self.meters.started()
+        return _AttemptSpan(self, span)
+
+    def attempt_ended(self, span: Span, end: AttemptEnd) -> None:
+        """An attempt of this fleet has ended."""
+        self._cost_usd += end.cost_usd
+        if not end.is_kept:
+            return
+        if end.run.is_ended:
+            self._ended[end.run.state] += 1
+            return
+        self._before[end.run.key] = span.get_span_context()
+        if len(self._before) > MOST_KNOWN:
+            self._before.popitem(last=False)
+
+    def on_status(self, status: FleetStatus) -> None:
+        self.meters.status(status)
+
+    def on_end(self, error: BaseException | None) -> None:
+        self._span.set_attributes({name: self._ended[state] for state, name in _ENDED.items()})
+        self._span.set_attribute(genai.COST, self._cost_usd)
+        if isinstance(error, Exception) and not isinstance(error, Interrupted):
+            failed(self._span, self.names, error, self.start.redact, in_words=self.in_words)
+        self._span.end()
+
+
+class _AttemptSpan(AttemptObserver):
+    def __init__(self, fleet: _FleetSpan, span: Span) -> None:
+        self._fleet = fleet
+        self._span = span
+        self._began = time.time_ns()
+
+    def run_context(self) -> AbstractContextManager[object]:
+        return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
+
+    def on_end(self, end: AttemptEnd) -> None:
+        fleet, run = self._fleet, end.run
+        error = run.error if run.state in ("failed", "queued") else None
+        facts: dict[str, Any] = {
+            genai.FLEET_RUN_STATE: _state(end),
+            fleet.names.conversation_id: run.session_id,
+            fleet.names.input_tokens: end.input_tokens,
+            fleet.names.output_tokens: end.output_tokens,
+            genai.COST: end.cost_usd,
+        }
+        self._span.set_attributes({name: value for name, value in facts.items() if value is not None})
+        if error is not None:
+            failed(self._span, fleet.names, error, fleet.start.redact, in_words=fleet.in_words)
+        fleet.meters.attempt_ended(end, None if error is None else type(error).__qualname__)
+        fleet.attempt_ended(self._span, end)
+        # What was waited for after its answer is no part of it.
+        self._span.end(self._began + round(end.seconds * 1e9))
+
+
+def _state(end: AttemptEnd) -> str:
+    return end.run.state if end.is_kept else "lost"
