@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pilothouse.fleet import MemoryJournal, PostgresJournal, SqliteJournal
-from pilothouse.fleet.sql_journal import SqlJournal
+from pilothouse.fleet.journals.sql import SqlJournal
 
 MakeJournal = Callable[..., SqlJournal]
 

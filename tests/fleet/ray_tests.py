@@ -26,7 +26,7 @@ from pilothouse import sync
 from pilothouse.client import Agent
 from pilothouse.errors import RemoteError, SessionClosedError, UsageError
 from pilothouse.fleet import Attempt, Fleet, RayRunner, Runner
-from pilothouse.fleet.ray_cluster import CLUSTER
+from pilothouse.fleet.on_ray.cluster import CLUSTER
 from pilothouse.testing import FakeCLI
 from pilothouse.testing.runner_suite import Heard, RunnerSuite, all_gone, attempt, waiting
 

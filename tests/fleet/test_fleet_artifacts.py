@@ -17,11 +17,11 @@ from obstore.store import MemoryStore, S3Store
 from store_servers import S3_KEYS, started
 from workspace_world import PlacedRunner, git, made_repository, nobody, worktrees
 
-import pilothouse.fleet.artifacts as room
+import pilothouse.fleet.workspaces.artifacts as room
 from pilothouse.client import QueryResult
 from pilothouse.errors import ArtifactsError, CLIExitedError, ExecutionError, UsageError
 from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet, GitWorktree, Place, RunWriter
-from pilothouse.fleet.directories import directory_name
+from pilothouse.fleet.workspaces.directories import directory_name
 from pilothouse.options import RetryPolicy
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from fleet_world import Interruptible, answer
 from pilothouse.client import Agent, QueryResult, configure
 from pilothouse.errors import CLINotFoundError, OptionsError, PilothouseError, UsageError, find_cause
 from pilothouse.fleet import AgentRunner, Attempt
-from pilothouse.fleet.attempt_host import KEPT_MESSAGES, AttemptHost, unpacked
+from pilothouse.fleet.on_ray.attempt_host import KEPT_MESSAGES, AttemptHost, unpacked
 from pilothouse.messages import Message, from_dict
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.tools import tool

@@ -18,7 +18,7 @@ from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import Interrupted, UsageError
 from pilothouse.fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Run, SqliteJournal
 from pilothouse.fleet.deciding import MAX_INTERRUPTIONS, RESUME_PROMPT, OnInterrupted
-from pilothouse.fleet.sql_journal import living
+from pilothouse.fleet.journals.sql import living
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from pilothouse.errors import OverloadedError
 from pilothouse.fleet import Limits, Run
 from pilothouse.fleet.deciding import OnInterrupted
-from pilothouse.fleet.sql_journal import SqlJournal, living
+from pilothouse.fleet.journals.sql import SqlJournal, living
 
 pytestmark = pytest.mark.anyio
 Join = Callable[..., Awaitable[SqlJournal]]

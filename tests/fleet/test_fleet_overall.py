@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, UsageError
 from pilothouse.fleet import Attempt, Fleet, Rate, Run
+from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.fleet.rate import RateLimiter
-from pilothouse.fleet.sql_journal import SqlJournal
 
 pytestmark = pytest.mark.anyio
 Make = Callable[[], SqlJournal]

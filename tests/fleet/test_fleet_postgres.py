@@ -19,7 +19,7 @@ from store_servers import controlled
 from pilothouse.client import QueryResult
 from pilothouse.errors import UsageError
 from pilothouse.fleet import Attempt, Fleet, FleetJournalError, Journal, PostgresJournal, Run
-from pilothouse.fleet.sql_journal import living
+from pilothouse.fleet.journals.sql import living
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., PostgresJournal]

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from pilothouse.fleet import FleetStatus, PostgresJournal, SqliteJournal
-from pilothouse.fleet.sql_journal import SqlJournal
+from pilothouse.fleet.journals.sql import SqlJournal
 from pilothouse.testing import FakeCLI
 
 WORKER = Path(__file__).with_name("fleet_worker.py")

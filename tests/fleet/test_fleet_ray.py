@@ -16,7 +16,7 @@ import pytest
 
 from pilothouse.errors import RemoteError, UsageError
 from pilothouse.fleet import RayRunner
-from pilothouse.fleet.ray_cluster import Cluster
+from pilothouse.fleet.on_ray.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 600.0

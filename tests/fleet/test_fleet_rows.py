@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import pilothouse as ph
 from pilothouse import errors
 from pilothouse.fleet import Run, RunWriter, run_row
-from pilothouse.fleet.rows import error_text, read_error, reduced
+from pilothouse.fleet.journals.rows import error_text, read_error, reduced
 
 NAMES = sorted(n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ph.PilothouseError))
 

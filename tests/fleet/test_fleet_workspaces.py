@@ -12,7 +12,7 @@ from workspace_world import git, left_in, made_repository, nobody, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet import CopiedDirectory, GitWorktree, Run
-from pilothouse.fleet.directories import directory_name, locked, remove_tree
+from pilothouse.fleet.workspaces.directories import directory_name, locked, remove_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ async def test_keys_of_all_kinds_stay_in_the_root(tmp_path: Path, root: Path) ->
 
 
 async def test_one_at_a_time_in_a_directory(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.fleet.directories.IN_USE_SECONDS", 0.05)
+    monkeypatch.setattr("pilothouse.fleet.workspaces.directories.IN_USE_SECONDS", 0.05)
     source = tmp_path / "source"
     source.mkdir()
     one, two = CopiedDirectory(source, root=root), CopiedDirectory(source, root=root)
@@ -351,7 +351,7 @@ async def test_cancelled_while_it_is_made(repository: Path, root: Path, monkeypa
     workspace = GitWorktree(repository, root=root)
     await workspace.open(nobody)
     with anyio.CancelScope() as scope:
-        from pilothouse.fleet import worktrees as room
+        from pilothouse.fleet.workspaces import worktrees as room
 
         real = room.run_git
 

@@ -214,7 +214,7 @@ def test_ctrl_c_at_any_moment(talker: FakeCLI) -> None:
             began = time.monotonic()
             try:
                 # Again after a while: Python drops a Ctrl-C that comes in the callback of a weak reference.
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0003, 0.02), 30.0)
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0003, 0.02), 3.0)
                 while True:
                     once(number)
             except KeyboardInterrupt:

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
 from pilothouse.fleet.deciding import OnInterrupted, after, interrupted
-from pilothouse.fleet.journal import FleetJournalError, Journal
+from pilothouse.fleet.journals.base import FleetJournalError, Journal
+from pilothouse.fleet.journals.rows import reduced
 from pilothouse.fleet.rate import RateLimiter
-from pilothouse.fleet.rows import reduced
 from pilothouse.fleet.run import Run, RunState
 from pilothouse.fleet.runner import Attempt, Runner
 from pilothouse.fleet.watching import WatchedAttempt

@@ -7,10 +7,10 @@ from typing import Any, Protocol, cast
 
 from pilothouse.client import Agent
 from pilothouse.errors import UsageError
-from pilothouse.fleet.journal import Journal
-from pilothouse.fleet.memory_journal import MemoryJournal
-from pilothouse.fleet.postgres_journal import PostgresJournal
-from pilothouse.fleet.sqlite_journal import SqliteJournal
+from pilothouse.fleet.journals.base import Journal
+from pilothouse.fleet.journals.memory import MemoryJournal
+from pilothouse.fleet.journals.postgres import PostgresJournal
+from pilothouse.fleet.journals.sqlite import SqliteJournal
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
 

@@ -19,21 +19,21 @@ from msgspec.structs import replace
 
 from pilothouse.client import Agent, default_agent
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
-from pilothouse.fleet.artifacts import Artifacts
 from pilothouse.fleet.attempting import Terms
 from pilothouse.fleet.breaking import STOP_AFTER, Breaker
 from pilothouse.fleet.checking import check_workers, checked_count, journal_of
 from pilothouse.fleet.deciding import POLICIES, Budget, OnInterrupted, checked_limits, read_policy
 from pilothouse.fleet.feeding import Feed, Items, Of, Runs
 from pilothouse.fleet.intake import Intake
-from pilothouse.fleet.journal import FleetJournalError, Journal
+from pilothouse.fleet.journals.base import FleetJournalError, Journal
 from pilothouse.fleet.rate import Rate, RateLimiter, checked_rate
 from pilothouse.fleet.readers import Readers
 from pilothouse.fleet.run import FleetStatus, Run, RunState
 from pilothouse.fleet.runner import AgentRunner, Runner, block_of
 from pilothouse.fleet.watching import Watch, watch_of
 from pilothouse.fleet.working import Desk
-from pilothouse.fleet.workspaces import Workspace, placed
+from pilothouse.fleet.workspaces.artifacts import Artifacts
+from pilothouse.fleet.workspaces.base import Workspace, placed
 from pilothouse.options import Options, RetryPolicy
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import anyio
 
 from pilothouse.fleet.asking import Asking
 from pilothouse.fleet.feeding import Feed, Items, batches
-from pilothouse.fleet.journal import Journal
+from pilothouse.fleet.journals.base import Journal
 from pilothouse.fleet.readers import Readers
 from pilothouse.fleet.run import Run
 

@@ -21,7 +21,7 @@ from pilothouse.errors import PilothouseError
 from pilothouse.fleet.attempting import Active, Attempts, Terms, Why
 from pilothouse.fleet.breaking import Breaker, put_back
 from pilothouse.fleet.deciding import Budget
-from pilothouse.fleet.journal import Beat, FleetJournalError, Journal
+from pilothouse.fleet.journals.base import Beat, FleetJournalError, Journal
 from pilothouse.fleet.rate import RateLimiter
 from pilothouse.fleet.run import Run
 from pilothouse.fleet.runner import Runner

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.run import Run, RunState
-from pilothouse.fleet.workspaces import Place
+from pilothouse.fleet.workspaces.base import Place
 from pilothouse.provision.lock import exclusive
 from pilothouse.provision.paths import cache_root
 from pilothouse.transports.errands import run_briefly, run_errand

@@ -24,13 +24,13 @@ from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
 from pilothouse.fleet.asking import digest
-from pilothouse.fleet.committing import Access, Committing, Database
 from pilothouse.fleet.deciding import NO_LIMITS, Allowance, Limits, OnInterrupted, interrupted
-from pilothouse.fleet.journal import Beat, FleetJournalError, other_prompt
-from pilothouse.fleet.processes import Process, is_gone
-from pilothouse.fleet.rows import COLUMNS, artifacts_text, read_row, result_columns
+from pilothouse.fleet.journals.base import Beat, FleetJournalError, other_prompt
+from pilothouse.fleet.journals.committing import Access, Committing, Database
+from pilothouse.fleet.journals.processes import Process, is_gone
+from pilothouse.fleet.journals.rows import COLUMNS, artifacts_text, read_row, result_columns
+from pilothouse.fleet.journals.sql_tables import MANY, Worker
 from pilothouse.fleet.run import FleetStatus, Run, RunState
-from pilothouse.fleet.sql_tables import MANY, Worker
 
 log = logging.getLogger("pilothouse.fleet")
 

@@ -23,8 +23,8 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.committing import Access, Committing, Job, Rows
-from pilothouse.fleet.journal import FleetJournalError
+from pilothouse.fleet.journals.base import FleetJournalError
+from pilothouse.fleet.journals.committing import Access, Committing, Job, Rows
 from pilothouse.stores.encoding import digest, secrets_in, shown_address, without
 
 if TYPE_CHECKING:

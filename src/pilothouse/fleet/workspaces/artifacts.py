@@ -22,8 +22,8 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
-from pilothouse.fleet.directories import directory_name
-from pilothouse.fleet.workspaces import Place, Workspace
+from pilothouse.fleet.workspaces.base import Place, Workspace
+from pilothouse.fleet.workspaces.directories import directory_name
 from pilothouse.stores.encoding import secrets_in, secrets_of, shown_address, without
 from pilothouse.stores.objects_bucket import Bucket, failure_of, open_bucket
 from pilothouse.transports.errands import run_briefly, run_errand

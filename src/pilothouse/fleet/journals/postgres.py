@@ -5,12 +5,12 @@ Owns what is judged by the clock of the server. Needs the extra `postgres`.
 
 from __future__ import annotations
 
-from pilothouse.fleet.committing import Database
 from pilothouse.fleet.deciding import OnInterrupted
-from pilothouse.fleet.postgres_link import PATIENCE_SECONDS, SWEEP, PostgresLink
-from pilothouse.fleet.processes import anywhere
-from pilothouse.fleet.sql_journal import LEASE_SECONDS, SqlJournal
-from pilothouse.fleet.sql_tables import TABLES, Worker
+from pilothouse.fleet.journals.committing import Database
+from pilothouse.fleet.journals.postgres_link import PATIENCE_SECONDS, SWEEP, PostgresLink
+from pilothouse.fleet.journals.processes import anywhere
+from pilothouse.fleet.journals.sql import LEASE_SECONDS, SqlJournal
+from pilothouse.fleet.journals.sql_tables import TABLES, Worker
 
 SCHEMA = "pilothouse_fleet"
 

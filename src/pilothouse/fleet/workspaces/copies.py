@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet.directories import Keep, LocalWorkspace
-from pilothouse.fleet.git import run_git, write_patch
-from pilothouse.fleet.workspaces import Place
+from pilothouse.fleet.workspaces.base import Place
+from pilothouse.fleet.workspaces.directories import Keep, LocalWorkspace
+from pilothouse.fleet.workspaces.git import run_git, write_patch
 from pilothouse.transports.errands import run_briefly, run_errand
 
 Kind = Literal["directory", "tar", "zip", "bundle"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pilothouse.fleet.processes import Process
+from pilothouse.fleet.journals.processes import Process
 
 TABLES = """
 CREATE TABLE worker (id text PRIMARY KEY, host text NOT NULL, space text NOT NULL, pid bigint NOT NULL,

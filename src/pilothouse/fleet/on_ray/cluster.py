@@ -24,6 +24,7 @@ from pilothouse.errors import RemoteError, UsageError
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
+_SPEAKER = "ray._private.worker"  # the logger of Ray with which it complains
 """To reach the address of a cluster at all; Ray would try for a minute, and then end the program."""
 
 
@@ -117,12 +118,11 @@ def _quiet() -> Generator[None]:
     def other(record: logging.LogRecord) -> bool:
         return "SIGTERM handler is not set" not in record.getMessage()
 
-    of_ray = logging.getLogger("ray._private.worker")
-    of_ray.addFilter(other)
+    logging.getLogger(_SPEAKER).addFilter(other)
     try:
         yield
     finally:
-        of_ray.removeFilter(other)
+        logging.getLogger(_SPEAKER).removeFilter(other)
 
 
 async def done(future: Future[T]) -> T:

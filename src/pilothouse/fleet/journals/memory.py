@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
 from pilothouse.fleet.deciding import NO_LIMITS, Allowance, Limits, OnInterrupted, interrupted
-from pilothouse.fleet.journal import Beat, other_prompt
+from pilothouse.fleet.journals.base import Beat, other_prompt
 from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
 
 

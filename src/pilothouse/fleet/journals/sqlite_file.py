@@ -14,8 +14,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilothouse.fleet.committing import Committing, Job
-from pilothouse.fleet.journal import FleetJournalError
+from pilothouse.fleet.journals.base import FleetJournalError
+from pilothouse.fleet.journals.committing import Committing, Job
 from pilothouse.sqlite_files import UnfitFileError, prepare
 
 APPLICATION = 0x50484A31

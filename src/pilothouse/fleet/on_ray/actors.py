@@ -19,8 +19,8 @@ import anyio
 from pilothouse._version import __version__
 from pilothouse.driver.tasks import caller_into_loop
 from pilothouse.errors import RemoteError, SessionClosedError, UsageError, WorkerLostError
-from pilothouse.fleet.attempt_host import AttemptHost
-from pilothouse.fleet.ray_cluster import CLUSTER, brief, done
+from pilothouse.fleet.on_ray.attempt_host import AttemptHost
+from pilothouse.fleet.on_ray.cluster import CLUSTER, brief, done
 
 log = logging.getLogger("pilothouse.fleet")
 

@@ -23,7 +23,7 @@ from pilothouse.fleet.runner import Attempt, Runner, block_of
 from pilothouse.transports.errands import run_briefly
 
 if TYPE_CHECKING:
-    from pilothouse.fleet.artifacts import Artifacts
+    from pilothouse.fleet.workspaces.artifacts import Artifacts
 
 log = logging.getLogger("pilothouse.fleet")
 

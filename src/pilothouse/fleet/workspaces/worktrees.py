@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet.directories import Keep, LocalWorkspace, locked
-from pilothouse.fleet.git import find_git, run_git, write_patch
-from pilothouse.fleet.workspaces import Place
+from pilothouse.fleet.workspaces.base import Place
+from pilothouse.fleet.workspaces.directories import Keep, LocalWorkspace, locked
+from pilothouse.fleet.workspaces.git import find_git, run_git, write_patch
 from pilothouse.transports.errands import run_briefly
 
 TURN_SECONDS = 300.0

@@ -9,12 +9,12 @@ import os
 import time
 from pathlib import Path
 
-from pilothouse.fleet.committing import Database
-from pilothouse.fleet.journal import FleetJournalError
-from pilothouse.fleet.processes import on_this_machine
-from pilothouse.fleet.sql_journal import LEASE_SECONDS, SqlJournal
-from pilothouse.fleet.sql_tables import TABLES, Worker
-from pilothouse.fleet.sqlite_file import SqliteFile
+from pilothouse.fleet.journals.base import FleetJournalError
+from pilothouse.fleet.journals.committing import Database
+from pilothouse.fleet.journals.processes import on_this_machine
+from pilothouse.fleet.journals.sql import LEASE_SECONDS, SqlJournal
+from pilothouse.fleet.journals.sql_tables import TABLES, Worker
+from pilothouse.fleet.journals.sqlite_file import SqliteFile
 
 
 class SqliteJournal(SqlJournal):

@@ -1,7 +1,7 @@
 """`RayRunner`: attempts are made in actors of a Ray cluster, and heard here.
 
 Owns what travels of an agent and of an attempt, and how the messages and the end of an attempt come back. What an actor
-does is in `attempt_host.py`; how there are actors at all, in `ray_actors.py`.
+does is in `attempt_host.py`; how there are actors at all, in `actors.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import anyio
 from pilothouse.client import Agent, QueryResult, default_agent
 from pilothouse.client.output import ExpectedOutput
 from pilothouse.errors import StructuredOutputError, UsageError, WorkerLostError
-from pilothouse.fleet.attempt_host import unpacked
 from pilothouse.fleet.checking import checked_count
-from pilothouse.fleet.ray_actors import Actors, Worker
-from pilothouse.fleet.ray_cluster import brief, imported_ray
+from pilothouse.fleet.on_ray.actors import Actors, Worker
+from pilothouse.fleet.on_ray.attempt_host import unpacked
+from pilothouse.fleet.on_ray.cluster import brief, imported_ray
 from pilothouse.fleet.runner import AgentRunner, Attempt, Runner
 
 log = logging.getLogger("pilothouse.fleet")

@@ -1,0 +1,1 @@
+"""Attempts in actors of a Ray cluster."""
