@@ -106,11 +106,10 @@ async def test_each_worker_is_told_of_its_own_runs_alone(path: Path) -> None:
 async def test_a_worker_waits_for_what_another_has_begun(path: Path) -> None:
     await enqueued(path, ["a"])
     play, heir = Interruptible(), PlayedRunner(seconds=0)
-    async with Fleet(runner=PlayedRunner(play), journal=path) as first, Fleet(runner=heir, journal=path) as second:
-        runs = first.work()
-        async with anyio.create_task_group() as group:
-            group.start_soon(_rest, runs)
-            await play.started.wait()
+    async with Fleet(runner=PlayedRunner(play), journal=path) as first, anyio.create_task_group() as group:
+        group.start_soon(_rest, first.work())
+        await play.started.wait()
+        async with Fleet(runner=heir, journal=path) as second:
             left = second.work(until_empty=True)
             with anyio.move_on_after(0.2) as waited:  # nothing waits, but something runs
                 await anext(left)

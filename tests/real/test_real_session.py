@@ -90,7 +90,7 @@ async def test_one_child_answers_everybody(talk: Talk, scripted_model: ScriptedM
 async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(
     talk: Talk, scripted_model: ScriptedModel
 ) -> None:
-    scripted_model.on("slow", reply=["part one", Pause(Gate()), "part two"])
+    scripted_model.on(re.compile(r"slow \w+\Z"), reply=["part one", Pause(Gate()), "part two"])
     async with talk(partial_messages=True) as session:
         pid = session.pid
         async for _ in session.query("slow one").text_stream():
@@ -116,7 +116,7 @@ async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(
 async def test_a_child_that_was_killed_before_it_had_kept_what_was_said(
     talk: Talk, claude: Any, scripted_model: ScriptedModel
 ) -> None:
-    scripted_model.on("slow", reply=["part one", Pause(Gate())])
+    scripted_model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate())])
     async with talk() as session:
         own = session.id
         path = claude.home / ".claude" / "projects" / re.sub(r"[^a-zA-Z0-9]", "-", str(claude.cwd)) / f"{own}.jsonl"
@@ -143,7 +143,7 @@ async def test_a_child_that_was_killed_before_it_had_kept_what_was_said(
 
 @pytest.mark.requirement("E27", "E68", "E69", "E30", "E29", "L60")
 async def test_crash_fork_and_clear(talk: Talk, scripted_model: ScriptedModel) -> None:
-    scripted_model.on("slow", reply=["part one", Pause(Gate()), "part two"])
+    scripted_model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate()), "part two"])
     async with talk() as session:
         assert (await session.query("one")).text == "re: one"
         own, pid = session.id, session.pid

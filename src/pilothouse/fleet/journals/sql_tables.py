@@ -21,7 +21,6 @@ CREATE TABLE run (number {integer} PRIMARY KEY, key text NOT NULL UNIQUE, digest
     cancelling int NOT NULL, ended_as bigint, artifacts {bytes});
 CREATE INDEX run_next ON run (priority DESC, number) WHERE state = 'queued' AND wanted <> '';
 CREATE INDEX run_parked ON run (number) WHERE state = 'queued' AND wanted = '';
-CREATE INDEX run_unwanted ON run (number) WHERE state = 'queued' AND wanted = '';
 CREATE INDEX run_state ON run (state, worker, set_aside);
 CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
 """
