@@ -1,14 +1,12 @@
 """Real servers for tests: PostgreSQL, Valkey and S3, from packages that carry them.
 
-`started(kind)` runs this file as a program, in a session of its own: it starts the server in a temporary directory,
-says in one line of JSON how to reach it, and takes everything away when its standard input ends. So whatever becomes of
-the tests, Ctrl-C and SIGKILL included, no server and no directory stays behind. Knows nothing of pilothouse.
+`started(kind)` runs this file as a program, see `outside`: it starts the server in a temporary directory. Knows nothing
+of pilothouse.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -17,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+
+from outside import Tell, leave, running, say
 
 S3_KEYS = {"access_key_id": "suite-key-1234", "secret_access_key": "suite-secret-5678", "region": "us-east-1"}
 START_LIMIT = 120.0
@@ -36,52 +36,12 @@ def started(kind: str) -> Generator[dict[str, Any]]:
         yield how
 
 
-@contextmanager
-def controlled(kind: str) -> Generator[tuple[dict[str, Any], Callable[[str], object]]]:
+def controlled(kind: str) -> AbstractContextManager[tuple[dict[str, Any], Tell]]:
     """As `started`, with a way to tell it "stop", at once and in disorder, and "start"; PostgreSQL understands that."""
-    command = [sys.executable, __file__, kind]
-    first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-    assert first.stdin is not None
-    assert first.stdout is not None
-    first.wait()
-    try:
-        with _limited(START_LIMIT, first.pid):
-            line = first.stdout.readline()
-        assert line, f"no {kind} server: see standard error above"
-
-        def tell(word: str) -> object:
-            assert first.stdin is not None
-            assert first.stdout is not None
-            first.stdin.write(word.encode() + b"\n")
-            first.stdin.flush()
-            with _limited(START_LIMIT, first.pid):
-                return json.loads(first.stdout.readline())
-
-        yield json.loads(line), tell
-    finally:
-        first.stdin.close()
-        with _limited(STOP_LIMIT, first.pid):
-            first.stdout.read()  # its end
-        first.stdout.close()
-
-
-@contextmanager
-def _limited(seconds: float, group: int) -> Generator[None]:
-    """Kill the group unless the block ends in time."""
-    alarm = threading.Timer(seconds, os.killpg, (group, signal.SIGKILL))
-    alarm.start()
-    try:
-        yield
-    finally:
-        alarm.cancel()
+    return running(__file__, kind, start=START_LIMIT, stop=STOP_LIMIT)
 
 
 # --- the program -----------------------------------------------------------------------------------------------------
-
-
-def _say(reached: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(reached) + "\n")
-    sys.stdout.flush()
 
 
 def _wait_for_end() -> None:
@@ -168,13 +128,13 @@ def _serve_postgres(directory: Path) -> None:
 
     server = start()
     try:
-        _say({"url": f"postgresql://postgres:suite-password-9876@/postgres?host={directory}", "pid": server.pid})
+        say({"url": f"postgresql://postgres:suite-password-9876@/postgres?host={directory}", "pid": server.pid})
         for line in sys.stdin.buffer:
             if line == b"stop\n":
                 _stop(server, signal.SIGQUIT)
             else:
                 server = start()
-            _say({"pid": server.pid})
+            say({"pid": server.pid})
     finally:
         _stop(server, signal.SIGQUIT)
 
@@ -187,7 +147,7 @@ def _serve_valkey(directory: Path) -> None:
         server = subprocess.Popen([program, *settings], stdout=output, stderr=output)
     try:
         _wait_for_socket(path, server, log)
-        _say({"url": f"unix://{path}", "path": str(path), "pid": server.pid})
+        say({"url": f"unix://{path}", "path": str(path), "pid": server.pid})
         _wait_for_end()
     finally:
         _stop(server, signal.SIGTERM)
@@ -209,16 +169,13 @@ def _serve_s3(directory: Path) -> None:
 
     server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    _say({"endpoint": f"http://127.0.0.1:{server.server_port}"})
+    say({"endpoint": f"http://127.0.0.1:{server.server_port}"})
     _wait_for_end()
     server.shutdown()
 
 
 def main() -> None:
-    if os.fork():
-        os._exit(0)
-    for by in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(by, signal.SIG_IGN)  # it ends when its input does, and not before everything is taken away
+    leave(signal.SIGTERM)
     serve = {"postgres": _serve_postgres, "s3": _serve_s3, "valkey": _serve_valkey}[sys.argv[1]]
     # Short: the path of a socket has 100 characters at most.
     with tempfile.TemporaryDirectory(prefix="ph-", ignore_cleanup_errors=True) as name:

@@ -168,7 +168,7 @@ def test_a_program_that_is_killed_leaves_nothing(cluster: Cluster) -> None:
 
 
 def test_a_cluster_of_its_own_comes_and_goes() -> None:
-    mark = Cluster(None, "", uuid4().hex)
+    mark = Cluster("", uuid4().hex)
     # Short: the path of a socket has 100 characters at most.
     with (
         FakeCLI().text("Hello") as fake,
