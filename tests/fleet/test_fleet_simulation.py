@@ -234,11 +234,11 @@ class Simulation:
             now = self.clock.now()
             shared.due_by(now)
             seen.most_spent = max(seen.most_spent, shared.cost_usd)
-            has_room = world.concurrency is None  # else another may have taken it when a worker looks
-            has_money = world.budget_usd is None or shared.cost_usd + shared.aside < world.budget_usd
+            # Else another may have taken it, the room or the money, when a worker looks.
+            has_room = world.concurrency is None and world.budget_usd is None
             if shared.first() is not None:
                 seen.busy.append(seen.running / (world.workers * world.slots))
-            there_is = shared.first() is not None and has_room and has_money
+            there_is = shared.first() is not None and has_room
             for worker, (desk, limiter, _, _) in self.desks.items():
                 if there_is and len(desk.active) < world.slots and not limiter.wait(now):
                     seen.idle_seconds = max(seen.idle_seconds, now - idle_since.setdefault(worker, now))

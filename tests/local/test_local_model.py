@@ -222,7 +222,8 @@ async def test_cancelled_while_loading(gguf: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch, is_late: bool) -> None:
     pytest.importorskip("xllamacpp")
     ended: list[BaseException] = []
 
@@ -235,6 +236,14 @@ async def test_cancelled_while_fetching(monkeypatch: pytest.MonkeyPatch) -> None
             ended.append(error)
             raise
 
+    begin = LocalModel._start
+
+    def begin_late(model: LocalModel) -> None:
+        assert model._abandoned.wait(20), "its thread begins once nobody wants it any more"
+        begin(model)
+
+    if is_late:
+        monkeypatch.setattr(LocalModel, "_start", begin_late)
     monkeypatch.setattr("pilothouse.provision.model.ensure_model", slow_download)
     with anyio.move_on_after(0.1) as scope:
         async with LocalModel():

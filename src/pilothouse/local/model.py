@@ -142,11 +142,14 @@ class LocalModel:
 
     def start(self) -> None:
         """Fetch the model if needed, and serve it. Blocking; `with` calls it."""
+        self._abandoned.clear()
+        self._start()
+
+    def _start(self) -> None:
         if self._child is not None:
             raise UsageError("the local model is running already")
         if importlib.util.find_spec("xllamacpp") is None:
             raise UsageError("the local model needs an extra: pip install 'pilothouse[local]'")
-        self._abandoned.clear()
         path = self._model or self._fetched()
         if not path.is_file():
             raise UsageError(f"there is no model file {path}")
@@ -179,11 +182,12 @@ class LocalModel:
 
     async def __aenter__(self) -> Self:
         failure: Exception | None = None
+        self._abandoned.clear()  # not in the thread: it may begin after the cancellation
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._abandon_when_cancelled)
                 try:
-                    await anyio.to_thread.run_sync(self.start)
+                    await anyio.to_thread.run_sync(self._start)
                 except Exception as error:  # noqa: BLE001 - raised below, outside the group, which would wrap it
                     failure = error
                 group.cancel_scope.cancel()

@@ -55,6 +55,9 @@ class Child(ABC):
         """What of its standard error can be had without waiting; b"" if nothing."""
         return b""
 
+    async def stderr_end(self) -> None:  # noqa: B027 - only a child whose pipes are not ours has to wait
+        """Wait until somebody who reads it has heard the end of its standard error, if `take_stderr` cannot have it."""
+
     def discard_output(self) -> None:  # noqa: B027 - only a child whose pipes are ours can do it
         """Throw away what it has written and nobody will read, so that it can go on to its end."""
 

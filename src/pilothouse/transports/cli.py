@@ -277,6 +277,7 @@ class CliTransport(Transport):
             return Ending(detail="not started")
         with anyio.move_on_after(ENDING_WAIT):
             await child.wait()
+            await child.stderr_end()
         self._take_stderr(child)
         status = child.poll()
         self._lingers = status is None

@@ -40,6 +40,7 @@ class _Output:
         self._finished = False
         self.stopped = False
         self.ended = False
+        self.end = anyio.Event()
 
     async def read(self) -> bytes:
         await anyio.lowlevel.checkpoint_if_cancelled()
@@ -53,6 +54,7 @@ class _Output:
                 except (anyio.EndOfStream, anyio.BrokenResourceError):
                     self.ended = True
             self.ended = self.ended or (self._finished and limit == LAST_WAIT)
+        self.end.set()
         return b""
 
     def finish(self) -> None:
@@ -61,6 +63,7 @@ class _Output:
 
     def stop(self) -> None:
         self.stopped = True
+        self.end.set()
         self._interrupt()
 
     def _interrupt(self) -> None:
@@ -90,6 +93,10 @@ class PortableChild(Child):
     async def read_stderr(self) -> bytes:
         """See `Child`."""
         return await self._stderr.read()
+
+    async def stderr_end(self) -> None:
+        """See `Child`."""
+        await self._stderr.end.wait()
 
     async def write(self, data: bytes) -> None:
         """See `Child`. A write that is cancelled under way breaks the input: nobody knows how much of it was sent."""
