@@ -7,7 +7,7 @@ and not how queries run: those who run them call `Observers`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
@@ -18,6 +18,7 @@ from pilothouse.messages import ApiRetryMessage, Message
 log = logging.getLogger("pilothouse.instrumentation")
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 TOOL_USE_ID = "claudecode/toolUseId"
 """Where the CLI (2.1.330) says which tool call it is that a tool of this process is to answer."""
@@ -186,8 +187,7 @@ class Observers:
     @classmethod
     def of(cls, given: Iterable[Instrumentation], start: QueryStart) -> Observers | None:
         """Start watching; None when nobody wants to."""
-        found = [guarded(one, lambda one=one: one.query_started(start)) for one in given]
-        there = [observer for observer in found if observer is not None]
+        there = watching(given, lambda one: one.query_started(start))
         return cls(there) if there else None
 
     def environ(self) -> dict[str, str | None]:
@@ -236,8 +236,7 @@ class Observers:
             self._tell(lambda one: one.on_end(end), reverse=True)
 
     def _tell(self, call: Callable[[Observer], object], *, reverse: bool = False) -> None:
-        for one in reversed(self._all) if reverse else self._all:
-            guarded(one, lambda one=one: call(one))
+        tell(self._all, call, reverse=reverse)
 
 
 _reported: set[type] = set()
@@ -258,6 +257,18 @@ def guarded(owner: object, call: Callable[[], Any]) -> Any:
             _reported.add(kind)
             log.exception("%s failed; queries go on, and its further failures are not told", kind.__qualname__)
         return None
+
+
+def watching(given: Iterable[T], ask: Callable[[T], W | None]) -> list[W]:
+    """What those who are asked give to watch with; neither those that want nothing nor those that fail."""
+    found = [guarded(one, lambda one=one: ask(one)) for one in given]
+    return [watcher for watcher in found if watcher is not None]
+
+
+def tell(watchers: Sequence[T], call: Callable[[T], object], *, reverse: bool = False) -> None:
+    """Tell all of them something; ends in reverse order, as context variables want it."""
+    for one in reversed(watchers) if reverse else watchers:
+        guarded(one, lambda one=one: call(one))
 
 
 class _HasContext(Protocol):

@@ -216,15 +216,20 @@ async def test_what_waits_for_its_next_attempt_goes_back_as_well() -> None:
     assert runner.tries["0"] == 1
 
 
-async def test_a_run_that_is_held_can_be_cancelled_and_interrupted() -> None:
-    play = Interruptible()
+def refusing_all_but(play: Interruptible) -> PlayedRunner:
+    """The run "long" is played, and every other one is refused."""
 
     async def one(attempt: Attempt) -> QueryResult:
         if attempt.key == "long":
             return await play(attempt)
         raise AuthenticationError("no")
 
-    async with Fleet(runner=PlayedRunner(one)) as fleet:
+    return PlayedRunner(one)
+
+
+async def test_a_run_that_is_held_can_be_cancelled_and_interrupted() -> None:
+    play = Interruptible()
+    async with Fleet(runner=refusing_all_but(play)) as fleet:
         await fleet.submit("x", key="long")
         await play.started.wait()
         for key in "ab":
@@ -242,13 +247,7 @@ async def test_a_run_that_is_held_can_be_cancelled_and_interrupted() -> None:
 
 async def test_who_is_held_is_told_in_a_minute_whatever_else_runs() -> None:
     play = Interruptible()
-
-    async def one(attempt: Attempt) -> QueryResult:
-        if attempt.key == "long":
-            return await play(attempt)
-        raise AuthenticationError("no")
-
-    async with Fleet(runner=PlayedRunner(one)) as fleet:
+    async with Fleet(runner=refusing_all_but(play)) as fleet:
         await fleet.submit("x", key="long")
         started = anyio.current_time()
         await fleet.submit("a", key="a")

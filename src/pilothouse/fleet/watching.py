@@ -17,7 +17,7 @@ from msgspec import Struct
 from pilothouse.client import Agent
 from pilothouse.errors import OptionsError
 from pilothouse.fleet.run import FleetStatus, Run
-from pilothouse.instrumentation import entered, guarded
+from pilothouse.instrumentation import entered, tell, watching
 from pilothouse.options import child_env
 from pilothouse.options.secrets import Redactor, secret_values
 
@@ -132,8 +132,7 @@ class WatchedAttempt:
             output_tokens=run.output_tokens - before.output_tokens,
             is_kept=is_kept,
         )
-        for one in reversed(self._all):
-            guarded(one, lambda one=one: one.on_end(end))
+        tell(self._all, lambda one: one.on_end(end), reverse=True)
 
 
 class Watch:
@@ -154,8 +153,7 @@ class Watch:
         def ask(one: Any) -> FleetObserver | None:
             return one.fleet_started(start) if isinstance(one, FleetInstrumentation) else None
 
-        found = [guarded(one, lambda one=one: ask(one)) for one in given]
-        there = [observer for observer in found if observer is not None]
+        there = watching(given, ask)
         return cls(there) if there else None
 
     def running(self) -> AbstractContextManager[None]:
@@ -164,21 +162,18 @@ class Watch:
 
     def attempt_started(self, run: Run) -> WatchedAttempt | None:
         """An attempt begins; None when nobody wants to watch it."""
-        found = [guarded(one, lambda one=one: one.attempt_started(run)) for one in self._all]
-        there = [observer for observer in found if observer is not None]
+        there = watching(self._all, lambda one: one.attempt_started(run))
         return WatchedAttempt(there, run) if there else None
 
     def status(self, status: FleetStatus) -> None:
         """Where the runs stand."""
-        for one in self._all:
-            guarded(one, lambda one=one: one.on_status(status))
+        tell(self._all, lambda one: one.on_status(status))
 
     def ended(self, error: BaseException | None) -> None:
         """The block was left. The first call counts."""
         if not self._over:
             self._over = True
-            for one in reversed(self._all):
-                guarded(one, lambda one=one: one.on_end(error))
+            tell(self._all, lambda one: one.on_end(error), reverse=True)
 
 
 def watch_of(agent: Agent, concurrency: int, budget_usd: float | None) -> Watch | None:

@@ -60,10 +60,11 @@ CREATE TABLE {{schema}}.leases (
 INSERT INTO {{schema}}.format VALUES ({FORMAT});
 """  # noqa: S608 - constants of this file
 # Not to_regclass: what that has not found once it may not find again in a transaction, though it was made meanwhile.
-_TABLES_THERE = (
+TABLES_THERE = (
     "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE nspname = %s AND relname = 'format'"
 )
+"""Whether a schema has tables of ours, which bring one that says their format."""
 _LEASE = (
     "SELECT owner, token, extract(epoch FROM ends - clock_timestamp())::float8 FROM {schema}.leases WHERE main = %s"
 )
@@ -356,7 +357,7 @@ def _make_tables(connection: Connection[Any], schema: str) -> None:
         with connection.transaction():
             # Two that create the same schema at once would both fail.
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(digest(schema)[:8], signed=True),))
-            if connection.execute(_TABLES_THERE, (schema,)).fetchone() is None:
+            if connection.execute(TABLES_THERE, (schema,)).fetchone() is None:
                 connection.execute(_in_schema(_TABLES, schema))
         found = version()
     if found is not None and found > FORMAT:

@@ -26,6 +26,7 @@ from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.fleet.journals.base import FleetJournalError
 from pilothouse.fleet.journals.committing import Access, Committing, Job, Rows
 from pilothouse.stores.encoding import digest, secrets_in, shown_address, without
+from pilothouse.stores.postgres import TABLES_THERE
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor, Pipeline
@@ -48,12 +49,7 @@ SET LOCAL search_path TO "{schema}";
 CREATE TABLE format (version int NOT NULL);
 CREATE TABLE stamp (link text PRIMARY KEY, last text NOT NULL, at timestamptz NOT NULL);
 """
-# Not to_regclass: what that has not found once it may not find again in a transaction, though it was made meanwhile.
 _SCHEMA_THERE = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-_TABLES_THERE = (
-    "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-    "WHERE nspname = %s AND relname = 'format'"
-)
 SWEEP = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"  # noqa: S608 - a constant
 """What takes away the stamps of those who are gone."""
 _PATIENT = f"SET LOCAL statement_timeout = {ANSWER_SECONDS * 1000}".encode("ascii")
@@ -316,7 +312,7 @@ class PostgresLink(Committing):
             )
 
     def _version(self, connection: Connection[Any]) -> int | None:
-        if connection.execute(_TABLES_THERE, (self._schema,)).fetchone() is None:
+        if connection.execute(TABLES_THERE, (self._schema,)).fetchone() is None:
             return None
         found = connection.execute(f'SELECT version FROM "{self._schema}".format'.encode("ascii")).fetchone()  # noqa: S608 - a plain name
         return found[0] if found else 0

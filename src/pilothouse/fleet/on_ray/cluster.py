@@ -24,8 +24,8 @@ from pilothouse.errors import RemoteError, UsageError
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
-_SPEAKER = "ray._private.worker"  # the logger of Ray with which it complains
 """To reach the address of a cluster at all; Ray would try for a minute, and then end the program."""
+_SPEAKER = "ray._private.worker"  # the logger of Ray with which it complains
 
 
 def imported_ray() -> Any:
@@ -79,9 +79,8 @@ class Cluster:
                 raise UsageError(f"this process is connected to Ray at {there}, not {address}")
             return
         _reach(os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address)
-        os.environ.setdefault(
-            "RAY_USAGE_STATS_ENABLED", "0"
-        )  # a cluster that it starts here would tell its makers of us
+        # A cluster that it starts here would tell its makers of us.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             with _quiet():
                 ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
