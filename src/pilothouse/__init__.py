@@ -14,9 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pilothouse._version import __version__ as __version__
-
 if TYPE_CHECKING:
+    from pilothouse._version import __version__ as __version__
     from pilothouse.client import Agent as Agent
     from pilothouse.client import AnswerEvent as AnswerEvent
     from pilothouse.client import AnswerFinished as AnswerFinished
@@ -351,6 +350,7 @@ if TYPE_CHECKING:
     from pilothouse.transports import on_host as on_host
 
 _ROOMS = {
+    "_version": "__version__",
     "client": (
         "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Query QueryResult "
         "RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted "
@@ -439,7 +439,7 @@ _ROOMS = {
 
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
-__all__ = sorted([*_HOME, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

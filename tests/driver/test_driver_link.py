@@ -328,11 +328,52 @@ async def test_what_is_no_message_is_shown_without_keys_and_cut() -> None:
     assert len(link.noise) == 200
 
 
-def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() -> None:
-    class Direct(MemoryTransport):
-        async def send(self, data: bytes) -> None:
-            self.flow_in.append(data)  # as into a pipe that has room: nothing waits, so nothing is cancelled here
+class Direct(MemoryTransport):
+    """As a pipe that has room, but for every nth call."""
 
+    def __init__(self, script: Script, *, every: int = 0) -> None:
+        super().__init__(script)
+        self.every = every
+        self.asked = 0
+
+    async def send(self, data: bytes) -> None:
+        assert self.every
+        await super().send(data)
+
+    def send_at_once(self, data: bytes) -> bool:
+        self.asked += 1
+        if self.every and self.asked % self.every == 0:
+            return False
+        self.flow_in.append(data)
+        return True
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+async def test_what_can_be_sent_at_once_is_not_waited_for_and_nothing_is_sent_twice(every: int) -> None:
+    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"said": body["tool_name"]}
+
+    async def peer(conn: MemoryPeer) -> None:
+        for number in range(4):
+            frame = await conn.read_frame()
+            assert frame is not None
+            question = frames.control_request("can_use_tool", request_id=f"q{number}", tool_name=f"tool {number}")
+            await conn.write(frames.lines([question]))
+            heard.append(await conn.read_frame())
+            await conn.write(frames.control_response(frame["request_id"], {"n": number}))
+
+    heard: list[Any] = []
+    host = Host({"can_use_tool": desk}, greet=lambda _: None, connect=lambda _: None)
+    transport = Direct(peer, every=every)
+    async with linked(peer, transport=transport, host=host) as (link, _):
+        with anyio.fail_after(5):
+            assert [await link.request("next") for _ in range(4)] == [{"n": number} for number in range(4)]
+        assert not len(link.questions)
+    assert [frame["response"]["response"]["said"] for frame in heard] == [f"tool {number}" for number in range(4)]
+    assert transport.asked == 8
+
+
+def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() -> None:
     async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
         task = asyncio.current_task()
         assert task is not None

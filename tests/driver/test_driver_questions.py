@@ -29,7 +29,7 @@ class Room:
     def __init__(self, desks: Mapping[str, Desk], group: Any) -> None:
         self.connection = Connection()
         self.sent: list[dict[str, Any]] = []
-        self.questions = Questions(self.connection, desks, self.send)
+        self.questions = Questions(self.connection, desks, lambda _: False, self.send)
         self.group = group
 
     async def answer(self) -> None:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from pilothouse.driver.wake import Wake
+from pilothouse.driver.wake import Wake, loop_clock
 
 pytestmark = pytest.mark.anyio
 
@@ -46,3 +46,9 @@ async def test_a_wake_may_be_set_when_nobody_waits_any_more() -> None:
     wake.set()
     with anyio.fail_after(60):
         await wake.wait()
+
+
+async def test_the_clock_is_that_of_the_loop() -> None:
+    clock = loop_clock()
+    before, now, after = anyio.current_time(), clock(), anyio.current_time()
+    assert before <= now <= after

@@ -8,7 +8,7 @@ import pytest
 
 from pilothouse.hooks import HookMatcher, HookOutput
 from pilothouse.hooks.desk import hook_desk
-from pilothouse.protocol import merged_answers
+from pilothouse.protocol.hook_answers import merged_answers
 
 
 def says(verdict: str, **more: Any) -> dict[str, Any]:

@@ -18,17 +18,15 @@ import pytest
 from pilothouse.testing import FakeCLI
 
 ROOMS: dict[str, str] = {
-    "": "_version callbacks errors",
-    "client": "agent attachments config_file events given_tools house outcome plan policies prompt queries rate_gate "
-    "reading result",
-    "driver": "answering background child continuation exchange failures host inbox latch link outgoing owned "
+    "": "callbacks errors",
+    "client": "agent config_file given_tools house outcome plan policies prompt queries rate_gate reading result",
+    "driver": "answering background child exchange failures inbox latch link outgoing owned "
     "questions silence tasks unanswered wake",
-    "messages": "activity base blocks bodies conversation decoder events jsonline lenient notices system usage",
+    "messages": "base blocks bodies conversation decoder events jsonline lenient notices system usage",
     "options": "asking_rows checking copies derived faults invocation kinds option options outside parts render rules "
-    "running_rows secrets settings since table targets texts",
-    "protocol": "connection envelopes events framing hook_answers jsontext reader recovery validator",
-    "transports": "asyncio_watch base child cli discovery errands exits first_starts obtain pipes stderr versions "
-    "watchdog",
+    "running_rows table targets texts",
+    "protocol": "connection envelopes events framing jsontext reader validator",
+    "transports": "asyncio_watch base child cli discovery errands exits first_starts pipes stderr versions watchdog",
 }
 """What one answered `query()` loads, by room."""
 
@@ -68,9 +66,9 @@ def listed() -> set[str]:
     return modules | {f"pilothouse.{room}".rstrip(".") for room in ROOMS}
 
 
-def test_importing_the_package_loads_two_modules_of_it_and_no_event_loop(tmp_path: Path) -> None:
+def test_importing_the_package_loads_one_module_of_it_and_no_event_loop(tmp_path: Path) -> None:
     loaded = modules_after("import pilothouse", tmp_path)
-    assert {name for name in loaded if name.startswith("pilothouse")} == {"pilothouse", "pilothouse._version"}
+    assert {name for name in loaded if name.startswith("pilothouse")} == {"pilothouse"}
     assert not loaded & {"anyio", "asyncio", "msgspec", "subprocess", "inspect", "dataclasses"}
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from pilothouse import messages
 
+EXPORTED = {name: getattr(messages, name) for name in dir(messages) if name != "Any"}
+"""With those that are loaded on demand."""
 RESULT: dict[str, Any] = {
     "duration_ms": 156,
     "type": "result",
@@ -310,7 +312,7 @@ def test_repr_is_short_and_readable() -> None:
 
 
 def test_exports_are_documented() -> None:
-    for name, value in vars(messages).items():
+    for name, value in EXPORTED.items():
         if inspect.isclass(value) and not name.startswith("_"):
             assert value.__doc__, name
             assert value.__module__.startswith("pilothouse.messages."), name
@@ -319,12 +321,12 @@ def test_exports_are_documented() -> None:
                     ("Wire type" in value.__doc__) or ("ubtype `" in value.__doc__) or value is messages.UnknownMessage
                 )
     public = {cls.__name__ for cls in (*messages.MESSAGE_TYPES.values(), *messages.SYSTEM_TYPES.values())}
-    assert public <= set(vars(messages))
+    assert public <= set(EXPORTED)
 
 
 def test_structs_are_untracked_and_frozen() -> None:
     """They hold JSON only, so no cycle can form; the collector need not walk a million of them."""
-    for value in vars(messages).values():
+    for value in EXPORTED.values():
         if inspect.isclass(value) and issubclass(value, msgspec.Struct):
             assert value.__struct_config__.frozen, value
             assert value.__struct_config__.gc is False, value
@@ -337,3 +339,24 @@ def test_import_brings_in_nothing_heavy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
+
+
+NO_DESCRIPTORS = """
+import os, resource
+from pilothouse import messages
+line = b'{"type":"system","subtype":"thinking_tokens","estimated_tokens":5}'
+plain = messages.decode(b'{"type":"system","subtype":"of tomorrow"}') if LOADED else None
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+first = messages.decode(line)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+print(type(first).__name__, first.raw["estimated_tokens"], type(messages.decode(line)).__name__)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
+@pytest.mark.parametrize(("loaded", "first"), [(True, "ThinkingTokensMessage"), (False, "SystemMessage")])
+def test_a_rare_subtype_is_read_without_descriptors_too(loaded: bool, first: str) -> None:
+    """Its classes are loaded when they are first needed; where they cannot be, the stream goes on without them."""
+    code = NO_DESCRIPTORS.replace("LOADED", str(loaded))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [first, "5", "ThinkingTokensMessage"]

@@ -44,7 +44,7 @@ def test_flat_and_nested_user_forms_are_equal() -> None:
 
 @pytest.mark.requirement("L58", "L31", "L34", "E14")
 def test_the_three_lines_of_the_first_document() -> None:
-    system, assistant, result = messages.FrameDecoder().decode_lines(
+    (system, assistant, result), _ = messages.FrameDecoder().decode_lines(
         [
             dumps({"type": "system", "session_id": "abc-123"}),
             dumps({"type": "assistant", "content": [{"type": "text", "text": "I found..."}]}),

@@ -78,7 +78,7 @@ def check(line: bytes) -> messages.Message | None:
         kind = type(error)
         message = None
     if message is None:
-        assert [type(item) for item in DECODER.decode_lines([line])] == [kind]
+        assert [type(item) for item in DECODER.decode_lines([line])[0]] == [kind]
         return None
     assert message.raw_line == line
     assert repr(message.raw) == repr(json.loads(line))  # by repr, since NaN differs from itself

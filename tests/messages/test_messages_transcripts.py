@@ -141,13 +141,16 @@ def test_a_batch_gives_what_single_lines_give(lines: list[bytes]) -> None:
         except Exception as error:
             return error
 
-    batch = decoder.decode_lines(mixed)
+    batch, kinds = decoder.decode_lines(mixed)
     assert len(batch) == len(mixed)
+    assert {type(item) for item in batch if not isinstance(item, messages.SystemMessage)} == kinds - {
+        messages.SystemMessage
+    }
     for alone, together in zip(map(one, mixed), batch, strict=True):
         assert type(alone) is type(together)
         assert repr(alone) == repr(together)
         assert getattr(alone, "raw_line", None) == getattr(together, "raw_line", None)
-    assert decoder.decode_lines([]) == []
+    assert decoder.decode_lines([]) == ([], set())
 
 
 @pytest.mark.requirement("G36")

@@ -202,7 +202,7 @@ def test_falsy_values_survive_and_defaults_are_read() -> None:
     assert Options().timeout is None
     assert Options().nonessential_traffic is True
     with pytest.raises(AttributeError):
-        _ = Options().nonsense
+        _ = Options().nonsense  # pyright: ignore[reportAttributeAccessIssue]
 
 
 DEEP: dict[str, Any] = {

@@ -10,7 +10,7 @@ from session_world import Cli
 
 import pilothouse as ph
 from pilothouse.options import Invocation
-from pilothouse.transports import Ending, Health, MemoryTransport
+from pilothouse.transports import Ending, Health, MemoryTransport, TransportWrapper
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +87,37 @@ async def test_a_transport_is_given_as_a_class_with_its_configuration(cli: Cli) 
     assert ph.Agent().options.transport is None  # without one, it is the local CLI
     with pytest.raises(ph.OptionsError, match="option 'transport': expected a Transport"):
         ph.Agent(transport="local")
+
+
+def test_whoever_has_a_send_of_its_own_is_not_passed_by() -> None:
+    sent: list[bytes] = []
+
+    class Quick(MemoryTransport):
+        async def send(self, data: bytes) -> None:
+            sent.append(data)
+
+        def send_at_once(self, data: bytes) -> bool:
+            sent.append(data)
+            return True
+
+    class Same(Quick): ...
+
+    class Noted(Quick):
+        async def send(self, data: bytes) -> None:
+            await super().send(b"> " + data)
+
+    class Notes:
+        async def send(self, data: bytes) -> None: ...
+
+    class Mixed(Notes, Quick):  # pyright: ignore[reportIncompatibleMethodOverride]
+        pass
+
+    class Further(Noted):
+        pass
+
+    kinds = (Quick, Same, Noted, Mixed, Further)
+    assert [kind().send_at_once(b"x") for kind in kinds] == [True, True, False, False, False]
+    assert sent == [b"x", b"x"]
+    assert not TransportWrapper(Noted()).send_at_once(b"y")
+    assert TransportWrapper(Quick()).send_at_once(b"z")
+    assert sent == [b"x", b"x", b"z"]

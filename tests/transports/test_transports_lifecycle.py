@@ -439,39 +439,6 @@ async def test_a_fork_of_the_host_leaves_the_child_alone() -> None:
 
 @linux_only
 @pytest.mark.anyio
-async def test_a_stuck_watchdog_is_replaced_and_ends_nothing() -> None:
-    transport = CliTransport(close_grace=0.0)
-    await transport.start(sh("sleep 600"))
-    await until(lambda: watchdog.shell != 0, "no watchdog")
-    old = watchdog.shell
-    os.kill(old, signal.SIGSTOP)
-    odd = [f"/nonexistent/{'x' * 3000}/{n}" for n in range(40)]  # more than the pipe to it holds
-    for path in odd:
-        watchdog.guard_directory(path)
-    await until(lambda: watchdog.shell not in (0, old), "no new watchdog")
-    assert state(old) in ("", "Z")
-    assert transport.health().state == "healthy"
-    for path in odd:
-        watchdog.release_directory(path)
-    await transport.close()
-
-
-@linux_only
-@pytest.mark.anyio
-async def test_the_watchdog_is_replaced_when_it_died() -> None:
-    old = watchdog.shell
-    os.kill(old, signal.SIGKILL)
-    eventually(lambda: dead(old), "watchdog alive")
-    transport = CliTransport(close_grace=0.0)
-    await transport.start(sh("sleep 600"))
-    await until(lambda: watchdog.shell not in (0, old), "no new watchdog")
-    assert watchdog.groups == {transport.pid}
-    assert state(old) == ""
-    await transport.close()
-
-
-@linux_only
-@pytest.mark.anyio
 async def test_many_children_start_no_threads() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     transports = [CliTransport(close_grace=0.0) for _ in range(20)]

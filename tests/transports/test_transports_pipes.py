@@ -118,6 +118,43 @@ async def test_a_pipe_that_was_emptied_is_not_asked_before_it_can_be_read(
     assert (own, asked) == (2, 0)
 
 
+@pytest.mark.anyio
+async def test_what_is_written_at_once_never_overtakes_a_cut_write(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    assert writer.write_at_once(b"first")
+    assert not writer.write_at_once(b"x" * 70_000)  # it could be cut
+    data = b"y" * 1_000_000
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.write, data)
+        await anyio.wait_all_tasks_blocked()
+        assert not writer.write_at_once(b"too early")
+        group.cancel_scope.cancel()
+    assert writer.was_cut
+    assert not writer.write_at_once(b"too early")
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.finish_cut_writes)
+        assert await read_exactly(pipe[0], 5 + len(data)) == b"first" + data
+    assert writer.write_at_once(b"last")
+    assert os.read(pipe[0], 100) == b"last"
+    writer.close()
+    assert not writer.write_at_once(b"closed")
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_written_at_once_is_refused_and_said_by_write(pipe: tuple[int, int]) -> None:
+    writer = PipeWriter(pipe[1])
+    while writer.write_at_once(b"z" * 1000):
+        pass  # until the pipe is full
+    assert not writer.broken
+    os.close(pipe[0])
+    assert not writer.write_at_once(b"nobody")
+    assert writer.broken
+    for _ in range(2):
+        with pytest.raises(anyio.BrokenResourceError):
+            await writer.write(b"nobody")
+    writer.close()
+
+
 def test_a_task_that_reads_goes_on_in_the_turn_of_the_loop_that_finds_something(pipe: tuple[int, int]) -> None:
     order: list[str] = []
 

@@ -19,13 +19,13 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.rate_gate import RateGate
 from pilothouse.errors import OptionsError, UsageError
-from pilothouse.options import Options, Settings
+from pilothouse.options import Options
 from pilothouse.options.outside import PREFIX, from_environ
 
 if TYPE_CHECKING:
     from pilothouse.client.sessions import Session
     from pilothouse.driver.pool import Pool
-    from pilothouse.options import OptionsBuilder
+    from pilothouse.options import OptionsBuilder, Settings
     from pilothouse.options.policy import Policy
 
 

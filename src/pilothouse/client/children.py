@@ -94,6 +94,14 @@ class Children:
             raise UsageError("a session stays on the event loop that it was started on; make another with resume=")
         self._loop = loop
 
+    def there(self) -> Conversation | None:
+        """The conversation, if nothing has to be waited for until it can be talked to."""
+        self._check_loop()
+        conversation = self.conversation
+        if conversation is None or self.closed or self._starting.locked() or not conversation.is_there:
+            return None
+        return conversation
+
     async def alive(self, *, in_turn: bool) -> Conversation:
         """The conversation, with a child that runs.
 
@@ -104,10 +112,8 @@ class Children:
             PilothouseError: it cannot be started.
             SessionClosedError: `close` was called.
         """
-        self._check_loop()
-        before = self.conversation
-        if before is not None and before.is_there and not (self.closed or self._starting.locked()):
-            return before
+        if (there := self.there()) is not None:
+            return there
         async with self._starting:
             before = self.conversation
             if before is not None and not in_turn:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from pilothouse.client.given_tools import TOOL_SERVER, allowed_with, log_failure
-from pilothouse.driver import Desk, Host, Tell
+from pilothouse.driver import Desk
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.texts import TRUE
 
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
+    from pilothouse.driver import Host, Tell
     from pilothouse.hooks.desk import HookDesk
 
 PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
@@ -109,6 +110,8 @@ class House:
 
     def host(self) -> Host:
         """What the driver needs of it."""
+        from pilothouse.driver import Host
+
         serve = self._tools.serve if self._tools is not None and self._tools.needs_serving else None
         return Host(self.desks, self._greet, self._connect, serve)
 

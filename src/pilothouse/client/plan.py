@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pilothouse.client.events import AnswerEvent, EventReader
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
-from pilothouse.driver import Continuation, Exchange, Host, Limits, Prompts, spawn
+from pilothouse.driver import Exchange, Limits, Prompts, spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import Message
 from pilothouse.options import Invocation, Options, render
@@ -23,15 +22,17 @@ if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
     from pilothouse.client.budgets import TokenBudget
     from pilothouse.client.costs import Ledger
+    from pilothouse.client.events import AnswerEvent
     from pilothouse.client.observing import Observation
     from pilothouse.client.output import TypedOutput
     from pilothouse.client.rate_gate import RateGate
     from pilothouse.client.result import QueryResult
     from pilothouse.client.retrying import Retries
+    from pilothouse.driver import Continuation, Host
     from pilothouse.driver.turn import Turn
 
 Run: TypeAlias = "Exchange | Turn"
-MakeRun = Callable[[Options, Prompts, Continuation | None], Run]
+MakeRun: TypeAlias = "Callable[[Options, Prompts, Continuation | None], Run]"
 """Makes what runs a query: with a child of its own, or as a turn of a session."""
 
 
@@ -189,6 +190,8 @@ class Plan:
 
     def event_reader(self) -> Callable[[Message], Iterator[AnswerEvent]]:
         """What makes events of messages."""
+        from pilothouse.client.events import EventReader  # most queries are awaited, or read as messages
+
         read = EventReader(runs_deferred=self._bridge is not None).read
         if self._budget is not None:
             read = self._budget.reporting(read)

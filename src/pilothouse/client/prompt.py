@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import msgspec
 
-from pilothouse.callbacks import in_thread
 from pilothouse.driver import Outgoing
 from pilothouse.errors import UsageError
 from pilothouse.messages import UserMessage, to_dict
@@ -36,7 +35,7 @@ def prepare(prompt: Any, *, verbatim: bool) -> tuple[Outgoing, ...] | AsyncGener
         UsageError: empty, not text or blocks, NUL or lone surrogates in it, or not expressible as JSON.
     """
     if isinstance(prompt, str):
-        return (_outgoing(prompt, verbatim),)
+        return (_said(checked_text(prompt), verbatim),)
     if isinstance(prompt, bytes | bytearray | Mapping) or prompt is None:
         raise _no_prompt(cast("object", prompt))
     if isinstance(prompt, Sequence):
@@ -72,6 +71,8 @@ async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGener
 
 
 async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[Outgoing, None]:
+    from pilothouse.callbacks import in_thread  # most prompts are text
+
     # A generator may read a file or wait for a person: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
@@ -94,8 +95,7 @@ def _outgoing(item: Any, verbatim: bool) -> Outgoing:
     if isinstance(item, UserMessage):
         item = to_dict(item)
     if not isinstance(item, Mapping):
-        key = str(uuid.uuid4())
-        return Outgoing(key, user_message(_content(item), uuid=key, client_composed=verbatim))
+        return _said(_content(item), verbatim)
     body = dict(cast("Mapping[str, Any]", item))
     if body.pop("type", "user") != "user":
         raise UsageError(f"a message of a prompt has type 'user', not {item['type']!r}")
@@ -116,6 +116,11 @@ def _outgoing(item: Any, verbatim: bool) -> Outgoing:
             extra=body,
         ),
     )
+
+
+def _said(content: str | list[dict[str, Any]], verbatim: bool) -> Outgoing:
+    key = str(uuid.uuid4())
+    return Outgoing(key, user_message(content, uuid=key, client_composed=verbatim))
 
 
 def _content(content: Any) -> str | list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
-from pilothouse.client.events import AnswerEvent, TextReader
 from pilothouse.client.plan import MakeRun, Plan, Run
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.reading import Reading
@@ -28,6 +27,7 @@ from pilothouse.options import Options
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
     from pilothouse.client.costs import Ledger
+    from pilothouse.client.events import AnswerEvent
     from pilothouse.client.rate_gate import RateGate
 
 log = logging.getLogger("pilothouse")
@@ -109,6 +109,8 @@ class Query:
 
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
         """
+        from pilothouse.client.events import TextReader  # most queries are awaited, or read as messages
+
         self._want_partial_messages()
         return self._reading(TextReader().read)
 

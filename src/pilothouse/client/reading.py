@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, cast
 
 import anyio
 
@@ -28,7 +28,7 @@ class Reading(Generic[T]):
             loop goes on where one was left. Other threads may take from it too.
     """
 
-    __slots__ = ("_begun", "_drop", "_ended", "_items", "_leave", "_next_batch", "_read", "unread")
+    __slots__ = ("_begun", "_drop", "_ended", "_items", "_leave", "_next_batch", "_read", "_ready", "unread")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Reading(Generic[T]):
         self._drop = drop
         self._read = read
         self._items: deque[T] = deque()  # what `read` made of the last message
+        self._ready = self._items if read is not None else cast("deque[T]", unread)  # what can be given out at once
         self._begun = False
         self._ended = False
 
@@ -51,19 +52,18 @@ class Reading(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        items, unread, read = self._items, self.unread, self._read
-        self._begun = True
-        while not items:
-            try:
-                message: Any = unread.popleft()
-            except IndexError:
-                if not await self.fill():
-                    raise StopAsyncIteration from None
-                continue
-            if read is None:
-                return message
-            items.extend(read(message))
-        return items.popleft()
+        try:  # every message of every stream comes by here
+            return self._ready.popleft()
+        except IndexError:
+            return await self._next()
+
+    async def _next(self) -> T:
+        while await self.fill():
+            if self._read is not None:
+                self._items.extend(self._read(self.unread.popleft()))
+            if self._ready:
+                return self._ready.popleft()
+        raise StopAsyncIteration
 
     async def fill(self) -> bool:
         """Wait until there are unread messages; False when there is nothing more."""

@@ -329,7 +329,8 @@ class Session(Controls):
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no answer within `control_timeout`.
         """
-        return await (await self._alive()).request(subtype, body)
+        conversation = self._children.there() or await self._alive()
+        return await conversation.request(subtype, body)
 
     async def interrupt(self, *, cancel_queued: bool = False) -> InterruptReceipt:
         """Stop what the child is at. Returns at once when it is idle. (R17, E34)

@@ -1,11 +1,8 @@
 """The async driver: one task that owns a connection, and what other tasks use to talk to it."""
 
-from pilothouse.driver.continuation import Continuation as Continuation
-from pilothouse.driver.continuation import Next as Next
+from typing import TYPE_CHECKING, Any
+
 from pilothouse.driver.exchange import Exchange as Exchange
-from pilothouse.driver.host import Ask as Ask
-from pilothouse.driver.host import Host as Host
-from pilothouse.driver.host import Tell as Tell
 from pilothouse.driver.outgoing import Limits as Limits
 from pilothouse.driver.outgoing import Outgoing as Outgoing
 from pilothouse.driver.outgoing import Prompts as Prompts
@@ -13,3 +10,23 @@ from pilothouse.driver.questions import Desk as Desk
 from pilothouse.driver.tasks import caller_into_loop as caller_into_loop
 from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn
+
+if TYPE_CHECKING:
+    from pilothouse.driver.continuation import Continuation as Continuation
+    from pilothouse.driver.continuation import Next as Next
+    from pilothouse.driver.host import Ask as Ask
+    from pilothouse.driver.host import Host as Host
+    from pilothouse.driver.host import Tell as Tell
+
+_ON_DEMAND = {"Ask": "host", "Continuation": "continuation", "Host": "host", "Next": "continuation", "Tell": "host"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _ON_DEMAND.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # most queries have nothing to offer, and are over with their result
+
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 
-from pilothouse.driver.continuation import Continuation, Continuing, Next
 from pilothouse.driver.failures import timeout_error
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.latch import Latch
@@ -22,6 +22,9 @@ from pilothouse.driver.silence import Silence
 from pilothouse.driver.unanswered import Unanswered
 from pilothouse.errors import PilothouseError, SessionClosedError
 from pilothouse.messages import Message, ResultMessage, SystemMessage
+
+if TYPE_CHECKING:
+    from pilothouse.driver.continuation import Continuation, Continuing, Next
 
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
 LEFT_SECONDS = 1.0  # from the moment a peer has left after its result until the continuation must say that this was all
@@ -58,7 +61,7 @@ class Answering(Owned, ABC):
         given = isinstance(prompts, Sequence)
         self._prompts = prompts
         self._limits = limits
-        self._continuing = None if continuation is None else Continuing(continuation)
+        self._continuing = None if continuation is None else _at_work(continuation)
         self._inbox = Inbox()
         self._silence = Silence(limits)
         self._deadline: float | None = None  # of the whole query
@@ -348,3 +351,9 @@ class Answering(Owned, ABC):
 
     @abstractmethod
     def _was_heard(self) -> bool: ...
+
+
+def _at_work(continuation: Continuation) -> Continuing:
+    from pilothouse.driver.continuation import Continuing  # most queries are over with their result
+
+    return Continuing(continuation)

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import anyio
 
 from pilothouse.driver.background import BackgroundTasks
-from pilothouse.driver.host import Host
 from pilothouse.driver.link import Link, Pending, Sink, Skipped
 from pilothouse.driver.outgoing import Limits
 from pilothouse.errors import LineDecodeError, PilothouseError
 from pilothouse.messages import ApiRetryMessage, InitMessage, Message
 from pilothouse.options import Invocation
-from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.protocol import BadLine, Noise, Oversize, StreamValidator
 from pilothouse.transports import Transport, warn_if_old
+
+if TYPE_CHECKING:
+    from pilothouse.driver.host import Host
+    from pilothouse.options.secrets import Redactor
 
 WAKE_SECONDS = 1.0  # from the end of a background task until the model has been woken by it
 # From a line that could not be read until a tool, whose result may have been in it, does not count as running any more:
@@ -54,17 +57,6 @@ class Child:
     ) -> None:
         self.transport = transport
         self.invocation = invocation
-        self.link = Link(
-            transport,
-            sink,
-            beside=self.beside,
-            host=host,
-            redact=self._redact,
-            max_line_bytes=limits.max_line_bytes,
-            control_timeout=limits.control_timeout,
-        )
-        self.validator = StreamValidator()
-        self.link.on_skipped = self._on_skipped
         self.background = BackgroundTasks()
         self.failure: BaseException | None = None
         self.close_failure: PilothouseError | None = None
@@ -72,13 +64,38 @@ class Child:
         self.in_turn = False
         self.may_be_woken = False
         self._sink = sink
+        self._limits = limits
+        self._host = host
         self._redactor: Redactor | None = None
         self._doubted_until = 0.0
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._running = 0  # how many of them have not ended
+
+    # These are made when they are first asked for, which is after the start: the peer takes its time to come up.
+
+    @cached_property
+    def link(self) -> Link:
+        """The connection over the transport."""
+        link = Link(
+            self.transport,
+            self._sink,
+            beside=self.beside,
+            host=self._host,
+            redact=self._redact,
+            max_line_bytes=self._limits.max_line_bytes,
+            control_timeout=self._limits.control_timeout,
+        )
+        link.on_skipped = self._on_skipped
+        return link
+
+    @cached_property
+    def validator(self) -> StreamValidator:
+        """What follows from the order of its messages."""
+        return StreamValidator()
 
     @asynccontextmanager
-    async def living(self, speak: Callable[[Pending | None, bytes], Awaitable[None]]) -> AsyncGenerator[None]:
-        """Started on entry, closed on exit. `speak` runs beside the block and sends the handshake, if there is one.
+    async def living(self) -> AsyncGenerator[tuple[Pending | None, bytes]]:
+        """Started on entry, closed on exit; gives the handshake, which the caller sends, if there is one.
 
         Raises:
             BaseException: the first error of what ran here, as it is and not inside a group.
@@ -90,11 +107,11 @@ class Child:
             hello = self.invocation.initialize
             opening = (None, b"") if hello is None else self.link.begin("initialize", hello)
             async with anyio.create_task_group() as self._tasks:
-                self.beside(partial(speak, *opening))  # first: the peer waits for it
                 self.beside(self.transport.serve)
                 self.link.open_house()
-                yield
-                self._tasks.cancel_scope.cancel()
+                yield opening
+                if self._running:  # to cancel nothing would cost as much as a task: it notes down who cancelled what
+                    self._tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
             with anyio.CancelScope(shield=True):
@@ -108,13 +125,20 @@ class Child:
 
     def _redact(self, text: str) -> str:
         if self._redactor is None:  # most children give no occasion for it
+            from pilothouse.options.secrets import Redactor, invocation_secrets
+
             self._redactor = Redactor(invocation_secrets(self.invocation))
         return self._redactor.redact(text)
 
     def beside(self, work: Work) -> None:
         """Run `work` beside the reader, until the connection ends; nothing runs after that."""
         if self._tasks is not None:
-            self._tasks.start_soon(self.guarded, work)
+            self._running += 1
+            self._tasks.start_soon(self._run, work)
+
+    async def _run(self, work: Work) -> None:
+        await self.guarded(work)
+        self._running -= 1  # if it is cancelled, so is all the rest
 
     async def guarded(self, work: Work) -> None:
         """Run a part of it; its error ends the whole."""

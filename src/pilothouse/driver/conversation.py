@@ -6,7 +6,7 @@ and what happens after a crash, is decided above.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.child import WAKE_SECONDS, Child
 from pilothouse.driver.failures import session_ended_error, silence_error
 from pilothouse.driver.host import Host
+from pilothouse.driver.latch import Latch
 from pilothouse.driver.leftovers import Leftovers
 from pilothouse.driver.link import Pending
 from pilothouse.driver.listeners import Listeners
@@ -92,15 +93,14 @@ class Conversation(Owned):
         }
         self._turn: Turn | None = None
         self._woken_until = 0.0
-        self._is_up = False
         self._news = anyio.Event()  # a turn or a background task has ended; a new one each time
-        self._ended = anyio.Event()  # its output
+        self._ended = Latch()  # its output
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
         self.permission_mode: str | None = None
         self.loaded: InitMessage | None = None
         self.says_lifecycle = False
-        self._is_in_anothers_turn = self._has_heard_turns = False
+        self._is_up = self._is_in_anothers_turn = self._has_heard_turns = False
 
     # What the session calls.
 
@@ -177,14 +177,14 @@ class Conversation(Owned):
             return Health("unhealthy", str(self.failure))
         return self.transport.health()
 
-    async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Coroutine[Any, Any, Mapping[str, Any]]:
         """Ask the peer; see `Link.request`."""
-        return await self._child.link.request(subtype, body)
+        return self._child.link.request(subtype, body)
 
     @property
     def is_there(self) -> bool:
         """Whether the peer can be talked to, as far as is known without any waiting."""
-        return self._is_up and not self.over and self.transport.health().state != "unhealthy"
+        return self._is_up and not self.over and self._child.transport.health().state != "unhealthy"
 
     async def look(self) -> None:
         """See whether the peer is still there: one that has just gone may not have been noticed yet."""
@@ -198,7 +198,7 @@ class Conversation(Owned):
 
     async def send(self, data: bytes) -> None:
         """Send a prompt, all or nothing. When the peer is gone, the reader finds out and tells the turn."""
-        if self._ended.is_set():
+        if self._ended.is_set() or self.transport.send_at_once(data):
             return
         sent = anyio.Event()
         self._child.beside(partial(self._deliver, data, sent))
@@ -344,10 +344,11 @@ class Conversation(Owned):
         """Give each message to the turn that it belongs to, and all of them to the listeners."""
         child = self._child
         child.last_heard = anyio.current_time()
-        child.validator.track_batch(batch)
+        kinds = set(map(type, batch))
+        child.validator.track_batch(batch, kinds)
         self._listeners.put(batch, size)
         turn = self._turn
-        plain = self.says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(map(type, batch))
+        plain = self.says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(kinds)
         if plain:  # a batch of nothing but text costs no loop
             if turn is not None and turn.has_begun and turn.unanswered:
                 turn.put(batch, size)
@@ -445,7 +446,8 @@ class Conversation(Owned):
     # The owner.
 
     async def _live(self) -> None:
-        async with self._child.living(self._shake_hands):
+        async with self._child.living() as hello:
+            self._child.beside(partial(self._shake_hands, *hello))
             if self._startup_timeout is not None:
                 self._child.beside(self._watch_start)
             try:

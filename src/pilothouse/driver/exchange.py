@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import ClassVar
+from math import inf
+from typing import TYPE_CHECKING, ClassVar
 
 import anyio
 
 from pilothouse.driver.answering import Answering
 from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.child import WAKE_SECONDS, Child
-from pilothouse.driver.continuation import Continuation
 from pilothouse.driver.failures import missing_result_error
-from pilothouse.driver.host import Host
 from pilothouse.driver.latch import Latch
 from pilothouse.driver.link import Pending
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
@@ -37,6 +36,10 @@ from pilothouse.messages import (
 )
 from pilothouse.options import Invocation
 from pilothouse.transports import Transport
+
+if TYPE_CHECKING:
+    from pilothouse.driver.continuation import Continuation
+    from pilothouse.driver.host import Host
 
 RECEIPT_SECONDS = 1.0  # for a child over a limit to say that it was interrupted: one that is stuck says nothing
 SAVE_SECONDS = 3.0  # from there until its turn must have ended, which is when it saves the conversation
@@ -75,6 +78,7 @@ class Exchange(Answering):
         self._may_answer = True  # False: the peer says when it takes up a prompt, and has taken up none of ours
         self._has_begun = False
         self._is_cut = False
+        self._is_leaving = False  # its input has ended
         self.ended_plainly = False
         self._session_id: str | None = None
 
@@ -89,7 +93,8 @@ class Exchange(Answering):
         """Look at a batch on its way to the consumer."""
         child, shown = self._child, batch
         child.last_heard = anyio.current_time()
-        child.validator.track_batch(batch)
+        kinds = set(map(type, batch))
+        child.validator.track_batch(batch, kinds)
         if not self._heard.is_set():
             self._heard.set()
             self._ever_heard = True
@@ -97,14 +102,14 @@ class Exchange(Answering):
             self._session_id = next((m.session_id for m in batch if m.session_id), None)
         if self._continuing is not None:
             shown = self._read(batch)
+        if shown:
+            self._inbox.put(shown, size)
         routes = self._ROUTES
-        if not routes.keys().isdisjoint(map(type, batch)):  # a batch of nothing but text costs no loop
+        if not routes.keys().isdisjoint(kinds):  # a batch of nothing but text costs no loop
             for message in batch:
                 route = routes.get(message.__class__)
                 if route is not None:
                     route(self, message)
-        if shown:
-            self._inbox.put(shown, size)
 
     @property
     def is_stopping(self) -> bool:
@@ -184,7 +189,13 @@ class Exchange(Answering):
 
     def _done(self) -> None:
         super()._done()
-        self._beside(self._leave)
+        self._child.link.soon(self._part)  # which takes a while, so the consumer goes first
+
+    def _part(self) -> None:
+        if self._host is None and self._child.transport.end_input_at_once():
+            self._linger()
+        else:
+            self._beside(self._leave)
 
     def _begin_anew(self) -> None:
         self.ended_plainly = False
@@ -198,7 +209,8 @@ class Exchange(Answering):
 
     async def _talk(self) -> None:
         try:
-            async with self._child.living(self._speak):
+            async with self._child.living() as hello:
+                self._greet(*hello)
                 if self._limits.timeout is not None:
                     self._beside(self._watch_clock)
                 if self._silence.is_limited:
@@ -224,7 +236,7 @@ class Exchange(Answering):
 
     async def _listen(self) -> None:
         child = self._child
-        await child.link.pump()
+        await child.link.pump(self._look)
         if self._is_complete() or self.interrupted:
             return
         ending = await child.transport.ending()
@@ -236,22 +248,30 @@ class Exchange(Answering):
             return
         raise missing_result_error(ending, child.link.noise, child.link.last_problem)
 
+    def _greet(self, pending: Pending | None, opening: bytes) -> None:
+        if self._host is None and pending is not None:
+            # The prompt goes with the handshake, which saves a round trip: the CLI reads them in order.
+            self._child.link.expect(pending, self._refused)
+            if isinstance(self._prompts, Sequence) and self._child.transport.send_at_once(opening + self._words()):
+                return  # as nearly every time, and a task would cost more than all that is done in it
+        self._beside(partial(self._speak, pending, opening))
+
+    def _words(self) -> bytes:
+        return b"".join(prompt.data for prompt in self._prompts) if isinstance(self._prompts, Sequence) else b""
+
+    def _refused(self, error: BaseException) -> None:
+        if not (self.ended_plainly or self.over):  # `--resume` of an unknown id answers with a result instead
+            self.fail(error)
+
     async def _speak(self, pending: Pending | None, opening: bytes) -> None:
-        # What this process guards must be in force before there is anything to guard; else the two go together: the
-        # CLI reads the handshake and the prompt in order, and that saves a round trip.
-        first, beside = (None, pending) if self._host is None else (pending, None)
         transport = self._child.transport
         try:
-            if first is not None:
-                await self._shake_hands(first, opening)
+            if self._host is not None and pending is not None:
+                # What this process guards must be in force before there is anything to guard.
+                await self._shake_hands(pending, opening)
                 opening = b""
-            if isinstance(self._prompts, Sequence):
-                opening += b"".join(prompt.data for prompt in self._prompts)
-                await (transport.send(opening) if beside is None else self._shake_hands(beside, opening))
-            else:
-                if beside is not None:  # its time counts from now: a peer that reads nothing holds up what is sent
-                    self._beside(partial(self._shake_hands, beside))
-                await transport.send(opening)
+            await transport.send(opening + self._words())
+            if not isinstance(self._prompts, Sequence):
                 await self._speak_on(self._prompts)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the reader finds out how the peer ended
@@ -270,11 +290,11 @@ class Exchange(Answering):
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the reader finds out how it ended
             await self._child.transport.send(prompt.data)
 
-    async def _shake_hands(self, pending: Pending, unsent: bytes = b"") -> None:
+    async def _shake_hands(self, pending: Pending, unsent: bytes) -> None:
         try:
             await self._child.link.shake_hands(pending, unsent)
         except PilothouseError:
-            if not self.ended_plainly:  # `--resume` of an unknown id answers with a result instead
+            if not self.ended_plainly:  # see `_refused`; no prompt follows
                 raise
 
     async def _leave(self) -> None:
@@ -283,12 +303,22 @@ class Exchange(Answering):
         if self._host is not None and not self.interrupted:  # what was stopped waits for no answer
             await self._questions_over()
         await child.transport.end_input()
-        while True:
-            quiet_until = child.quiet_since(busy=bool(child.background)) + LINGER_SECONDS
-            if anyio.current_time() >= quiet_until:
-                child.leave()
-                return
-            await anyio.sleep_until(quiet_until)
+        self._linger()
+
+    def _linger(self) -> None:
+        self._is_leaving = True
+        self._child.link.wake(self._look())
+
+    def _look(self) -> float:
+        """End a child that does not leave by itself; returns when to look again."""
+        if not self._is_leaving:
+            return inf
+        child = self._child
+        quiet_until = child.quiet_since(busy=bool(child.background)) + LINGER_SECONDS
+        if anyio.current_time() < quiet_until:
+            return quiet_until
+        child.leave()
+        return inf
 
     async def _questions_over(self) -> None:
         # Once its input has ended, the CLI takes every question as denied: what runs in the background may still ask,

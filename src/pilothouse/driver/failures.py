@@ -20,8 +20,8 @@ from pilothouse.transports import Ending
 
 STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
 # The CLI repeats the value after the name, whatever it holds (2.0.0 to 2.1.330): only the name is taken.
-_UNKNOWN_FLAG = re.compile(r"error: unknown option '--([\w-]+)")
-_TAKEN_ID = re.compile(r"Session ID (\S+) is already in use")
+_UNKNOWN_FLAG = r"error: unknown option '--([\w-]+)"
+_TAKEN_ID = r"Session ID (\S+) is already in use"
 
 
 def missing_result_error(ending: Ending, noise: str, problem: PeerError | None) -> PilothouseError:
@@ -54,9 +54,9 @@ def oversize_error(size: int) -> OversizeLineError:
 
 
 def _exited_error(ending: Ending, noise: str, when: str) -> ProcessError:
-    if unknown := _UNKNOWN_FLAG.search(ending.stderr):
+    if unknown := re.search(_UNKNOWN_FLAG, ending.stderr):
         return _too_old(unknown[1], ending)
-    if taken := _TAKEN_ID.search(ending.stderr):
+    if taken := re.search(_TAKEN_ID, ending.stderr):
         return SessionExistsError(
             f"there is a conversation with session_id {taken[1]!r}; resume={taken[1]!r} goes on with it, or leave "
             "session_id away for a new one",

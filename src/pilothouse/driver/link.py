@@ -9,18 +9,20 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from pilothouse.driver.failures import oversize_error
-from pilothouse.driver.host import Host
 from pilothouse.driver.questions import Questions, Reader
-from pilothouse.driver.wake import Wake
+from pilothouse.driver.wake import Wake, loop_clock
 from pilothouse.errors import ControlError, ControlTimeout, PeerError, PilothouseError, SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
 from pilothouse.transports import Transport
+
+if TYPE_CHECKING:
+    from pilothouse.driver.host import Host
 
 log = logging.getLogger("pilothouse.driver")
 
@@ -52,33 +54,36 @@ class Sink(Protocol):
         ...
 
 
-class Pending:
-    """A control request that was sent; `wait` gives the answer.
+class Pending(Wake):
+    """A control request that was sent; once it was waited for, `answer` gives the answer.
 
     Attributes:
         due: when the answer must be there, once somebody waits for it.
         sending: around the sending of it.
+        failed: hears of an error that comes in place of the answer, if nobody waits.
     """
 
-    __slots__ = ("_done", "_error", "_payload", "due", "request_id", "sending", "subtype")
+    __slots__ = ("_error", "_payload", "due", "failed", "request_id", "sending", "subtype")
 
     def __init__(self, request_id: str, subtype: str) -> None:
+        super().__init__()
         self.request_id = request_id
         self.subtype = subtype
         self.due = inf
         self.sending: anyio.CancelScope | None = None
-        self._done = Wake()
+        self.failed: Callable[[BaseException], object] | None = None
         self._payload: Mapping[str, Any] = {}
         self._error: BaseException | None = None
 
     def settle(self, payload: Mapping[str, Any] | None = None, error: BaseException | None = None) -> None:
         """The answer is there, or will never be."""
         self._payload, self._error = payload or {}, error
-        self._done.set()
+        self.set()
+        if error is not None and self.failed is not None:
+            self.failed(error)
 
-    async def wait(self) -> Mapping[str, Any]:
-        """Wait for the answer."""
-        await self._done.wait()
+    def answer(self) -> Mapping[str, Any]:
+        """The answer that is there; raises what came in its place."""
         if self._error is not None:
             raise self._error
         return self._payload
@@ -130,24 +135,46 @@ class Link:
         # One that goes on with a peer that was somebody else's must not take the answers to that one's requests.
         id_prefix: str = getattr(transport, "request_prefix", "ph")
         self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=id_prefix)
-        self.questions = Questions(self.connection, {} if host is None else host.desks, self._send_quietly)
+        self.questions = Questions(
+            self.connection, {} if host is None else host.desks, transport.send_at_once, self._send_quietly
+        )
         self._size = 0  # bytes of what came since the last message was complete
-        self._over = anyio.Event()  # the output of the peer
+        self._is_over = False  # the output of the peer
+        self._news = Wake()  # for the task that owns the connection
+        self._errands: list[Callable[[], object]] = []
         self._alarm: anyio.CancelScope | None = None
+        self._clock = anyio.current_time
 
-    async def pump(self) -> None:
+    async def pump(self, look: Callable[[], float] = lambda: inf) -> None:
         """Read until the output of the peer ends, and give up on requests that wait too long for their answer.
 
         Runs once, in the task that owns the connection.
+
+        Args:
+            look: called when an alarm has gone off; returns when it has to be called again. `wake` makes that sooner.
         """
+        self._clock = loop_clock()
         self._beside(self._read)
-        while not self._over.is_set():
-            with anyio.CancelScope(deadline=self._give_up_late()) as self._alarm:
-                await self._over.wait()
+        while not self._is_over:
+            self._news = Wake()
+            while self._errands:
+                self._errands.pop(0)()
+            with anyio.CancelScope(deadline=min(self._give_up_late(), look())) as self._alarm:
+                await self._news.wait()
+
+    def soon(self, errand: Callable[[], object]) -> None:
+        """Let the task that owns the connection do something, after all who were woken until now."""
+        self._errands.append(errand)
+        self._news.set()
+
+    def wake(self, when: float) -> None:
+        """Let the task that owns the connection look, then or before."""
+        if self._alarm is not None and when < self._alarm.deadline:
+            self._alarm.deadline = when
 
     def _give_up_late(self) -> float:
         """Settle the requests whose time is over; returns when it is that of the next one."""
-        now = anyio.current_time()
+        now = self._clock()
         for pending in self._waiting.values():
             if pending.due <= now:
                 pending.due = inf
@@ -166,7 +193,8 @@ class Link:
         try:
             with reader.scope:
                 if await self._read_and_answer(reader):
-                    self._over.set()
+                    self._is_over = True
+                    self._news.set()
         except anyio.get_cancelled_exc_class():
             if reader.question is not None or not reader.has_answered:
                 raise
@@ -177,9 +205,9 @@ class Link:
     async def _read_and_answer(self, reader: Reader) -> bool:
         """Returns whether the output has ended."""
         receive, feed, sink, questions = self._transport.receive, self.connection.feed, self._sink, self.questions
-        events = self.connection.events
+        events, new = self.connection.events, questions.new
         while True:
-            if questions.are_new and await questions.answer_new(reader, self._read_on):
+            if new and await questions.answer_new(reader, self._read_on):
                 return False
             # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
             while sink.full and not self._waiting:
@@ -235,22 +263,30 @@ class Link:
 
     async def answer_to(self, pending: Pending, unsent: bytes = b"") -> Mapping[str, Any]:
         """Wait for the answer to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
-        # One alarm for all, so that none of them makes a timer and cancels it.
-        pending.due = anyio.current_time() + self._control_timeout
-        if self._alarm is not None and pending.due < self._alarm.deadline:
-            self._alarm.deadline = pending.due
+        self._limit(pending)
         try:
-            if unsent:
+            if unsent and not self._transport.send_at_once(unsent):
                 # When the peer is gone, the reader finds out how it ended and settles the request with that.
                 with (
                     anyio.CancelScope() as pending.sending,
                     suppress(anyio.BrokenResourceError, anyio.ClosedResourceError),
                 ):
                     await self._transport.send(unsent)
-            return await pending.wait()
+            await pending.wait()
+            return pending.answer()
         finally:
             if self._waiting.pop(pending.request_id, None) is not None:
                 await self._withdraw(pending)
+
+    def expect(self, pending: Pending, failed: Callable[[BaseException], object]) -> None:
+        """Let `failed` hear of an error that comes in place of the answer to a request that was sent; none waits."""
+        pending.failed = failed
+        self._limit(pending)
+
+    def _limit(self, pending: Pending) -> None:
+        # One alarm for all, so that none of them makes a timer and cancels it.
+        pending.due = self._clock() + self._control_timeout
+        self.wake(pending.due)
 
     def open_house(self) -> None:
         """Start what the host has to run beside the connection, and give it a way to tell the peer something."""

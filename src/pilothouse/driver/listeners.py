@@ -110,4 +110,6 @@ class Listeners:
             inbox.end()
 
     def _inboxes(self) -> list[Inbox]:
+        if not self._all:  # as in most sessions
+            return []
         return [listener.inbox for each in list(self._all) if (listener := each()) is not None]

@@ -51,7 +51,7 @@ class Owned(ABC):
 
     async def finished(self) -> None:
         """Wait until it has ended, and everything is freed. What runs inside of it does not wait."""
-        if self._mark not in at_work.get():
+        if not self._finished.is_set() and self._mark not in at_work.get():  # to wait for nothing is a turn of the loop
             await self._finished.wait()
 
     async def run(self) -> None:

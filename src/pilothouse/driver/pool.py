@@ -361,6 +361,11 @@ class PooledTransport(Transport):
                 return
         await inner.send(data)
 
+    def send_at_once(self, data: bytes) -> bool:
+        """See `Transport`; never the handshake."""
+        inner = self._inner
+        return self._is_open and not self._closed and inner is not None and inner.send_at_once(data)
+
     async def receive(self) -> bytes:
         """The next bytes, from the answer to the handshake on."""
         inner = self._reached()

@@ -45,11 +45,11 @@ class Reader:
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
-        self.question: _Question | None = None
+        self.question: OpenQuestion | None = None
         self.has_answered = False
 
 
-class _Question:
+class OpenQuestion:
     """One that is open."""
 
     __slots__ = ("asked", "data", "is_sending", "limited", "scope")
@@ -68,28 +68,30 @@ class Questions:
     Args:
         connection: makes the bytes of an answer.
         desks: who answers, by subtype of the question.
-        send: sends the bytes of an answer; raises nothing.
+        send_at_once: sends the bytes of an answer, or returns False.
+        send: sends those that had to wait; raises nothing.
 
     Attributes:
         desks: who answers; may be replaced.
+        new: those for `answer_new`; replaced by nobody.
     """
 
     def __init__(
-        self, connection: Connection, desks: Mapping[str, Desk], send: Callable[[bytes], Awaitable[None]]
+        self,
+        connection: Connection,
+        desks: Mapping[str, Desk],
+        send_at_once: Callable[[bytes], bool],
+        send: Callable[[bytes], Awaitable[None]],
     ) -> None:
         self._connection = connection
         self.desks = desks
+        self._send_at_once = send_at_once
         self._send = send
-        self._open: dict[str, _Question] = {}
-        self._new: deque[_Question] = deque()
+        self._open: dict[str, OpenQuestion] = {}
+        self.new: deque[OpenQuestion] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
-
-    @property
-    def are_new(self) -> bool:
-        """Whether there are some for `answer_new`."""
-        return bool(self._new)
 
     @property
     def at_work(self) -> bool:
@@ -98,8 +100,8 @@ class Questions:
 
     def ask(self, asked: Inbound) -> None:
         """Take a question, for `answer_new`."""
-        question = self._open[asked.request_id] = _Question(asked)
-        self._new.append(question)
+        question = self._open[asked.request_id] = OpenQuestion(asked)
+        self.new.append(question)
 
     def withdraw(self, request_id: str) -> None:
         """The peer wants no answer any more: whoever works on one is cancelled, and nothing is sent."""
@@ -118,8 +120,8 @@ class Questions:
         Returns:
             Whether it was handed over. Then `finish` comes next, outside of the scope.
         """
-        while self._new:
-            question = self._new.popleft()
+        while self.new:
+            question = self.new.popleft()
             if self._is_withdrawn(question):
                 continue
             reader.has_answered = True
@@ -141,13 +143,16 @@ class Questions:
         if question is None or self._is_withdrawn(question):
             return
         if reader.scope.cancelled_caught and question.limited is not None:
-            question.data = await self._bytes_of(question, _at_once(question.limited.late))
+            try:
+                question.data = self._connection.answer(question.asked.request_id, question.limited.late())
+            except Exception as error:  # noqa: BLE001 - the peer is told
+                question.data = self._refusal(question.asked, error)
         await self._deliver(question)
 
-    def _is_withdrawn(self, question: _Question) -> bool:
+    def _is_withdrawn(self, question: OpenQuestion) -> bool:
         return self._open.get(question.asked.request_id) is not question
 
-    def _wait_for(self, question: _Question, reader: Reader) -> None:
+    def _wait_for(self, question: OpenQuestion, reader: Reader) -> None:
         reader.question = question
         if question.is_sending:
             return
@@ -155,21 +160,27 @@ class Questions:
         if question.limited is not None and question.limited.seconds is not None:
             reader.scope.deadline = anyio.current_time() + question.limited.seconds
 
-    async def _answer(self, question: _Question) -> None:
-        question.data = await self._bytes_of(question, self._ask_desk(question))
+    async def _answer(self, question: OpenQuestion) -> None:
+        asked = question.asked
+        try:
+            answer = await self._work_on(question, asked)
+            question.data = self._connection.answer(asked.request_id, answer)
+        except Exception as error:  # noqa: BLE001 - the peer is told
+            question.data = self._refusal(asked, error)
         if question.scope is None:
             await self._deliver(question)
 
-    async def _deliver(self, question: _Question) -> None:
-        question.scope, question.is_sending = None, True
+    async def _deliver(self, question: OpenQuestion) -> None:
+        question.scope = None
         try:
-            if question.data:  # if not, it was withdrawn, or nobody reads any more
+            # Without data it was withdrawn, or nobody reads any more.
+            if question.data and not self._send_at_once(question.data):
+                question.is_sending = True
                 await self._send(question.data)
         finally:
             self._open.pop(question.asked.request_id, None)
 
-    async def _ask_desk(self, question: _Question) -> Mapping[str, Any]:
-        asked = question.asked
+    def _work_on(self, question: OpenQuestion, asked: Inbound) -> Awaitable[Mapping[str, Any]]:
         desk = self.desks.get(asked.subtype)
         if desk is None:  # the CLI waits for an answer without end, so it gets one
             text = f"Unsupported control request subtype: {asked.subtype}"
@@ -177,25 +188,20 @@ class Questions:
         answer = desk(asked.body)
         if isinstance(answer, Limited):
             question.limited = answer
-            answer = answer.work
-        return await answer
+            return answer.work
+        return answer
 
-    async def _bytes_of(self, question: _Question, answer: Awaitable[Mapping[str, Any]]) -> bytes:
-        key, subtype = question.asked.request_id, question.asked.subtype
-        try:
-            return self._connection.answer(key, await answer)
-        except ControlError as error:
-            return self._connection.refuse(key, str(error), error.code)
-        except UsageError as error:
-            log.error("the answer to %r cannot be sent: %s", subtype, error)
-            return self._connection.refuse(key, f"the host has no valid answer to {subtype}")
-        except Exception:  # whatever it is, the peer must not wait for ever, and learns nothing of our insides
-            log.exception("answering %r failed", subtype)
-            return self._connection.refuse(key, f"the host failed to answer {subtype}")
-
-
-async def _at_once(answer: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    return answer()
+    def _refusal(self, asked: Inbound, error: Exception) -> bytes:
+        code: str | None = None
+        if isinstance(error, ControlError):
+            words, code = str(error), error.code
+        elif isinstance(error, UsageError):
+            log.error("the answer to %r cannot be sent: %s", asked.subtype, error)
+            words = f"the host has no valid answer to {asked.subtype}"
+        else:  # whatever it is, the peer must not wait for ever, and learns nothing of our insides
+            log.error("answering %r failed", asked.subtype, exc_info=error)
+            words = f"the host failed to answer {asked.subtype}"
+        return self._connection.refuse(asked.request_id, words, code)
 
 
 @coroutine

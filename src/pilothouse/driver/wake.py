@@ -1,12 +1,13 @@
-"""What one task waits for, once.
+"""What one task waits for, once, and the clock of the loop that it waits on.
 
 Owns nothing else. Each answer of the peer wakes somebody, and an `anyio.Event`, which any number of tasks may wait for,
-costs twice as much.
+costs twice as much; so does the time, from a function that first looks for the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import anyio
 
@@ -42,3 +43,9 @@ class Wake:
         else:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+
+def loop_clock() -> Callable[[], float]:
+    """What `anyio.current_time` gives on the running loop, and on no other."""
+    trio = in_trio()
+    return trio.current_time if trio else asyncio.get_running_loop().time

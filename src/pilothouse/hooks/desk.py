@@ -18,7 +18,7 @@ from pilothouse.hooks.base import EVENT_KEY, UnknownHookEvent, read_event
 from pilothouse.hooks.catalogue import HOOK_EVENTS
 from pilothouse.hooks.matchers import HookMatcher, Hooks, as_callback, blocks, matches, read_hooks
 from pilothouse.hooks.outputs import refusal, wire_output
-from pilothouse.protocol import merged_answers
+from pilothouse.protocol.hook_answers import merged_answers
 
 log = logging.getLogger("pilothouse.hooks")
 
@@ -31,6 +31,7 @@ _HEAD_START: Final = 0.1
 _MAX_HEAD_START: Final = 1.0
 # `{"subtype": "hook", "event": …, "tool": …, "input": …}`: the short form of a question, and what its fields are.
 _SHORT_FIELDS: Final = {"tool": "tool_name", "input": "tool_input"}
+_MAPPINGS: Final = (dict, Mapping)  # of what has to be one, nearly everything is a dict, which is found at once
 _LATE: Final = "did not answer in time"
 _SHORT_ENVELOPE: Final = ("subtype", "event", "request_id", "callback_id")
 
@@ -160,7 +161,7 @@ def hook_desk(hooks: Hooks | None, *, first: int = 0) -> HookDesk:
 
 def _asked(hook: _Hook, data: Any) -> Limited[dict[str, Any]]:
     """What a hook says to an event; one that takes too long has failed."""
-    given = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else None
+    given = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPINGS) else None
     said = None if given is None else given.get(EVENT_KEY)
     name = said if isinstance(said, str) and said in HOOK_EVENTS else hook.event_name
     return Limited(_ask(hook, name, given), hook.limit, partial(_failed, hook, name, _LATE, None))

@@ -139,7 +139,7 @@ def wire_output(answer: Any, event_name: str) -> dict[str, Any]:
     Raises:
         UsageError: it is something else, does not fit the event, or is not JSON.
     """
-    if answer is None:
+    if answer is None or (isinstance(answer, dict) and not answer):
         return {}
     rule = HOOK_EVENTS.get(event_name)
     extra: dict[str, Any] = {}

@@ -5,21 +5,8 @@ protocol. Nothing that a peer may send raises anything but `LineDecodeError` or 
 does not know is kept as `UnknownMessage`, `UnknownBlock`, `UnknownEvent`, `UnknownDelta` or a plain `SystemMessage`.
 """
 
-from pilothouse.messages.activity import SYSTEM_TYPES as SYSTEM_TYPES
-from pilothouse.messages.activity import BackgroundTask as BackgroundTask
-from pilothouse.messages.activity import BackgroundTasksChangedMessage as BackgroundTasksChangedMessage
-from pilothouse.messages.activity import HookProgressMessage as HookProgressMessage
-from pilothouse.messages.activity import HookResponseMessage as HookResponseMessage
-from pilothouse.messages.activity import HookStartedMessage as HookStartedMessage
-from pilothouse.messages.activity import StopHookSummaryMessage as StopHookSummaryMessage
-from pilothouse.messages.activity import TaskNotificationMessage as TaskNotificationMessage
-from pilothouse.messages.activity import TaskProgressMessage as TaskProgressMessage
-from pilothouse.messages.activity import TaskStartedMessage as TaskStartedMessage
-from pilothouse.messages.activity import TaskSummaryMessage as TaskSummaryMessage
-from pilothouse.messages.activity import TaskUpdatedMessage as TaskUpdatedMessage
-from pilothouse.messages.activity import TaskUsage as TaskUsage
-from pilothouse.messages.activity import TurnDurationMessage as TurnDurationMessage
-from pilothouse.messages.activity import TurnPreemptedMessage as TurnPreemptedMessage
+from typing import TYPE_CHECKING, Any
+
 from pilothouse.messages.base import Message as Message
 from pilothouse.messages.blocks import AdvisorToolResultBlock as AdvisorToolResultBlock
 from pilothouse.messages.blocks import BashCodeExecutionToolResultBlock as BashCodeExecutionToolResultBlock
@@ -98,36 +85,84 @@ from pilothouse.messages.notices import ToolUseSummaryMessage as ToolUseSummaryM
 from pilothouse.messages.notices import TranscriptMirrorMessage as TranscriptMirrorMessage
 from pilothouse.messages.notices import UnknownMessage as UnknownMessage
 from pilothouse.messages.system import ApiRetryMessage as ApiRetryMessage
-from pilothouse.messages.system import CommandsChangedMessage as CommandsChangedMessage
-from pilothouse.messages.system import CompactBoundaryMessage as CompactBoundaryMessage
-from pilothouse.messages.system import CompactMetadata as CompactMetadata
-from pilothouse.messages.system import ControlRequestProgressMessage as ControlRequestProgressMessage
-from pilothouse.messages.system import ElicitationCompleteMessage as ElicitationCompleteMessage
-from pilothouse.messages.system import FilesPersistedMessage as FilesPersistedMessage
-from pilothouse.messages.system import InformationalMessage as InformationalMessage
+from pilothouse.messages.system import BackgroundTask as BackgroundTask
+from pilothouse.messages.system import BackgroundTasksChangedMessage as BackgroundTasksChangedMessage
 from pilothouse.messages.system import InitMessage as InitMessage
-from pilothouse.messages.system import LocalCommandOutputMessage as LocalCommandOutputMessage
 from pilothouse.messages.system import McpServerInfo as McpServerInfo
-from pilothouse.messages.system import MemoryRecallMessage as MemoryRecallMessage
-from pilothouse.messages.system import MirrorErrorMessage as MirrorErrorMessage
-from pilothouse.messages.system import ModelConsentFallbackMessage as ModelConsentFallbackMessage
-from pilothouse.messages.system import ModelFallbackMessage as ModelFallbackMessage
-from pilothouse.messages.system import ModelRefusalFallbackMessage as ModelRefusalFallbackMessage
-from pilothouse.messages.system import ModelRefusalNoFallbackMessage as ModelRefusalNoFallbackMessage
-from pilothouse.messages.system import NotificationMessage as NotificationMessage
-from pilothouse.messages.system import PermissionDeniedMessage as PermissionDeniedMessage
 from pilothouse.messages.system import PluginInfo as PluginInfo
-from pilothouse.messages.system import PluginInstallMessage as PluginInstallMessage
-from pilothouse.messages.system import SessionStateChangedMessage as SessionStateChangedMessage
-from pilothouse.messages.system import SessionTitleChangedMessage as SessionTitleChangedMessage
-from pilothouse.messages.system import SessionWritesLostMessage as SessionWritesLostMessage
 from pilothouse.messages.system import StatusMessage as StatusMessage
 from pilothouse.messages.system import SystemMessage as SystemMessage
-from pilothouse.messages.system import ThinkingTokensMessage as ThinkingTokensMessage
-from pilothouse.messages.system import UiInvalidateMessage as UiInvalidateMessage
-from pilothouse.messages.system import WorkerShuttingDownMessage as WorkerShuttingDownMessage
+from pilothouse.messages.system import TaskNotificationMessage as TaskNotificationMessage
+from pilothouse.messages.system import TaskStartedMessage as TaskStartedMessage
+from pilothouse.messages.system import TaskUpdatedMessage as TaskUpdatedMessage
+from pilothouse.messages.system import TaskUsage as TaskUsage
 from pilothouse.messages.usage import CacheCreation as CacheCreation
 from pilothouse.messages.usage import ModelUsage as ModelUsage
 from pilothouse.messages.usage import OutputTokensDetails as OutputTokensDetails
 from pilothouse.messages.usage import ServerToolUsage as ServerToolUsage
 from pilothouse.messages.usage import Usage as Usage
+
+if TYPE_CHECKING:
+    from pilothouse.messages.activity import SYSTEM_TYPES as SYSTEM_TYPES
+    from pilothouse.messages.activity import HookProgressMessage as HookProgressMessage
+    from pilothouse.messages.activity import HookResponseMessage as HookResponseMessage
+    from pilothouse.messages.activity import HookStartedMessage as HookStartedMessage
+    from pilothouse.messages.activity import StopHookSummaryMessage as StopHookSummaryMessage
+    from pilothouse.messages.activity import TaskProgressMessage as TaskProgressMessage
+    from pilothouse.messages.activity import TaskSummaryMessage as TaskSummaryMessage
+    from pilothouse.messages.activity import TurnDurationMessage as TurnDurationMessage
+    from pilothouse.messages.activity import TurnPreemptedMessage as TurnPreemptedMessage
+    from pilothouse.messages.incidents import CommandsChangedMessage as CommandsChangedMessage
+    from pilothouse.messages.incidents import CompactBoundaryMessage as CompactBoundaryMessage
+    from pilothouse.messages.incidents import CompactMetadata as CompactMetadata
+    from pilothouse.messages.incidents import ControlRequestProgressMessage as ControlRequestProgressMessage
+    from pilothouse.messages.incidents import ElicitationCompleteMessage as ElicitationCompleteMessage
+    from pilothouse.messages.incidents import FilesPersistedMessage as FilesPersistedMessage
+    from pilothouse.messages.incidents import InformationalMessage as InformationalMessage
+    from pilothouse.messages.incidents import LocalCommandOutputMessage as LocalCommandOutputMessage
+    from pilothouse.messages.incidents import MemoryRecallMessage as MemoryRecallMessage
+    from pilothouse.messages.incidents import MirrorErrorMessage as MirrorErrorMessage
+    from pilothouse.messages.incidents import ModelConsentFallbackMessage as ModelConsentFallbackMessage
+    from pilothouse.messages.incidents import ModelFallbackMessage as ModelFallbackMessage
+    from pilothouse.messages.incidents import ModelRefusalFallbackMessage as ModelRefusalFallbackMessage
+    from pilothouse.messages.incidents import ModelRefusalNoFallbackMessage as ModelRefusalNoFallbackMessage
+    from pilothouse.messages.incidents import NotificationMessage as NotificationMessage
+    from pilothouse.messages.incidents import PermissionDeniedMessage as PermissionDeniedMessage
+    from pilothouse.messages.incidents import PluginInstallMessage as PluginInstallMessage
+    from pilothouse.messages.incidents import SessionStateChangedMessage as SessionStateChangedMessage
+    from pilothouse.messages.incidents import SessionTitleChangedMessage as SessionTitleChangedMessage
+    from pilothouse.messages.incidents import SessionWritesLostMessage as SessionWritesLostMessage
+    from pilothouse.messages.incidents import ThinkingTokensMessage as ThinkingTokensMessage
+    from pilothouse.messages.incidents import UiInvalidateMessage as UiInvalidateMessage
+    from pilothouse.messages.incidents import WorkerShuttingDownMessage as WorkerShuttingDownMessage
+
+_MODULES = {
+    "activity": (
+        "HookProgressMessage HookResponseMessage HookStartedMessage SYSTEM_TYPES StopHookSummaryMessage "
+        "TaskProgressMessage TaskSummaryMessage TurnDurationMessage TurnPreemptedMessage"
+    ),
+    "incidents": (
+        "CommandsChangedMessage CompactBoundaryMessage CompactMetadata ControlRequestProgressMessage "
+        "ElicitationCompleteMessage FilesPersistedMessage InformationalMessage LocalCommandOutputMessage "
+        "MemoryRecallMessage MirrorErrorMessage ModelConsentFallbackMessage ModelFallbackMessage "
+        "ModelRefusalFallbackMessage ModelRefusalNoFallbackMessage NotificationMessage "
+        "PermissionDeniedMessage PluginInstallMessage SessionStateChangedMessage SessionTitleChangedMessage "
+        "SessionWritesLostMessage ThinkingTokensMessage UiInvalidateMessage WorkerShuttingDownMessage"
+    ),
+}
+_ON_DEMAND = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    module = _ON_DEMAND.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # few runs say any of these
+
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})

@@ -1,17 +1,16 @@
-"""The `system` messages about work beside the main thread: hooks and tasks (CLI 2.1.330); the table of all subtypes.
+"""The `system` messages about hooks, and others about work beside the main thread; the table of all subtypes.
 
-Owns their fields and `SYSTEM_TYPES`. Knows nothing of how lines are decoded.
+Owns their fields (CLI 2.1.330) and `SYSTEM_TYPES`. Knows nothing of how lines are decoded. Loaded when a run says
+something that is not in `system`.
 """
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 
 from typing import Any
 
-from msgspec import Struct
-
-from pilothouse.messages import system
+from pilothouse.messages import incidents
 from pilothouse.messages.base import Number
-from pilothouse.messages.system import SystemMessage
+from pilothouse.messages.system import USUAL_TYPES, SystemMessage, TaskUsage
 
 
 class HookStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
@@ -70,34 +69,6 @@ class StopHookSummaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True)
     total_duration_ms: Number | None = None
 
 
-class TaskUsage(Struct, frozen=True, gc=False):
-    """What a task has used so far."""
-
-    total_tokens: int = 0
-    tool_uses: int = 0
-    duration_ms: Number = 0
-
-
-class TaskStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_started`: a subagent, a background command or a workflow began."""
-
-    subtype: str = "task_started"
-    task_id: str | None = None
-    run_id: str | None = None
-    tool_use_id: str | None = None
-    description: str = ""
-    subagent_type: str | None = None
-    is_backgrounded: bool | None = None
-    awaited: bool | None = None
-    spawn_depth: int | None = None
-    parent_task_id: str | None = None
-    task_type: str | None = None
-    workflow_name: str | None = None
-    prompt: str | None = None
-    skip_transcript: bool | None = None
-    ambient: bool | None = None
-
-
 class TaskProgressMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     """Subtype `task_progress`."""
 
@@ -110,59 +81,6 @@ class TaskProgressMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     usage: TaskUsage = TaskUsage()
     last_tool_name: str | None = None
     summary: str | None = None
-
-
-class TaskUpdatedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_updated`: `patch` holds the changed fields; `status` is in it when it changed."""
-
-    subtype: str = "task_updated"
-    task_id: str | None = None
-    run_id: str | None = None
-    patch: dict[str, Any] = {}
-
-    @property
-    def status(self) -> str | None:
-        """The new status, if it changed: "pending", "running", "completed", "failed", "killed" or "paused"."""
-        return self.patch.get("status")
-
-
-class TaskNotificationMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `task_notification`: a task ended; `status` is "completed", "failed" or "stopped"."""
-
-    subtype: str = "task_notification"
-    task_id: str | None = None
-    run_id: str | None = None
-    tool_use_id: str | None = None
-    status: str = ""
-    reason: str | None = None
-    output_file: str | None = None
-    summary: str = ""
-    usage: TaskUsage | None = None
-    resource_links: list[dict[str, Any]] | None = None
-    skip_transcript: bool | None = None
-    ambient: bool | None = None
-
-
-class BackgroundTask(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One of the tasks that run in the background."""
-
-    task_id: str | None = None
-    run_id: str | None = None
-    task_type: str | None = None
-    subagent_type: str | None = None
-    description: str = ""
-    parent_task_id: str | None = None
-    ambient: bool | None = None
-    awaited: bool | None = None
-    off_host: bool | None = None
-    tool_use_id: str | None = None
-
-
-class BackgroundTasksChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `background_tasks_changed`: these tasks run in the background now; none left when empty."""
-
-    subtype: str = "background_tasks_changed"
-    tasks: list[BackgroundTask] = []
 
 
 class TaskSummaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
@@ -195,44 +113,37 @@ class TurnPreemptedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 _CLASSES: tuple[type[SystemMessage], ...] = (
-    system.ApiRetryMessage,
-    system.CommandsChangedMessage,
-    system.CompactBoundaryMessage,
-    system.ControlRequestProgressMessage,
-    system.ElicitationCompleteMessage,
-    system.FilesPersistedMessage,
-    system.InformationalMessage,
-    system.InitMessage,
-    system.LocalCommandOutputMessage,
-    system.MemoryRecallMessage,
-    system.MirrorErrorMessage,
-    system.ModelConsentFallbackMessage,
-    system.ModelFallbackMessage,
-    system.ModelRefusalFallbackMessage,
-    system.ModelRefusalNoFallbackMessage,
-    system.NotificationMessage,
-    system.PermissionDeniedMessage,
-    system.PluginInstallMessage,
-    system.SessionStateChangedMessage,
-    system.SessionTitleChangedMessage,
-    system.SessionWritesLostMessage,
-    system.StatusMessage,
-    system.ThinkingTokensMessage,
-    system.UiInvalidateMessage,
-    system.WorkerShuttingDownMessage,
-    BackgroundTasksChangedMessage,
+    incidents.CommandsChangedMessage,
+    incidents.CompactBoundaryMessage,
+    incidents.ControlRequestProgressMessage,
+    incidents.ElicitationCompleteMessage,
+    incidents.FilesPersistedMessage,
+    incidents.InformationalMessage,
+    incidents.LocalCommandOutputMessage,
+    incidents.MemoryRecallMessage,
+    incidents.MirrorErrorMessage,
+    incidents.ModelConsentFallbackMessage,
+    incidents.ModelFallbackMessage,
+    incidents.ModelRefusalFallbackMessage,
+    incidents.ModelRefusalNoFallbackMessage,
+    incidents.NotificationMessage,
+    incidents.PermissionDeniedMessage,
+    incidents.PluginInstallMessage,
+    incidents.SessionStateChangedMessage,
+    incidents.SessionTitleChangedMessage,
+    incidents.SessionWritesLostMessage,
+    incidents.ThinkingTokensMessage,
+    incidents.UiInvalidateMessage,
+    incidents.WorkerShuttingDownMessage,
     HookProgressMessage,
     HookResponseMessage,
     HookStartedMessage,
     StopHookSummaryMessage,
-    TaskNotificationMessage,
     TaskProgressMessage,
-    TaskStartedMessage,
     TaskSummaryMessage,
-    TaskUpdatedMessage,
     TurnDurationMessage,
     TurnPreemptedMessage,
 )
 
-# subtype -> class; what is not in it decodes as SystemMessage.
-SYSTEM_TYPES: dict[str, type[SystemMessage]] = {cls().subtype: cls for cls in _CLASSES}
+SYSTEM_TYPES: dict[str, type[SystemMessage]] = {**USUAL_TYPES, **{cls().subtype: cls for cls in _CLASSES}}
+"""Every subtype with a class of its own; what is not in it decodes as `SystemMessage`."""

@@ -31,7 +31,8 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     Messages are immutable. `==` compares class and known fields, never the raw line. They pickle and copy.
 
     Attributes:
-        raw_line: the line as it came, so that nothing is lost that this version does not know; b"" if built by hand.
+        raw_line: the line as it came, with its line end if it had one, so that nothing is lost that this version does
+            not know; b"" if built by hand.
         session_id: the conversation it belongs to.
         uuid: its own id.
     """

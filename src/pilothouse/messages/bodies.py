@@ -3,7 +3,7 @@
 Owns the two bodies. Knows nothing of the envelope that the CLI puts around them.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -15,8 +15,8 @@ class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
     """An API message. In `assistant` lines of CLI 2.1.330 it holds one block, and `stop_reason` is null."""
 
     id: str | None = None
-    type: str = "message"
-    role: str = "assistant"
+    type: Literal["message"] = "message"  # as a literal, it is no new string in each message
+    role: Literal["assistant"] = "assistant"
     model: str | None = None
     content: list[ContentBlock] = []
     stop_reason: str | None = None
@@ -31,5 +31,5 @@ class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
 class UserBody(Struct, frozen=True, gc=False, kw_only=True):
     """What the user, or a tool, says: a string or a list of blocks."""
 
-    role: str = "user"
+    role: Literal["user"] = "user"
     content: str | list[ContentBlock] = []

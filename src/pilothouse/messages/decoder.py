@@ -15,12 +15,11 @@ import msgspec
 
 from pilothouse.errors import LineDecodeError, MessageParseError
 from pilothouse.messages import notices
-from pilothouse.messages.activity import SYSTEM_TYPES
 from pilothouse.messages.base import Message, fields_to_dict
 from pilothouse.messages.conversation import AssistantMessage, ResultMessage, StreamEvent, UserMessage
 from pilothouse.messages.jsonline import HEAD, dump_line, load_line
 from pilothouse.messages.lenient import FORMS, Unfit, fit_struct
-from pilothouse.messages.system import SystemMessage
+from pilothouse.messages.system import SystemMessage, system_type
 
 _CLASSES: tuple[type[Message], ...] = (
     AssistantMessage,
@@ -91,15 +90,16 @@ class FrameDecoder:
         second = self._second.get(message.__class__)
         return message if second is None else second(message, line)
 
-    def decode_lines(self, lines: Iterable[bytes]) -> list[Any]:
+    def decode_lines(self, lines: list[bytes]) -> tuple[list[Any], set[type]]:
         """Decode many lines in one go.
 
         Returns:
-            One item for each line, in order: what `decode` would return, or the error it would raise.
+            One item for each line, in order: what `decode` would return, or the error it would raise. And the classes
+            among them, where `SystemMessage` may stand for a class below it.
         """
-        lines = lines if isinstance(lines, list) else list(lines)
         if len(lines) == 1:  # as questions and answers come; the loops below would cost twice as much as the line
-            return [self._decoded_or_error(self.decode, lines[0])]
+            only = self._decoded_or_error(self.decode, lines[0])
+            return [only], {type(only)}
         decoded: list[Any] = []
         remaining = iter(lines)
         while len(decoded) < len(lines):
@@ -115,12 +115,13 @@ class FrameDecoder:
                 break
             except (AttributeError, TypeError):
                 continue  # an envelope, or an error: it has no raw line; the loop goes on behind it
-        if not self._second.keys().isdisjoint(map(type, decoded)):
+        kinds = set(map(type, decoded))
+        if not self._second.keys().isdisjoint(kinds):
             for place, message in enumerate(decoded):
                 second = self._second.get(message.__class__)
                 if second is not None:
                     decoded[place] = second(message, lines[place])
-        return decoded
+        return decoded, kinds
 
     def _decoded_or_error(self, decode: Callable[[bytes], Any], line: bytes) -> Any:
         try:
@@ -131,7 +132,7 @@ class FrameDecoder:
             return error.with_traceback(None)
 
     def _by_subtype(self, message: SystemMessage, line: bytes) -> Any:
-        cls = SYSTEM_TYPES.get(message.subtype)
+        cls = system_type(message.subtype)
         if cls is None:
             return message
         try:
@@ -171,7 +172,7 @@ class FrameDecoder:
         if cls is None:
             return notices.UnknownMessage(kind=kind, session_id=_text(fields, "session_id"), uuid=_text(fields, "uuid"))
         if cls is SystemMessage:
-            cls = SYSTEM_TYPES.get(_text(fields, "subtype") or "", SystemMessage)
+            cls = system_type(_text(fields, "subtype") or "") or SystemMessage
         return fit_struct(cls, fields)
 
 

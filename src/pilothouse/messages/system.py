@@ -1,7 +1,7 @@
-"""The `system` messages: one class for each subtype, and the table that finds it (CLI 2.1.330).
+"""The `system` messages of ordinary runs, and those that pilothouse itself looks at (CLI 2.1.330).
 
-Owns their fields. Knows neither the other messages nor how lines are decoded. A subtype that is not in the table is a
-plain `SystemMessage`, whose `.raw` has all of it.
+Owns their fields, and the way from a subtype to its class. Knows neither the other messages nor how lines are decoded.
+A subtype without a class is a plain `SystemMessage`, whose `.raw` has all of it.
 """
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
@@ -112,228 +112,109 @@ class ApiRetryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     no_response: dict[str, Any] | None = None
 
 
-class CompactMetadata(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How the conversation was shortened; `trigger` is "manual" or "auto", sizes are in tokens."""
+class TaskUsage(Struct, frozen=True, gc=False):
+    """What a task has used so far."""
 
-    trigger: str = ""
-    pre_tokens: int = 0
-    post_tokens: int | None = None
-    cumulative_dropped_tokens: int | None = None
-    duration_ms: Number | None = None
-    user_context: str | None = None
-    messages_summarized: int | None = None
-    precomputed: bool | None = None
-    pre_compact_discovered_tools: list[str] | None = None
-    preserved_segment: dict[str, Any] | None = None
-    preserved_messages: dict[str, Any] | None = None
+    total_tokens: int = 0
+    tool_uses: int = 0
+    duration_ms: Number = 0
 
 
-class CompactBoundaryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `compact_boundary`: what came before was replaced by a summary."""
+class TaskStartedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """Subtype `task_started`: a subagent, a background command or a workflow began."""
 
-    subtype: str = "compact_boundary"
-    compact_metadata: CompactMetadata = CompactMetadata()
-    logical_parent_uuid: str | None = None
-
-
-class ControlRequestProgressMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `control_request_progress`: a control request of ours is being worked on."""
-
-    subtype: str = "control_request_progress"
-    request_id: str | None = None
-    status: str = ""
-    attempt: int | None = None
-    max_retries: int | None = None
-    retry_delay_ms: Number | None = None
-    error_status: int | None = None
-
-
-class ModelFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `model_fallback`: another model took over, because of `trigger`."""
-
-    subtype: str = "model_fallback"
-    trigger: str | None = None
-    original_model: str | None = None
-    fallback_model: str | None = None
-    content: str = ""
-
-
-class ModelRefusalFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `model_refusal_fallback`: the model refused and another one was asked; some messages are withdrawn."""
-
-    subtype: str = "model_refusal_fallback"
-    trigger: str | None = None
-    direction: str | None = None
-    scope: str | None = None
-    original_model: str | None = None
-    fallback_model: str | None = None
-    request_id: str | None = None
-    api_refusal_category: str | None = None
-    api_refusal_explanation: str | None = None
-    retracted_message_uuids: tuple[str, ...] = ()
-    refused_user_message_uuid: str | None = None
-    content: str = ""
-
-
-class ModelRefusalNoFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `model_refusal_no_fallback`: the model refused, and no other one was asked."""
-
-    subtype: str = "model_refusal_no_fallback"
-    original_model: str | None = None
-    request_id: str | None = None
-    api_refusal_category: str | None = None
-    api_refusal_explanation: str | None = None
-    refused_user_message_uuid: str | None = None
-    content: str = ""
-
-
-class ModelConsentFallbackMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `model_consent_fallback`: the user was asked about another model; `choice` is the answer."""
-
-    subtype: str = "model_consent_fallback"
-    choice: str | None = None
-    original_model: str | None = None
-    original_model_name: str | None = None
-    fallback_model: str | None = None
-    persisted_as_default: bool | None = None
-    content: str = ""
-
-
-class LocalCommandOutputMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `local_command_output`: what a slash command printed."""
-
-    subtype: str = "local_command_output"
-    content: str = ""
-
-
-class PluginInstallMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `plugin_install`: `status` is "started", "installed", "failed" or "completed"."""
-
-    subtype: str = "plugin_install"
-    status: str = ""
-    name: str | None = None
-    error: str | None = None
-
-
-class ThinkingTokensMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `thinking_tokens`: an estimate of how much the model has thought so far."""
-
-    subtype: str = "thinking_tokens"
-    estimated_tokens: int = 0
-    estimated_tokens_delta: int = 0
-    user_message_uuid: str | None = None
-
-
-class SessionStateChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `session_state_changed`: `state` is "idle", "running" or "requires_action"."""
-
-    subtype: str = "session_state_changed"
-    state: str = ""
-
-
-class SessionTitleChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `session_title_changed`."""
-
-    subtype: str = "session_title_changed"
-    title: str = ""
-
-
-class SessionWritesLostMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `session_writes_lost`: the disk is full, and what is named in `lost` was not saved."""
-
-    subtype: str = "session_writes_lost"
-    error_code: str | None = None
-    lost: list[str] = []
-    transcript_session_ids: list[str] = []
-
-
-class WorkerShuttingDownMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `worker_shutting_down`: the peer is about to go."""
-
-    subtype: str = "worker_shutting_down"
-    reason: str = ""
-
-
-class CommandsChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `commands_changed`: the slash commands are now these."""
-
-    subtype: str = "commands_changed"
-    commands: list[dict[str, Any]] = []
-
-
-class NotificationMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `notification`: something to show; `priority` is "low", "medium", "high" or "immediate"."""
-
-    subtype: str = "notification"
-    key: str = ""
-    text: str = ""
-    priority: str = ""
-    color: str | None = None
-    timeout_ms: Number | None = None
-
-
-class InformationalMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `informational`: a line for the reader; `level` is "info", "notice", "suggestion" or "warning"."""
-
-    subtype: str = "informational"
-    content: str = ""
-    level: str = ""
+    subtype: str = "task_started"
+    task_id: str | None = None
+    run_id: str | None = None
     tool_use_id: str | None = None
-    prevent_continuation: bool | None = None
-    tag: str | None = None
+    description: str = ""
+    subagent_type: str | None = None
+    is_backgrounded: bool | None = None
+    awaited: bool | None = None
+    spawn_depth: int | None = None
+    parent_task_id: str | None = None
+    task_type: str | None = None
+    workflow_name: str | None = None
+    prompt: str | None = None
+    skip_transcript: bool | None = None
+    ambient: bool | None = None
 
 
-class FilesPersistedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `files_persisted`: files were uploaded, or failed to be."""
+class TaskUpdatedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """Subtype `task_updated`: `patch` holds the changed fields; `status` is in it when it changed."""
 
-    subtype: str = "files_persisted"
-    files: list[dict[str, Any]] = []
-    failed: list[dict[str, Any]] = []
-    processed_at: str | None = None
+    subtype: str = "task_updated"
+    task_id: str | None = None
+    run_id: str | None = None
+    patch: dict[str, Any] = {}
 
-
-class MemoryRecallMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `memory_recall`: memories that were given to the model."""
-
-    subtype: str = "memory_recall"
-    mode: str = ""
-    memories: list[dict[str, Any]] = []
+    @property
+    def status(self) -> str | None:
+        """The new status, if it changed: "pending", "running", "completed", "failed", "killed" or "paused"."""
+        return self.patch.get("status")
 
 
-class MirrorErrorMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `mirror_error`: transcript entries could not be mirrored."""
+class TaskNotificationMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """Subtype `task_notification`: a task ended; `status` is "completed", "failed" or "stopped"."""
 
-    subtype: str = "mirror_error"
-    error: str = ""
-    key: dict[str, Any] | None = None
-
-
-class ElicitationCompleteMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `elicitation_complete`: an MCP server has what it asked the user for."""
-
-    subtype: str = "elicitation_complete"
-    mcp_server_name: str | None = None
-    elicitation_id: str | None = None
-
-
-class PermissionDeniedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `permission_denied`: a tool call was not allowed, and why."""
-
-    subtype: str = "permission_denied"
-    tool_name: str | None = None
+    subtype: str = "task_notification"
+    task_id: str | None = None
+    run_id: str | None = None
     tool_use_id: str | None = None
-    agent_id: str | None = None
-    decision_reason_type: str | None = None
-    decision_reason_code: str | None = None
-    decision_reason: str | None = None
-    message: str = ""
+    status: str = ""
+    reason: str | None = None
+    output_file: str | None = None
+    summary: str = ""
+    usage: TaskUsage | None = None
+    resource_links: list[dict[str, Any]] | None = None
+    skip_transcript: bool | None = None
+    ambient: bool | None = None
 
 
-class UiInvalidateMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `ui_invalidate`: a terminal would draw again. Nothing for a program to do."""
+class BackgroundTask(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One of the tasks that run in the background."""
 
-    subtype: str = "ui_invalidate"
-    event: str | None = None
-    prompts_screened: bool | None = None
-    instances: list[dict[str, Any]] | None = None
-    unhooked: list[str] | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+    task_type: str | None = None
+    subagent_type: str | None = None
+    description: str = ""
+    parent_task_id: str | None = None
+    ambient: bool | None = None
+    awaited: bool | None = None
+    off_host: bool | None = None
+    tool_use_id: str | None = None
+
+
+class BackgroundTasksChangedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """Subtype `background_tasks_changed`: these tasks run in the background now; none left when empty."""
+
+    subtype: str = "background_tasks_changed"
+    tasks: list[BackgroundTask] = []
+
+
+USUAL_TYPES: dict[str, type[SystemMessage]] = {
+    cls().subtype: cls
+    for cls in (
+        ApiRetryMessage,
+        BackgroundTasksChangedMessage,
+        InitMessage,
+        StatusMessage,
+        TaskNotificationMessage,
+        TaskStartedMessage,
+        TaskUpdatedMessage,
+    )
+}
+"""By subtype. In nine of ten recordings there is no other."""
+
+
+def system_type(subtype: str) -> type[SystemMessage] | None:
+    """The class of a subtype; None if it has none."""
+    usual = USUAL_TYPES.get(subtype)
+    if usual is not None:
+        return usual
+    try:
+        from pilothouse.messages.activity import SYSTEM_TYPES  # thirty classes more, which most runs do without
+    except OSError:  # no descriptor is left to read them with, and the stream must go on; the next one tries again
+        return None
+    return SYSTEM_TYPES.get(subtype)

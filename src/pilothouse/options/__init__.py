@@ -10,7 +10,6 @@ from pilothouse.options.option import Option as Option
 from pilothouse.options.options import Options as Options
 from pilothouse.options.render import child_env as child_env
 from pilothouse.options.render import render as render
-from pilothouse.options.settings import Settings as Settings
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
 
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pilothouse.options.policy import Policy as Policy
     from pilothouse.options.policy import PolicyRow as PolicyRow
     from pilothouse.options.retry_policy import RetryPolicy as RetryPolicy
+    from pilothouse.options.settings import Settings as Settings
 
 NESTED = (
     "AdaptiveThinking",
@@ -68,6 +68,7 @@ _ON_DEMAND = {
     "PolicyRow": "policy",
     "PolicyWarning": "contradictions",
     "RetryPolicy": "retry_policy",
+    "Settings": "settings",
     "isolation_report": "isolation",
     **dict.fromkeys(NESTED, "nested"),
 }

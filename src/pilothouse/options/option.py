@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from pilothouse.options.faults import MASK
 from pilothouse.options.kinds import Kind
-from pilothouse.options.since import SINCE
 from pilothouse.options.targets import Sdk, Target, flags_of, keys_of
 
 
@@ -38,6 +37,8 @@ class Option(Struct, frozen=True):
     @property
     def since(self) -> str:
         """The version of the CLI that first accepts it; "" where that is not known, or where none is needed."""
+        from pilothouse.options.since import SINCE  # asked on the way to a page or an error
+
         words = (*flags_of(self.target), *keys_of(self.target))
         if isinstance(self.target, Sdk):
             words = (self.target.wire,)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pilothouse.options.checking import check_combination, check_conflicts, checked
 from pilothouse.options.copies import copied
-from pilothouse.options.settings import Settings
 from pilothouse.options.table import TABLE
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         Effort,
         PermissionMode,
         Provider,
+        Settings,
         SettingSource,
         SystemPrompt,
         Thinking,
@@ -157,13 +157,6 @@ class Options:
         check_combination(values, {})
         object.__setattr__(self, "_values", MappingProxyType(values))
         object.__setattr__(self, "_origins", MappingProxyType[str, str]({}))
-
-    def __getattr__(self, name: str) -> Any:
-        option = TABLE.get(name)
-        if option is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        value = self._values.get(name)
-        return option.default if value is None else copied(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
@@ -301,6 +294,18 @@ class Options:
         from pilothouse.options.explain import explained  # nobody explains on the way to an answer
 
         return explained(self._values, self._origins)
+
+
+def _reader(name: str, default: Any) -> property:
+    def read(options: Options) -> Any:
+        value = options._values.get(name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - they are its own
+        return default if value is None else copied(value)
+
+    return property(read)
+
+
+for _name, _option in TABLE.items():  # a query reads thirty: `__getattr__` would make, and drop, an error for each
+    setattr(Options, _name, _reader(_name, _option.default))
 
 
 def _made(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:

@@ -6,12 +6,14 @@ Owns what may stand there and how errors name the place. Which file there is, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.options import Options
-from pilothouse.options.settings import Settings
 from pilothouse.options.table import TABLE, Option
+
+if TYPE_CHECKING:
+    from pilothouse.options.settings import Settings
 
 PREFIX = "PILOTHOUSE_"
 

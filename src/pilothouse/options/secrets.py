@@ -16,12 +16,13 @@ MASK = "[redacted]"
 SHORTEST = 6
 """Characters. Anything shorter is hardly a key, and masking it would make ordinary text unreadable."""
 
-_SECRET_NAME = re.compile(
+# Of names. As text, because most queries have nothing to remove secrets from: the first who looks compiles them.
+_KEY_LIKE = (
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|CUSTOM_HEADERS"
     r"|(^|_)(AUTH|PAT|PWD)$|APIKEY|(^|_)KEYS?(_|$)|KEY$"
 )
-_NO_SECRET_NAME = re.compile(r"^(OLD)?PWD$|_PATH$|_FILE$|_SOCK$|_TTL|_MS$|_URL$|_URI$")
-_COUNT_NAME = re.compile(r"TOKENS|_MAX|^MAX_")
+_NOT_KEY_LIKE = r"^(OLD)?PWD$|_PATH$|_FILE$|_SOCK$|_TTL|_MS$|_URL$|_URI$"
+_COUNT_LIKE = r"TOKENS|_MAX|^MAX_"
 _ORDINARY_VALUES = frozenset({"disabled", "enabled", "default"})
 
 
@@ -71,9 +72,9 @@ def _mappings(value: Any) -> Iterator[dict[str, str]]:
 def _secrets_in(name: str, value: str) -> Iterator[str]:
     if "://" in value and "@" in value:
         yield from _url_password(value)
-    if not _SECRET_NAME.search(name) or _NO_SECRET_NAME.search(name) or value.lower() in _ORDINARY_VALUES:
+    if not re.search(_KEY_LIKE, name) or re.search(_NOT_KEY_LIKE, name) or value.lower() in _ORDINARY_VALUES:
         return
-    if _COUNT_NAME.search(name) and value.isdigit():  # MAX_THINKING_TOKENS and the like are limits
+    if re.search(_COUNT_LIKE, name) and value.isdigit():  # MAX_THINKING_TOKENS and the like are limits
         return
     yield value
     if name.endswith("HEADERS"):  # a header line may be printed without its name

@@ -18,13 +18,13 @@ log = logging.getLogger("pilothouse.permissions")
 
 
 def ask_safely(
-    decide: Callable[[], Awaitable[T]], what: str, *, timeout: float | None, failed: T, timed_out: T
+    decide: Callable[[], Awaitable[T]], what: Callable[[], str], *, timeout: float | None, failed: T, timed_out: T
 ) -> Limited[T]:
     """Come to a decision, whatever happens.
 
     Args:
         decide: asks for it.
-        what: what is asked, for the log.
+        what: says what is asked, for the log.
         timeout: seconds until it counts as `timed_out`; None: no limit.
         failed: the decision when `decide` raises.
         timed_out: the decision when it takes too long.
@@ -34,11 +34,11 @@ def ask_safely(
         try:
             return await decide()
         except Exception:
-            log.exception("%s: there was no valid answer, so it is refused", what)
+            log.exception("%s: there was no valid answer, so it is refused", what())
             return failed
 
     def late() -> T:
-        log.error("%s: there was no answer within %g s, so it is refused", what, timeout)
+        log.error("%s: there was no answer within %g s, so it is refused", what(), timeout)
         return timed_out
 
     return Limited(decided(), timeout, late)

@@ -74,6 +74,7 @@ class Confirm(Struct, frozen=True):
 
 Decision = Allow | Deny | Confirm | bool
 Verdict = Allow | Deny
+_DECISIONS: Final = (Allow, Deny, Confirm)
 
 
 class InvalidAnswerError(UsageError):
@@ -94,7 +95,7 @@ def as_decision(value: object, name: str) -> Allow | Deny | Confirm:
         return Allow()
     if value is False:
         return Deny()
-    if isinstance(value, Allow | Deny | Confirm):
+    if isinstance(value, _DECISIONS):
         return value
     raise InvalidAnswerError(f"{name} returned {type(value).__name__}; expected Allow, Deny, Confirm, True or False")
 

@@ -93,7 +93,7 @@ class PermissionDesk:
         """
         return ask_safely(
             partial(self._answer, body),
-            f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}",
+            lambda: f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}",
             timeout=self._timeout,
             failed=_FAILED,
             timed_out=_TIMED_OUT,

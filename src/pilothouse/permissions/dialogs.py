@@ -76,7 +76,7 @@ class DialogDesk:
             raise ControlError(f"this host shows no dialog of kind {kind!r:.80}", subtype="request_user_dialog")
         return ask_safely(
             partial(self._answer, body),
-            f"the dialog {kind!s:.80}",
+            lambda: f"the dialog {kind!s:.80}",
             timeout=self._timeout,
             failed={"behavior": "cancelled"},
             timed_out={"behavior": "cancelled"},

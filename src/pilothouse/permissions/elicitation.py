@@ -95,7 +95,7 @@ class ElicitationDesk:
         """
         return ask_safely(
             partial(self._answer, body),
-            f"the elicitation of {body.get('mcp_server_name')!s:.80}",
+            lambda: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
             timeout=self._timeout,
             failed={"action": "cancel"},
             timed_out={"action": "cancel"},

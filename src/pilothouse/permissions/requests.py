@@ -7,11 +7,14 @@ Owns reading the body of `can_use_tool`. Pure: asks nobody and decides nothing. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import fields
+from msgspec.structs import force_setattr as set_field
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import brief
@@ -23,7 +26,19 @@ QUESTION_TOOL: Final = "AskUserQuestion"
 PLAN_TOOL: Final = "ExitPlanMode"
 
 
-class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True):
+_WIRE_NAMES: Final = {
+    "tool_input": "input",
+    "reason": "decision_reason",
+    "reason_type": "decision_reason_type",
+    "suppress_always_allow": "suppress_always_allow_rule",
+    # No peer sends these.
+    "mcp_server": "<name of the server>",
+    "session": "<session>",
+    "raw": "<request>",
+}
+
+
+class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WIRE_NAMES):
     """A tool call that the CLI asks about.
 
     Attributes:
@@ -159,23 +174,34 @@ def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequ
     Raises:
         UsageError: it names no tool, or its input is no object.
     """
-    tool_name = _of(str, body.get("tool_name")) or _of(str, body.get("tool"))
-    tool_input = body.get("input", {})
-    if not tool_name or not isinstance(tool_input, dict):
-        raise UsageError("a permission request without a tool, or without an input")
-    optional: dict[str, Any] = {}
-    for key in _OPTIONAL.keys() & body.keys():
-        name, kind = _OPTIONAL[key]
-        if isinstance(body[key], kind):
-            optional[name] = body[key]
-    return PermissionRequest(
-        tool_name=tool_name,
-        tool_input=_copy(cast("dict[str, Any]", tool_input)),
-        mcp_server=_of(str, _object(body.get("mcp_server")).get("name")),
-        session=session,
-        raw=body,
-        **optional,
-    )
+    try:
+        request = msgspec.convert(body, PermissionRequest)
+    except (ValueError, TypeError, RecursionError):
+        request = _read_field_by_field(body)
+    if not request.tool_name:
+        raise UsageError(_UNUSABLE)
+    # A copy of its own all the way down: what a callback does to it must not change what it allows.
+    tool_input = request.tool_input
+    for key, value in tool_input.items():
+        if isinstance(value, _CONTAINERS):
+            tool_input[key] = _copy(value)
+    set_field(request, "raw", body)
+    set_field(request, "session", session)
+    if "mcp_server" in body:
+        set_field(request, "mcp_server", _of(str, _object(body["mcp_server"]).get("name")))
+    return request
+
+
+def _read_field_by_field(body: Mapping[str, Any]) -> PermissionRequest:
+    read: dict[str, Any] = {"tool_input": {}} if "input" not in body else {}
+    given = {"tool_name": body.get("tool"), **body}
+    for field in fields(PermissionRequest):
+        if field.encode_name in given:
+            with suppress(ValueError, TypeError, RecursionError):
+                read[field.name] = msgspec.convert(given[field.encode_name], field.type)
+    if not read.keys() >= {"tool_name", "tool_input"}:
+        raise UsageError(_UNUSABLE)
+    return PermissionRequest(**read)
 
 
 def read_questions(request: PermissionRequest) -> QuestionRequest:
@@ -194,20 +220,8 @@ def read_plan(request: PermissionRequest) -> PlanRequest:
     return PlanRequest(plan=plan or "", path=path, request=request)
 
 
-# The name on the wire, our name, and the type.
-_OPTIONAL: Final[dict[str, tuple[str, type]]] = {
-    "tool_use_id": ("tool_use_id", str),
-    "blocked_path": ("blocked_path", str),
-    "decision_reason": ("reason", str),
-    "decision_reason_type": ("reason_type", str),
-    "agent_id": ("agent_id", str),
-    "title": ("title", str),
-    "display_name": ("display_name", str),
-    "description": ("description", str),
-    "requires_user_interaction": ("requires_user_interaction", bool),
-    "default_to_no": ("default_to_no", bool),
-    "suppress_always_allow_rule": ("suppress_always_allow", bool),
-}
+_UNUSABLE: Final = "a permission request without a tool, or without an input"
+_CONTAINERS: Final = (dict, list)
 
 
 def _of(kind: type[T], value: object) -> T | None:
@@ -219,7 +233,6 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _copy(value: Any) -> Any:
-    """A JSON value of one's own: what a callback does to it must not change what it allows."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in cast("dict[str, Any]", value).items()}
     return [_copy(item) for item in cast("Sequence[Any]", value)] if isinstance(value, list) else value

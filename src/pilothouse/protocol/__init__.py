@@ -25,7 +25,6 @@ from pilothouse.protocol.events import Stats as Stats
 from pilothouse.protocol.events import Withdrawn as Withdrawn
 from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES as DEFAULT_MAX_LINE_BYTES
 from pilothouse.protocol.framing import LineFramer as LineFramer
-from pilothouse.protocol.hook_answers import merged_answers as merged_answers
 from pilothouse.protocol.jsontext import encode_line as encode_line
 from pilothouse.protocol.validator import Fault as Fault
 from pilothouse.protocol.validator import FaultKind as FaultKind

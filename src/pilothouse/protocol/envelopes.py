@@ -120,25 +120,24 @@ def read_response(frame: ControlResponse, line: bytes) -> Answer | None:
     return Answer(request_id, _payload(response.get("response")), questions=_still_open(response))
 
 
-def _question(wire_id: object, subtype: object, body: Mapping[str, Any]) -> Question | None:
+def _question(wire_id: object, subtype: object, body: Fields) -> Question | None:
+    """The question of that subtype; `body` is its own from here on."""
     request_id = read_id(wire_id)
     if request_id is None:
         return None
     kind = subtype if isinstance(subtype, str) else ""
-    rest = dict(body)
-    rest.pop("subtype", None)
+    body.pop("subtype", None)
     short = _SHORT_FORMS.get(kind)
     if short is not None:
-        kind, rest = short(kind, rest)
-    return Question(request_id, kind, rest, cast("str | int", wire_id))
+        kind, body = short(kind, body)
+    return Question(request_id, kind, body, cast("str | int", wire_id))
 
 
 def _read_question(fields: Fields, subtype: str) -> Question | None:
     """The question in a whole control request, nested, flat, or mixed; `subtype` is for one that names none."""
     request = fields.get("request")
-    body: Mapping[str, Any]
     if isinstance(request, dict):
-        body = cast("Fields", request)
+        body = dict(cast("Fields", request))
     else:
         body = {key: value for key, value in fields.items() if key not in ("type", "request_id", "request")}
     kind = body.get("subtype", fields.get("subtype", subtype))
@@ -260,7 +259,8 @@ def request_line(request_id: str, subtype: str, body: Mapping[str, Any] | None =
     Raises:
         UsageError: the body cannot be written as JSON.
     """
-    request = {"subtype": subtype, **{key: value for key, value in (body or {}).items() if key != "subtype"}}
+    request = {"subtype": subtype, **(body or {})}
+    request["subtype"] = subtype
     return encode_line({"type": "control_request", "request_id": request_id, "request": request})
 
 

@@ -4,8 +4,9 @@ Owns line boundaries and the length limit. Must not know JSON, messages or contr
 
 Rules:
 
-- Only the byte ``\n`` ends a line. U+2028, U+2029, U+0085 and a lone ``\r`` are content; one ``\r`` before the ``\n``
-  belongs to the line end.
+- Only the byte ``\n`` ends a line. U+2028, U+2029, U+0085 and a ``\r`` are content.
+- A line comes out with its line end, so that all bytes come out as they came in: to JSON it is a blank like any other,
+  and to take it away would cost a copy of every line.
 - The lines do not depend on how the input is cut into chunks, and the work is linear in the input.
 - A line over the limit costs no more memory than the limit: it is dropped while it streams and reported once, when it
   ends.
@@ -13,7 +14,10 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from io import BytesIO
+from typing import Final
+
+from msgspec import Struct
 
 DEFAULT_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 HEAD_BYTES: Final = 400
@@ -24,8 +28,8 @@ _FOLD_PARTS: Final = 4096
 enough that chunks of a usual pipe size reach the default limit without being joined twice."""
 
 
-class OversizeLine(NamedTuple):
-    """A line that was dropped. `place` is where it belongs among the lines returned by the same call."""
+class OversizeLine(Struct, frozen=True):
+    """A line that was dropped: where it belongs among the lines of the same call, its bytes without the line end."""
 
     place: int
     size: int
@@ -42,7 +46,7 @@ class LineFramer:
         oversize: dropped lines that ended during the last `feed` or `flush`, in order; replaced by the next call.
     """
 
-    __slots__ = ("_blocks", "_head", "_held", "_max", "_parts", "_pending_cr", "oversize")
+    __slots__ = ("_blocks", "_head", "_held", "_max", "_parts", "oversize")
 
     def __init__(self, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES) -> None:
         self._max = max_line_bytes
@@ -50,7 +54,6 @@ class LineFramer:
         self._parts: list[bytes] = []
         self._held = 0
         self._head: bytes | None = None
-        self._pending_cr = False
         self.oversize: list[OversizeLine] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -60,20 +63,20 @@ class LineFramer:
             chunk: bytes of any length, cut anywhere.
 
         Returns:
-            The lines that are complete now, in order, without their line ends.
+            The lines that are complete now, in order, with their line ends.
         """
         if self.oversize:
             self.oversize = []
-        lines = chunk.split(b"\n")
-        tail = lines.pop()
-        if lines:
-            strip_from = 0 if b"\r" in chunk or self._pending_cr else len(lines)
-            if self._held:
-                self._finish_held(lines)
-            if len(chunk) > self._max:
-                lines = self._drop_long(lines)
-            for i in range(strip_from, len(lines)):
-                lines[i] = lines[i].removesuffix(b"\r")
+        if b"\n" not in chunk:
+            if chunk:
+                self._hold(chunk)
+            return []
+        lines = BytesIO(chunk).readlines()  # a quarter of the time of `split`, which looks at each byte by itself
+        tail = b"" if chunk.endswith(b"\n") else lines.pop()
+        if self._held:
+            self._finish_held(lines)
+        if len(chunk) > self._max:
+            lines = self._drop_long(lines)
         if tail:
             self._hold(tail)
         return lines
@@ -87,11 +90,10 @@ class LineFramer:
         self.oversize = []
         last = [b""]
         self._finish_held(last)
-        return last[0].removesuffix(b"\r") if last else b""
+        return last[0] if last else b""
 
     def _hold(self, tail: bytes) -> None:
         self._held += len(tail)
-        self._pending_cr = tail.endswith(b"\r")
         if self._head is not None:
             self._head += tail[: HEAD_BYTES - len(self._head)]
             return
@@ -111,21 +113,26 @@ class LineFramer:
 
     def _finish_held(self, lines: list[bytes]) -> None:
         """Complete the held line with `lines[0]`, in place; removes it when it is too long."""
-        size = self._held + len(lines[0])
+        size = self._held + _size(lines[0])
         if size <= self._max:
             self._parts.append(lines[0])
             lines[0] = self._take()
         else:
             head = (self._take() if self._head is None else self._head) + lines[0][:HEAD_BYTES]
-            self.oversize.append(OversizeLine(0, size, head[:HEAD_BYTES]))
+            self.oversize.append(OversizeLine(0, size, head[: min(size, HEAD_BYTES)]))
             del lines[0]
-        self._held, self._head, self._pending_cr = 0, None, False
+        self._held, self._head = 0, None
 
     def _drop_long(self, lines: list[bytes]) -> list[bytes]:
         kept: list[bytes] = []
         for line in lines:
-            if len(line) <= self._max:
+            size = _size(line)
+            if size <= self._max:
                 kept.append(line)
             else:
-                self.oversize.append(OversizeLine(len(kept), len(line), line[:HEAD_BYTES]))
+                self.oversize.append(OversizeLine(len(kept), size, line[: min(size, HEAD_BYTES)]))
         return kept
+
+
+def _size(line: bytes) -> int:
+    return len(line) - line.endswith(b"\n")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -24,7 +24,9 @@ from pilothouse.errors import LineDecodeError, MessageParseError, PeerError
 from pilothouse.messages import FrameDecoder, Message
 from pilothouse.protocol.events import BadLine, Event, Noise, Oversize, Stats
 from pilothouse.protocol.framing import HEAD_BYTES, LineFramer
-from pilothouse.protocol.recovery import CutObject, Verdict
+
+if TYPE_CHECKING:
+    from pilothouse.protocol.recovery import CutObject
 
 NOISE_RING_LINES: Final = 20
 """How many odd lines are kept for error messages."""
@@ -54,7 +56,6 @@ class FrameReader:
     ) -> None:
         classes = tuple(envelopes)
         self._decoder = FrameDecoder(extra=classes)
-        self._decode_lines = self._decoder.decode_lines
         self._envelopes = frozenset[type](classes)
         self._special = self._envelopes | {LineDecodeError, MessageParseError}
         self._on_envelope = on_envelope
@@ -62,7 +63,7 @@ class FrameReader:
         self._stats = stats
         self._max = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
-        self._cut = CutObject(max_line_bytes)
+        self._cut: CutObject | None = None  # the beginning of an object, held until it goes on or does not
         self.noise: deque[bytes] = deque(maxlen=NOISE_RING_LINES)
 
     def feed(self, data: bytes) -> list[Message]:
@@ -78,7 +79,7 @@ class FrameReader:
     @property
     def fragment(self) -> bytes:
         """The beginning of what is held; b"" if nothing is."""
-        return self._cut.head if self._cut.held else b""
+        return b"" if self._cut is None else self._cut.head
 
     def flush(self) -> tuple[list[Message], bytes]:
         """Take the end of the stream.
@@ -88,17 +89,17 @@ class FrameReader:
         """
         last = self._framer.flush()
         messages = self._read_around_gaps([last] if last else [])
-        fragment = self._cut.head
+        fragment = self.fragment
         if fragment:
             self._stats.cut_objects += 1
             self.noise.append(fragment)
-            self._cut.drop()
+            self._cut = None
         return messages, fragment
 
     def _read(self, lines: list[bytes]) -> list[Message]:
-        decoded: list[Any] = self._decode_lines(lines)
+        decoded, kinds = self._decoder.decode_lines(lines)
         # One set operation tells whether every line is a plain message, which is the common case by far.
-        if self._cut.held or not self._special.isdisjoint(map(type, decoded)):
+        if self._cut is not None or not self._special.isdisjoint(kinds):
             routed = [self._route(line, frame) for line, frame in zip(lines, decoded, strict=True)]
             decoded = [message for message in routed if message is not None]
         self._stats.messages += len(decoded)
@@ -110,8 +111,8 @@ class FrameReader:
         for gap in self._framer.oversize:
             messages += self._read(lines[start : gap.place])
             start = gap.place
-            if self._cut.held:
-                self._report_cut()
+            if self._cut is not None:
+                self._report_cut(self._cut)
             self._report_oversize(gap.size, gap.head)
         messages += self._read(lines[start:])
         return messages
@@ -119,8 +120,8 @@ class FrameReader:
     def _route(self, line: bytes, frame: Any) -> Message | None:
         if isinstance(frame, PeerError):
             return self._odd_line(line, frame)
-        if self._cut.held:
-            self._report_cut()
+        if self._cut is not None:
+            self._report_cut(self._cut)
         return self._deliver(line, frame)
 
     def _deliver(self, line: bytes, frame: Any) -> Message | None:
@@ -130,19 +131,23 @@ class FrameReader:
         return frame
 
     def _odd_line(self, line: bytes, error: PeerError) -> Message | None:
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
         text = line.strip()
         if not text:
             return None
-        if self._cut.held:
-            verdict = self._cut.extend(line)
+        from pilothouse.protocol.recovery import Verdict  # most streams have no such line
+
+        cut = self._cut
+        if cut is not None:
+            verdict = cut.extend(line)
             if verdict is Verdict.COMPLETE:
-                return self._mend()
+                return self._mend(cut)
             if verdict is Verdict.OPEN:
-                if self._cut.held > self._max:
-                    self._report_oversize(self._cut.held, self._cut.head)
-                    self._cut.drop()
+                if cut.held > self._max:
+                    self._report_oversize(cut.held, cut.head)
+                    self._cut = None
                 return None
-            self._report_cut()
+            self._report_cut(cut)
         if isinstance(error, MessageParseError):
             self._report_bad(error)
         elif not text.startswith(b"{"):
@@ -152,16 +157,21 @@ class FrameReader:
         return None
 
     def _begin_cut(self, line: bytes, error: PeerError) -> None:
-        verdict = self._cut.extend(line)
-        if verdict is Verdict.INVALID:
-            self._report_noise(line)
+        from pilothouse.protocol.recovery import CutObject, Verdict
+
+        cut = CutObject(self._max)
+        verdict = cut.extend(line)
+        if verdict is Verdict.OPEN:
+            self._cut = cut
         elif verdict is Verdict.COMPLETE:
             # The scanner finds it whole and the decoder refuses it: nested too deeply, for one.
-            self._cut.drop()
             self._report_bad(error)
+        else:
+            self._report_noise(line)
 
-    def _mend(self) -> Message | None:
-        whole = self._cut.take()
+    def _mend(self, cut: CutObject) -> Message | None:
+        self._cut = None
+        whole = cut.take()
         if len(whole) > self._max:
             self._report_oversize(len(whole), whole[:HEAD_BYTES])
             return None
@@ -173,9 +183,9 @@ class FrameReader:
         self._stats.mended_objects += 1
         return self._deliver(whole, frame)
 
-    def _report_cut(self) -> None:
-        size, head = self._cut.held, self._cut.head
-        self._cut.drop()
+    def _report_cut(self, cut: CutObject) -> None:
+        size, head = cut.held, cut.head
+        self._cut = None
         self._stats.cut_objects += 1
         self.noise.append(head)
         error = LineDecodeError(f"a JSON object broke off after {size} bytes and never went on", line=head)

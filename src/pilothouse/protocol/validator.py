@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -40,7 +40,7 @@ from pilothouse.messages import (
 _REMEMBERED_TOOLS: Final = 10_000
 """How many tool ids are kept of each kind, open and settled."""
 
-_RESULT_OF: Final = re.compile(rb'"tool_use_id"\s*:\s*"([^"\\]+)"')
+_RESULT_OF: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
 """Where a result names its tool use; `parent_tool_use_id` does not match."""
 
 _NO_MODEL: Final = "<synthetic>"
@@ -60,7 +60,7 @@ class FaultKind(StrEnum):
     DUPLICATE_RESULT = "second tool result for one tool use"
 
 
-class Fault(NamedTuple):
+class Fault(Struct, frozen=True):
     """One finding. `parent_tool_use_id` is set for those of sub-agents."""
 
     kind: FaultKind
@@ -115,7 +115,7 @@ class ValidationReport(Struct, frozen=True):
         return f"{self.fault_count} faults: {shown}{more}"
 
 
-class _Use(NamedTuple):
+class _Use(Struct, frozen=True):
     tool_use_id: str
     tool_name: str
     parent: str | None
@@ -123,7 +123,7 @@ class _Use(NamedTuple):
     said_in: _Place | None = None
 
 
-class _Place(NamedTuple):
+class _Place(Struct, frozen=True):
     """Where a tool use was said: the thread, and the message of the API."""
 
     parent: str | None
@@ -131,10 +131,11 @@ class _Place(NamedTuple):
     api_message: str
 
     def is_before(self, other: _Place) -> bool:
-        return self[:2] == other[:2] and self.api_message != other.api_message
+        same_thread = self.parent == other.parent and self.agent == other.agent
+        return same_thread and self.api_message != other.api_message
 
 
-class _Settled(NamedTuple):
+class _Settled(Struct, frozen=True):
     """A tool use that is no longer waited for: uuids of the messages that asked and answered; None: not answered."""
 
     message: str | None
@@ -198,7 +199,7 @@ class StreamValidator:
         """
         if not self._running:
             return False
-        names: list[bytes] = _RESULT_OF.findall(line) if b"tool_result" in line else []
+        names: list[bytes] = re.findall(_RESULT_OF, line) if b"tool_result" in line else []
         if found := self._running.keys() & {name.decode("utf-8", "replace") for name in names}:
             self._lose(found)
             return False
@@ -215,21 +216,31 @@ class StreamValidator:
         if route is not None:
             route(self, message)
 
-    def track_batch(self, messages: Sequence[Message]) -> None:
-        """Take the next messages, in order; the same as `track` for each, and cheaper."""
-        self._classes.update(map(type, messages))
-        if self._ROUTES.keys().isdisjoint(map(type, messages)):
+    def track_batch(self, messages: Sequence[Message], kinds: Collection[type[Message]] | None = None) -> None:
+        """Take the next messages, in order; the same as `track` for each, and cheaper.
+
+        Args:
+            messages: any number of them.
+            kinds: their classes, for a caller that has them.
+        """
+        if kinds is None:
+            kinds = set(map(type, messages))
+        if len(kinds) == 1:
+            self._classes[next(iter(kinds))] += len(messages)
+        else:
+            self._classes.update(map(type, messages))
+        if self._ROUTES.keys().isdisjoint(kinds):
             return
         route_of = self._ROUTES.get
         for message in messages:
             if type(message) is AssistantMessage and not message.supersedes and not self._running:
                 # Inline, because a message that only speaks is by far the most common.
                 for block in message.message.content:
-                    if block.__class__ is ToolUseBlock:
+                    if type(block) is ToolUseBlock:
                         break
                 else:
                     continue
-            route = route_of(message.__class__)
+            route = route_of(type(message))
             if route is not None:
                 route(self, message)
 
@@ -305,7 +316,7 @@ class StreamValidator:
                 kind = None if self._resumed else FaultKind.RESULT_WITHOUT_USE
             elif settled.answer is None:
                 self._tally.received += 1
-                self._settled[tool_use_id] = settled._replace(answer=message.uuid or "")
+                self._settled[tool_use_id] = _Settled(settled.message, message.uuid or "")
             elif not _same_uuid(settled.answer, message.uuid):
                 kind = FaultKind.DUPLICATE_RESULT
             if kind is None or message.is_replay or message.historical:

@@ -14,14 +14,14 @@ from pilothouse import client
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage
 from pilothouse.errors import UsageError
-from pilothouse.options import Options, Settings
+from pilothouse.options import Options
 from pilothouse.sync.portal import hand_to_caller, portal
 from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
 from pilothouse.sync.signatures import method_takes_as, takes_as
 
 if TYPE_CHECKING:
-    from pilothouse.options import OptionsBuilder
+    from pilothouse.options import OptionsBuilder, Settings
     from pilothouse.options.policy import Policy
     from pilothouse.sync.sessions import Session
 

@@ -16,9 +16,9 @@ from msgspec import Struct, field
 
 from pilothouse.errors import LineDecodeError, MessageParseError
 from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage, decode
+from pilothouse.messages.incidents import CompactMetadata
 from pilothouse.messages.jsonline import load_line
 from pilothouse.messages.lenient import Unfit, fit_struct
-from pilothouse.messages.system import CompactMetadata
 from pilothouse.transcripts.lines import OnProblem, TranscriptProblem, ignore, read_lines, read_part
 
 CHAINED = frozenset({"user", "assistant", "attachment", "system", "progress"})

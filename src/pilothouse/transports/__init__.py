@@ -14,7 +14,6 @@ from pilothouse.transports.discovery import INSTALL_INSTRUCTIONS as INSTALL_INST
 from pilothouse.transports.discovery import check_version as check_version
 from pilothouse.transports.discovery import find_cli as find_cli
 from pilothouse.transports.discovery import warn_if_old as warn_if_old
-from pilothouse.transports.obtain import obtain_cli as obtain_cli
 
 if TYPE_CHECKING:
     from pilothouse.transports.cassettes import Cassette as Cassette

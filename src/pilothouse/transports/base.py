@@ -14,7 +14,7 @@ Errors: `send` after the peer went away raises `anyio.BrokenResourceError`; `sen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -40,6 +40,9 @@ class Ending(Struct, frozen=True):
     detail: str = ""
 
 
+_AT_ONCE = {"send": "send_at_once", "end_input": "end_input_at_once"}
+
+
 class Transport(ABC):
     """A duplex stream of wire bytes to one peer. One instance serves one connection. (R37, E32)"""
 
@@ -54,6 +57,23 @@ class Transport(ABC):
     async def send(self, data: bytes) -> None:
         """Send all of `data`, in order with other calls. Concurrent calls never interleave their bytes."""
 
+    def send_at_once(self, data: bytes) -> bool:
+        """Send all of `data` if that takes no waiting and everything before it is sent. Nobody has to offer this.
+
+        A class that has a `send` of its own and none of this sends everything there, whatever its base class does.
+
+        Returns:
+            Whether it was sent. If not, nothing of it was: `send` does it, or raises what is in the way.
+        """
+        return False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, quick in _AT_ONCE.items():
+            nearest = next(base for base in cls.__mro__ if not vars(base).keys().isdisjoint((name, quick)))
+            if quick not in vars(nearest):  # what the other does there must not be passed by
+                setattr(cls, quick, getattr(Transport, quick))
+
     @abstractmethod
     async def receive(self) -> bytes:
         """The next bytes from the peer, at most a few hundred KiB; b"" once its output has ended, and ever after."""
@@ -61,6 +81,10 @@ class Transport(ABC):
     @abstractmethod
     async def end_input(self) -> None:
         """Tell the peer that nothing more will be sent. Idempotent."""
+
+    def end_input_at_once(self) -> bool:
+        """As `end_input`, if that takes no waiting; as `send_at_once` otherwise."""
+        return False
 
     async def ending(self) -> Ending:
         """How the peer ended. Called after `receive` returned b""; waits at most about a second for the news."""

@@ -15,7 +15,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
@@ -65,9 +65,17 @@ class Child(ABC):
     async def write(self, data: bytes) -> None:
         """Write all of `data` to its input; concurrent calls do not mix."""
 
+    def write_at_once(self, data: bytes) -> bool:
+        """Write all of `data` if that takes no waiting and all before it is written; False: nothing was written."""
+        return False
+
     @abstractmethod
     async def end_input(self) -> None:
         """Close its input once the writes before are through. Idempotent."""
+
+    def end_input_at_once(self) -> bool:
+        """Close its input if all writes are through; False: it is open."""
+        return False
 
     @property
     def write_was_cut(self) -> bool:
@@ -146,9 +154,17 @@ class PosixChild(Child):
         """See `Child`."""
         await self._stdin.write(data)
 
+    def write_at_once(self, data: bytes) -> bool:
+        """See `Child`."""
+        return self._stdin.write_at_once(data)
+
     async def end_input(self) -> None:
         """See `Child`."""
         await self._stdin.end()
+
+    def end_input_at_once(self) -> bool:
+        """See `Child`."""
+        return self._stdin.end_at_once()
 
     @property
     def write_was_cut(self) -> bool:
@@ -289,35 +305,35 @@ async def spawn(
         OSError: as `subprocess.Popen`; nothing is left behind.
         ValueError: a NUL in an argument or variable.
     """
-    return _spawn_now(list(argv), dict(env), cwd, account)
+    return _spawn_now(argv, env, cwd, account)
 
 
-def _spawn_now(argv: list[str], env: dict[str, str], cwd: str | None, account: Account | None) -> PosixChild:
-    with contextlib.ExitStack() as undo:
-        child_in, stdin = _pipe(undo)
-        stdout, child_out = _pipe(undo)
-        stderr, child_err = _pipe(undo)
-        if len(_living) < ENLARGED_PIPES:
-            enlarge_pipe(stdout, STDOUT_PIPE_SIZE)
+def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, account: Account | None) -> PosixChild:
+    fds: list[int] = []
+    try:
+        for _ in range(3):
+            fds += os.pipe()
+        child_in, stdin, stdout, child_out, stderr, child_err = fds
         process = subprocess.Popen(
-            argv,
-            stdin=child_in,
-            stdout=child_out,
-            stderr=child_err,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            user=None if account is None else account.uid,
-            group=None if account is None else account.gid,
-            extra_groups=None if account is None else account.groups,
-        )
-        process.returncode = 0  # its exit is ours: `Popen` must neither wait for it nor warn
-        undo.pop_all()
+            argv, stdin=child_in, stdout=child_out, stderr=child_err, env=env, cwd=cwd, start_new_session=True,
+            **_identity(account),
+        )  # fmt: skip
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    process.returncode = 0  # its exit is ours: `Popen` must neither wait for it nor warn
     for fd in (child_in, child_out, child_err):
         os.close(fd)
     watchdog.guard(process.pid)
     watch = _watch(process.pid, stdin, stdout, stderr)
+    if len(_living) < ENLARGED_PIPES:  # while the child comes up
+        enlarge_pipe(stdout, STDOUT_PIPE_SIZE)
     return PosixChild(process.pid, watch, PipeWriter(stdin), PipeReader(stdout), PipeReader(stderr))
+
+
+def _identity(account: Account | None) -> dict[str, Any]:
+    return {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
 
 
 def _watch(pid: int, *fds: int) -> ExitWatch:
@@ -330,10 +346,3 @@ def _watch(pid: int, *fds: int) -> ExitWatch:
         watchdog.release(pid)
         os.waitpid(pid, 0)
         raise
-
-
-def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
-    ends = os.pipe()
-    for fd in ends:
-        undo.callback(os.close, fd)
-    return ends

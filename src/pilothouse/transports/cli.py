@@ -17,17 +17,16 @@ import anyio
 from pilothouse.errors import CLIStartError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.options.secrets import Redactor, invocation_secrets
-from pilothouse.transports.base import Ending, Health, HealthState, Transport
+from pilothouse.transports.base import Ending, Health, Transport
 from pilothouse.transports.child import Child
 from pilothouse.transports.discovery import forget_cli, known_cli
 from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.exits import KILL, Exit
 from pilothouse.transports.first_starts import FirstStart, await_turn
-from pilothouse.transports.obtain import obtain_cli
 from pilothouse.transports.stderr import StderrLog
 
 if TYPE_CHECKING:
+    from pilothouse.options.secrets import Redactor
     from pilothouse.transports.accounts import Account
     from pilothouse.transports.private_files import PrivateFiles
     from pilothouse.transports.private_home import PrivateHome
@@ -60,6 +59,15 @@ _CODE_HINTS = {
     126: "a program that it needs may not be executed",
     127: "a program that it needs was not found; is it on PATH of the child's environment?",
 }
+
+_HEALTHY = Health("healthy")
+_HEALTH = (
+    Health("unhealthy", "the child closed its input"),
+    Health("unhealthy", "the child closed its output"),
+    Health("degraded", "input ended"),
+    Health("degraded", "the child is slow to read its input"),
+)
+"""Of a child that runs: for the first that is so of what `CliTransport.health` looks at."""
 
 
 class CliTransport(Transport):
@@ -116,7 +124,7 @@ class CliTransport(Transport):
         if self._started:
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._started = True
-        self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
+        self._stderr = StderrLog(partial(_redactor_of, invocation), invocation.on_stderr)
         reason = "unknown system error"
         try:
             self._child = await self._launch(invocation)
@@ -181,6 +189,8 @@ class CliTransport(Transport):
                 return await spawn([executable, *arguments], env=env, cwd=invocation.cwd)
             except (OSError, ValueError):
                 forget_cli(invocation.cli, invocation.env)  # it may be gone since; look again, and report that
+        from pilothouse.transports.obtain import obtain_cli  # a path that is known needs none
+
         executable = await obtain_cli(invocation.cli, invocation.env)
         argv = [executable, *arguments]
         try:
@@ -242,6 +252,11 @@ class CliTransport(Transport):
             self._sending -= 1
             self._mend(child)
 
+    def send_at_once(self, data: bytes) -> bool:
+        """See `Transport`."""
+        child = self._child
+        return child is not None and self._closed is None and not self._input_ended and child.write_at_once(data)
+
     def _mend(self, child: Child) -> None:
         if not child.write_was_cut:  # which is rare, so there is no standing task for it
             return
@@ -269,6 +284,14 @@ class CliTransport(Transport):
         child = self._running()
         self._input_ended = True
         await child.end_input()
+
+    def end_input_at_once(self) -> bool:
+        """See `Transport`."""
+        child = self._child
+        if child is None or self._closed is not None or not child.end_input_at_once():
+            return False
+        self._input_ended = True
+        return True
 
     async def ending(self) -> Ending:
         """How the child ended: exit code or signal, the tail of standard error, a hint. (E68, G41)"""
@@ -356,13 +379,8 @@ class CliTransport(Transport):
         if status is not None:
             how = f"by {status.signal}" if status.signal else f"with code {status.code}"
             return Health("unhealthy", f"the child exited {how}")
-        troubles: tuple[tuple[bool, HealthState, str], ...] = (
-            (self._broken, "unhealthy", "the child closed its input"),
-            (self._output_ended, "unhealthy", "the child closed its output"),
-            (self._input_ended, "degraded", "input ended"),
-            (self._sending > 0, "degraded", "the child is slow to read its input"),
-        )
-        return next((Health(state, reason) for applies, state, reason in troubles if applies), Health("healthy"))
+        state = self._broken, self._output_ended, self._input_ended, self._sending > 0
+        return _HEALTH[state.index(True)] if True in state else _HEALTHY
 
     def _running(self) -> Child:
         if self._child is None or self._closed is not None:
@@ -382,6 +400,12 @@ class CliTransport(Transport):
             files.remove()
         if self._home is not None:
             self._home.remove()
+
+
+def _redactor_of(invocation: Invocation) -> Redactor:
+    from pilothouse.options.secrets import Redactor, invocation_secrets  # most children write nothing that is read
+
+    return Redactor(invocation_secrets(invocation))
 
 
 def _account_of(user: str | int) -> Account | None:

@@ -172,7 +172,7 @@ def configuration_file(env: Mapping[str, str]) -> str | None:
     directory = env.get("CLAUDE_CONFIG_DIR") or env.get("HOME")
     if sys.platform == "win32" or not directory or not directory.startswith("/"):
         return None
-    return os.path.join(directory, ".claude.json")  # noqa: PTH118 - it is text
+    return f"{directory.rstrip('/')}/.claude.json"
 
 
 def _lock_file(path: str) -> str:

@@ -27,6 +27,7 @@ LARGE_READ = 256 * 1024
 """Bytes asked for after a read that came back full."""
 WHOLE_WRITE = getattr(select, "PIPE_BUF", 512)
 """Bytes that are written all together or not at all (512 is what POSIX warrants)."""
+_NOTHING = memoryview(b"")
 LAST_BYTES = 1024 * 1024
 """Bytes still taken from a pipe whose writer has exited: what a pipe can hold, and no endless flow of a grandchild."""
 
@@ -212,7 +213,7 @@ class PipeWriter(PipeEnd):
         super().__init__(fd)
         self.broken = False
         self._lock: anyio.Lock | None = None  # most writes find room, and need none
-        self._rest = memoryview(b"")
+        self._rest = _NOTHING
         self.was_cut = False  # a write was cancelled half-way: `finish_cut_writes` has work
 
     async def write(self, data: bytes) -> None:
@@ -222,7 +223,7 @@ class PipeWriter(PipeEnd):
             anyio.ClosedResourceError: this end is closed.
             anyio.BrokenResourceError: nobody reads any more.
         """
-        if self._write_at_once(data):
+        if self.write_at_once(data):
             return
         await checkpoint_if_cancelled()
         async with self._turn():
@@ -233,32 +234,38 @@ class PipeWriter(PipeEnd):
                 await self._flush()
             except BaseException:
                 if len(self._rest) == len(data):
-                    self._rest = memoryview(b"")
+                    self._rest = _NOTHING
                 else:
                     self.was_cut = True
                 raise
 
-    def _write_at_once(self, data: bytes) -> bool:
+    def write_at_once(self, data: bytes) -> bool:
         """Write all of `data` if nobody is before it and it takes no waiting; if not, nothing was written."""
-        if len(data) > WHOLE_WRITE or self._is_at_work():
+        if len(data) > WHOLE_WRITE or self.closed or self.broken or self._is_at_work():
             return False
-        self._check()
         try:
             os.write(self._fd, data)
         except BlockingIOError:
             return False
         except OSError:
             self.broken = True
-            raise anyio.BrokenResourceError from None
+            return False
         return True
 
     async def end(self) -> None:
         """Close this end once the writes before it are through. Idempotent."""
-        if self._is_at_work():
+        if not self.end_at_once():
             async with self._turn():
                 with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await self._flush()
+            self.close()
+
+    def end_at_once(self) -> bool:
+        """Close this end, unless a write is not through yet."""
+        if self._is_at_work():
+            return False
         self.close()
+        return True
 
     async def finish_cut_writes(self) -> None:
         """Send the rest of writes that were cancelled half-way. Run it beside the stream when `was_cut` is set."""

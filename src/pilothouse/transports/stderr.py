@@ -11,8 +11,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from pilothouse.options.secrets import Redactor
+if TYPE_CHECKING:
+    from pilothouse.options.secrets import Redactor
 
 TAIL = 64 * 1024
 """Characters kept for errors."""

@@ -1,14 +1,15 @@
 """Process groups and private files must not outlive this process, however it ends. Knows their names, not their use.
 
-One `/bin/sh` per host process, in a session of its own, reads from a pipe what to guard. When the host ends in any
-way, SIGKILL included, the kernel closes the pipe, and the shell ends every group still listed, SIGTERM, then SIGKILL,
-and removes the directories. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal
+One `/bin/sh` per host process, in a session of its own, waits for the end of a pipe that nobody writes to. When the
+host ends in any way, SIGKILL included, the kernel closes the pipe, and the shell ends every group that stands in a file
+the two share, SIGTERM, then SIGKILL, and removes the directories. The file has no name and is mostly memory: to note a
+child there wakes nobody. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal
 does not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs code between fork and exec.
 `atexit` does the same, sooner, when the interpreter ends by itself.
 
 Why a listed number is never somebody else's group: the leader's pid stays taken until its parent reaps it, and every
 owner here calls `release` before it reaps. After a SIGKILL of the host, init reaps within the moment the shell needs to
-read the end of the pipe; the kernel hands out numbers in a circle, so a number does not come back in that time.
+read the file; the kernel hands out numbers in a circle, so a number does not come back in that time.
 """
 
 from __future__ import annotations
@@ -23,34 +24,29 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from pilothouse.transports.exits import signal_group
-from pilothouse.transports.pipes import enlarge_pipe
 
 EXIT_GRACE = 1.0
 """Seconds that groups left at interpreter exit get between SIGTERM and SIGKILL."""
-STUCK_AFTER = 0.2
-"""Seconds that the pipe to the shell may be full."""
-LONGEST_PATH = 4000
-"""Bytes; a line of at most 4096 is written to a pipe whole or not at all."""
-
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
 set -f
-IFS='
+exec 3<&1 >/dev/null
+n='
 '
-n=$IFS
-groups=$n
-dirs=$n
-while read -r line; do
-  rest=$n${line#?}$n
+while read -r line; do :; done
+groups=
+dirs=
+while IFS= read -r line; do
   case $line in
-    +*) groups=$groups${line#?}$n ;;
-    -*) case $groups in *"$rest"*) groups=${groups%%"$rest"*}$n${groups#*"$rest"} ;; esac ;;
+    g*) groups=$groups${line#?}$n ;;
     d*) dirs=$dirs${line#?}$n ;;
-    x*) case $dirs in *"$rest"*) dirs=${dirs%%"$rest"*}$n${dirs#*"$rest"} ;; esac ;;
   esac
-done
+done <&3
+IFS=$n
 for g in $groups; do kill -s TERM -- "-$g"; done
 tries=0
 while [ "$tries" -lt 20 ]; do
@@ -63,20 +59,70 @@ done
 for g in $groups; do kill -s KILL -- "-$g"; done
 for d in $dirs; do rm -rf -- "$d"; done
 """
-"""Lines: "+" and "-" list and unlist a process group, "d" and "x" a directory of private files."""
+"""Lines: "g" a process group, "d" a directory of private files, "-" one that does not count any more."""
 
 _log = logging.getLogger("pilothouse.transports")
 
 
+class _Ledger:
+    """Lines in a file without a name, written in place.
+
+    The first byte of a line, which says what it is, is written last and struck out first: whoever is killed in between
+    leaves nothing that counts.
+
+    Attributes:
+        fd: the descriptor of the file.
+    """
+
+    def __init__(self) -> None:
+        self.fd = _unnamed_file()
+        self._end = 0
+        self._free: dict[int, list[int]] = {}  # where lines were struck out, by their length
+
+    def add(self, kind: bytes, text: bytes) -> tuple[int, int]:
+        """Write a line; returns its place, for `strike`."""
+        line = b"-%s\n" % text
+        free = self._free.get(len(line))
+        if free:
+            at = free.pop()
+        else:
+            at, self._end = self._end, self._end + len(line)
+        os.pwrite(self.fd, line, at)
+        os.pwrite(self.fd, kind, at)
+        return at, len(line)
+
+    def strike(self, place: tuple[int, int]) -> None:
+        """Let a line not count any more."""
+        at, length = place
+        os.pwrite(self.fd, b"-", at)
+        self._free.setdefault(length, []).append(at)
+
+
+def _unnamed_file() -> int:
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):  # some sandboxes forbid it
+            return os.memfd_create("pilothouse-watchdog")
+    import tempfile  # slow to import, and not needed on Linux
+
+    fd, path = tempfile.mkstemp(prefix="pilothouse-watchdog-")
+    os.unlink(path)  # noqa: PTH108 - it is text
+    return fd
+
+
+_Places = dict[Any, tuple[int, int] | None]
+
+
 class Watchdog:
-    """The shell and the pipe to it. Starts with the first group, off the caller's thread; restarts if it died."""
+    """The shell, and the file for it. Starts with the first group, off the caller's thread; restarts if it died."""
 
     def __init__(self) -> None:
         # Re-entrant: garbage collection may call `release` while this very thread holds the lock.
         self._lock = threading.RLock()
-        self._groups: set[int] = set()
-        self._directories: set[str] = set()
+        self._groups: _Places = {}
+        self._directories: _Places = {}
+        self._ledger: _Ledger | None = None
         self._fd = -1
+        self._news: Callable[[int], list[Any]] | None = None  # says within so many ms that the shell is dead
         self._shell = 0
 
     @property
@@ -91,113 +137,74 @@ class Watchdog:
 
     def guard(self, pgid: int) -> None:
         """End this group when the host ends."""
-        with self._lock:
-            self._groups.add(pgid)
-            self._tell_or_start(f"+{pgid}\n")
+        self._note(self._groups, pgid, b"g", b"%d" % pgid)
 
     def release(self, pgid: int) -> None:
         """Forget this group. Must come before its leader is reaped."""
-        with self._lock:
-            if pgid in self._groups:
-                self._groups.discard(pgid)
-                self._tell(f"-{pgid}\n")
+        self._strike(self._groups, pgid)
 
     def guard_directory(self, path: str) -> None:
         """Remove this directory when the host ends."""
-        if "\n" not in path and len(os.fsencode(path)) < LONGEST_PATH:  # the lines of the shell could not carry it
-            with self._lock:
-                self._directories.add(path)
-                self._tell_or_start(f"d{path}\n")
+        if "\n" not in path:  # the lines of the shell could not carry it
+            self._note(self._directories, path, b"d", os.fsencode(path))
 
     def release_directory(self, path: str) -> None:
         """Forget this directory."""
+        self._strike(self._directories, path)
+
+    def _note(self, places: _Places, key: object, kind: bytes, text: bytes) -> None:
         with self._lock:
-            if path in self._directories:
-                self._directories.discard(path)
-                self._tell(f"x{path}\n")
+            places[key] = None
+            if not hasattr(os, "pwrite"):  # as on Windows, where there is no shell either
+                return
+            try:
+                if self._ledger is None:
+                    self._ledger = _Ledger()
+                places[key] = self._ledger.add(kind, text)
+                if self._news is None or self._news(0):
+                    self._start(self._ledger.fd)
+            except OSError as error:  # `atexit` still works, and the next group tries again
+                _log.debug("no watchdog for child processes: %s", error)
 
-    def _tell_or_start(self, line: str) -> None:
-        if self._fd < 0:
-            self._start()
-        else:
-            self._tell(line)
+    def _strike(self, places: _Places, key: object) -> None:
+        with self._lock:
+            place = places.pop(key, None)
+            if place is not None and self._ledger is not None:
+                with contextlib.suppress(OSError):
+                    self._ledger.strike(place)
 
-    def _tell(self, line: str) -> None:
-        if self._fd < 0:
-            return
-        data = os.fsencode(line)
-        try:
-            if not self._write(data):
-                self._replace()
-        except OSError:
-            self._restart()
-
-    def _write(self, data: bytes) -> bool:
-        """Write a line whole or not at all; False when the shell does not read."""
-        with contextlib.suppress(BlockingIOError):
-            return os.write(self._fd, data) > 0
+    def _start(self, ledger: int) -> None:
+        self._let_go()
+        read_end, self._fd = os.pipe()
         poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        poll.poll(STUCK_AFTER * 1000)
-        with contextlib.suppress(BlockingIOError):
-            return os.write(self._fd, data) > 0
-        return False
-
-    def _replace(self) -> None:
-        _log.warning("the watchdog of child processes does not read")
-        if self._shell:  # one that is still being started will read
-            # It is stopped, not dead: woken later, it would take the closed pipe for the end of this process.
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(self._shell, signal.SIGKILL)
-                os.waitpid(self._shell, 0)
-            self._restart()
-
-    def _restart(self) -> None:
-        os.close(self._fd)
-        self._fd = -1
-        if self._shell:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._shell, os.WNOHANG)
-            self._shell = 0
-        if self._groups or self._directories:
-            self._start()
-
-    def _start(self) -> None:
-        try:
-            read_end, self._fd = os.pipe()
-        except OSError:
-            return  # out of descriptors; `atexit` still works and the next group tries again
-        os.set_blocking(self._fd, False)
-        self._tell_all()
-        # The lines wait in the pipe. The shell starts beside the first child of this process, so as not to hold it up:
+        poll.register(self._fd, 0)  # for the end of its reader alone
+        self._news = poll.poll
+        # The lines wait in the file. The shell starts beside the first child of this process, so as not to hold it up:
         # only a host that is killed within the few milliseconds that this takes leaves that child behind.
         if not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):
                 threading.Thread(
-                    target=self._start_shell, args=(read_end,), name="pilothouse-watchdog", daemon=True
+                    target=self._start_shell, args=(read_end, ledger), name="pilothouse-watchdog", daemon=True
                 ).start()
                 return
         os.close(read_end)
 
-    def _tell_all(self) -> None:
-        """Tell a new shell what to guard, before it reads: all of it has to fit into the pipe."""
-        lines = [
-            os.fsencode(line) for line in (*(f"+{g}\n" for g in self._groups), *(f"d{d}\n" for d in self._directories))
-        ]
-        enlarge_pipe(self._fd, 2 * sum(map(len, lines)))
-        for line in lines:
-            try:
-                os.write(self._fd, line)  # short enough to be written whole or not at all
-            except BlockingIOError:
-                _log.warning("too much to guard for one watchdog; the rest is ended by atexit only")
-                return
+    def _let_go(self) -> None:
+        """The shell is dead: somebody has killed it."""
+        fd, self._fd, self._news = self._fd, -1, None
+        if fd >= 0:
+            os.close(fd)
+        if self._shell:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._shell, os.WNOHANG)
+            self._shell = 0
 
-    def _start_shell(self, read_end: int) -> None:
+    def _start_shell(self, read_end: int, ledger: int) -> None:
         try:
             shell = subprocess.Popen(
                 ["/bin/sh", "-c", _SCRIPT, "pilothouse-watchdog"],
                 stdin=read_end,
-                stdout=subprocess.DEVNULL,
+                stdout=ledger,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env={"PATH": "/usr/bin:/bin"},
@@ -231,14 +238,15 @@ class Watchdog:
             self.release_directory(path)
 
     def forget(self) -> None:
-        """In the child of a fork: these groups belong to the parent, and so does the end of the pipe."""
+        """In the child of a fork: these groups belong to the parent, and so do the file and the end of the pipe."""
         self._lock = threading.RLock()
         self._groups.clear()
         self._directories.clear()
-        fd, self._fd = self._fd, -1
         self._shell = 0
-        if fd >= 0:
-            os.close(fd)
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            os.close(ledger.fd)
+        self._let_go()
 
 
 def _alive(pgid: int) -> bool:

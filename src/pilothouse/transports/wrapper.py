@@ -43,6 +43,10 @@ class TransportWrapper(Transport):
         """See `Transport`."""
         await self.inner.send(data)
 
+    def send_at_once(self, data: bytes) -> bool:
+        """See `Transport`."""
+        return self.inner.send_at_once(data)
+
     async def receive(self) -> bytes:
         """See `Transport`."""
         return await self.inner.receive()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, UserMessage
-from pilothouse.protocol import merged_answers
+from pilothouse.protocol.hook_answers import merged_answers
 from pilothouse.tools.bridges.host import Ask, HostCall, ToolHost
 from pilothouse.tools.bridges.steps import Ledger, Step, tool_result
 
