@@ -201,7 +201,7 @@ CASES: tuple[Case, ...] = (
         },
         samples=FEW,
         metrics={"memory": "MB", "wall": "ms"},
-        goals=(Goal("memory", INCUMBENT, 1),),
+        goals=(Goal("memory", INCUMBENT, 1.4),),  # a bound: ours keep their lines too, a quarter of it
     ),
     Case(
         name="first",
