@@ -11,6 +11,7 @@ nothing.
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -446,9 +447,19 @@ def __getattr__(name: str) -> Any:
     room = _HOME.get(name)
     if room is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{room}"), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(_loaded(room), name)
     return value
+
+
+def _loaded(room: str) -> Any:
+    # What a module is made of stays: to look for garbage among it would be a tenth of the time of the import.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(f"{__name__}.{room}")
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -33,7 +33,7 @@ ROOMS: dict[str, str] = {
 OTHERS = {"_contextvars", "anyio", "msgspec", "sniffio", "typing_extensions"}
 """Packages that are not of the standard library. None is added without an entry in `dependencies`."""
 
-STANDARD = {"uuid"}
+STANDARD = {"gc", "uuid"}
 """Modules of the standard library that the event loop, anyio and msgspec have not loaded already."""
 
 BASE = "import asyncio, subprocess, anyio, msgspec; from anyio._backends import _asyncio"
@@ -99,3 +99,18 @@ def test_a_plain_query_loads_no_other_package_and_little_of_the_standard_library
 def test_the_blocking_twin_starts_no_thread_and_no_loop_before_it_is_used(tmp_path: Path, code: str) -> None:
     loaded = modules_after(code, tmp_path)
     assert not loaded & {"anyio", "asyncio", "pilothouse.sync.portal", "pilothouse.client"}
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("room", ["client", "no_such_room"])
+def test_loading_a_room_leaves_the_garbage_collector_as_it_was(room: str, collects: bool) -> None:
+    program = (
+        "import gc, pilothouse\n"
+        f"({'gc.enable' if collects else 'gc.disable'})()\n"
+        "try:\n"
+        f"    pilothouse._loaded({room!r})\n"
+        "except ModuleNotFoundError:\n"
+        f"    assert {room!r} == 'no_such_room'\n"
+        f"assert gc.isenabled() is {collects}\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PATH": os.defpath})

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 SMALL_READ = 64 * 1024
 """Bytes asked for while the pipe is quiet. Above 128 KiB malloc maps fresh pages, which costs 20 µs a read."""
-LARGE_READ = 256 * 1024
-"""Bytes asked for after a read that came back full."""
+LARGE_READ = 192 * 1024
+"""Bytes asked for after a read that came back full. As messages, more would start the garbage collector each time."""
 WHOLE_WRITE = getattr(select, "PIPE_BUF", 512)
 """Bytes that are written all together or not at all (512 is what POSIX warrants)."""
 _NOTHING = memoryview(b"")
