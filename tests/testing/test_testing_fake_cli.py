@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -214,6 +215,9 @@ def test_sigterm_can_be_survived():
         send(process, INITIALIZE)
         assert read_frame(process.stdout)["type"] == "control_response"
         assert process.poll() is None
+        deadline = time.monotonic() + 10  # the answer comes from another thread than the note
+        while not fake.calls[0].signals and time.monotonic() < deadline:
+            time.sleep(0.01)
     assert fake.calls[0].signals == ["SIGTERM"]
 
 
