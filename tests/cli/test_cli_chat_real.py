@@ -276,9 +276,7 @@ def test_editing_several_lines_and_completion(chat: Chat, model: ScriptedModel) 
         screen.press(ENTER)
         screen.shows("directory")
         screen.until(lambda: screen.at_prompt)
-        screen.press("forget this" + CTRL_C)
-        screen.until(lambda: screen.at_prompt)
-        screen.press("\x1b[A\x1b[A")  # up, to what was said before
+        screen.press("forget this" + CTRL_C + "\x1b[A\x1b[A")  # up, to what was said before
         screen.shows("… three", 2)
     assert not list(Path(model.env()["HOME"]).rglob("*history*"))
 

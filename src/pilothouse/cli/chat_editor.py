@@ -109,8 +109,12 @@ def _keys() -> KeyBindings:
 
     @keys.add("c-c")
     def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
+        buffer = event.current_buffer
+        if buffer.text:
+            # A reset would take the history away until the next time the screen is drawn: an arrow key that comes with
+            # this one would find none.
+            buffer.go_to_history(len(buffer.history.get_strings()))
+            buffer.text = ""
         else:
             event.app.exit(exception=CtrlC())
 

@@ -1,6 +1,6 @@
 """What users touch: `Agent`, `Query`, `QueryResult`, `Session`, and the default agent."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pilothouse.client.agent import Agent as Agent
 from pilothouse.client.agent import configure as configure
@@ -11,6 +11,7 @@ from pilothouse.client.agent import session as session
 from pilothouse.client.agent import set_default_agent as set_default_agent
 from pilothouse.client.queries import Query as Query
 from pilothouse.client.result import QueryResult as QueryResult
+from pilothouse.on_demand import on_demand as on_demand
 
 if TYPE_CHECKING:
     from pilothouse.client.attachments import document as document
@@ -39,17 +40,5 @@ _MODULES = {
 }
 _ON_DEMAND = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> Any:
-    module = _ON_DEMAND.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # one query needs none of them
-
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_DEMAND})
+# One query needs none of them.
+__getattr__, __dir__ = on_demand(__name__, _ON_DEMAND)

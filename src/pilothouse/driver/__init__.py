@@ -1,6 +1,6 @@
 """The async driver: one task that owns a connection, and what other tasks use to talk to it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pilothouse.driver.exchange import Exchange as Exchange
 from pilothouse.driver.outgoing import Limits as Limits
@@ -10,6 +10,7 @@ from pilothouse.driver.questions import Desk as Desk
 from pilothouse.driver.tasks import caller_into_loop as caller_into_loop
 from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn
+from pilothouse.on_demand import on_demand as on_demand
 
 if TYPE_CHECKING:
     from pilothouse.driver.continuation import Continuation as Continuation
@@ -20,13 +21,5 @@ if TYPE_CHECKING:
 
 _ON_DEMAND = {"Ask": "host", "Continuation": "continuation", "Host": "host", "Next": "continuation", "Tell": "host"}
 
-
-def __getattr__(name: str) -> Any:
-    module = _ON_DEMAND.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # most queries have nothing to offer, and are over with their result
-
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+# Most queries have nothing to offer, and are over with their result.
+__getattr__, __dir__ = on_demand(__name__, _ON_DEMAND)

@@ -5,7 +5,7 @@ protocol. Nothing that a peer may send raises anything but `LineDecodeError` or 
 does not know is kept as `UnknownMessage`, `UnknownBlock`, `UnknownEvent`, `UnknownDelta` or a plain `SystemMessage`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pilothouse.messages.base import Message as Message
 from pilothouse.messages.blocks import AdvisorToolResultBlock as AdvisorToolResultBlock
@@ -101,6 +101,7 @@ from pilothouse.messages.usage import ModelUsage as ModelUsage
 from pilothouse.messages.usage import OutputTokensDetails as OutputTokensDetails
 from pilothouse.messages.usage import ServerToolUsage as ServerToolUsage
 from pilothouse.messages.usage import Usage as Usage
+from pilothouse.on_demand import on_demand as on_demand
 
 if TYPE_CHECKING:
     from pilothouse.messages.activity import SYSTEM_TYPES as SYSTEM_TYPES
@@ -152,17 +153,5 @@ _MODULES = {
 }
 _ON_DEMAND = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> Any:
-    module = _ON_DEMAND.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # few runs say any of these
-
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_DEMAND})
+# Few runs say any of these.
+__getattr__, __dir__ = on_demand(__name__, _ON_DEMAND)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pilothouse.on_demand import on_demand as on_demand
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
 from pilothouse.options.option import Option as Option
@@ -73,13 +74,5 @@ _ON_DEMAND = {
     **dict.fromkeys(NESTED, "nested"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    module = _ON_DEMAND.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # these are slow to make, and few queries need them
-
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+# These are slow to make, and few queries need them.
+__getattr__, __dir__ = on_demand(__name__, _ON_DEMAND)

@@ -159,7 +159,7 @@ class FrameReader:
     def _begin_cut(self, line: bytes, error: PeerError) -> None:
         from pilothouse.protocol.recovery import CutObject, Verdict
 
-        cut = CutObject(self._max)
+        cut = CutObject()
         verdict = cut.extend(line)
         if verdict is Verdict.OPEN:
             self._cut = cut
@@ -171,7 +171,7 @@ class FrameReader:
 
     def _mend(self, cut: CutObject) -> Message | None:
         self._cut = None
-        whole = cut.take()
+        whole = cut.whole
         if len(whole) > self._max:
             self._report_oversize(len(whole), whole[:HEAD_BYTES])
             return None

@@ -182,15 +182,11 @@ class CutObject:
 
     The pieces are joined with nothing between them: inside a string the line end was never part of the text, and
     elsewhere it would mean nothing.
-
-    Args:
-        max_bytes: most that is held, in bytes. (G32)
     """
 
-    __slots__ = ("_max", "_prefix", "_text")
+    __slots__ = ("_prefix", "_text")
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
+    def __init__(self) -> None:
         self._text = bytearray()
         self._prefix = ObjectPrefix()
 
@@ -200,31 +196,18 @@ class CutObject:
         return len(self._text)
 
     @property
-    def full(self) -> bool:
-        """Whether more is held than allowed."""
-        return len(self._text) > self._max
-
-    @property
     def head(self) -> bytes:
         """The beginning of what is held, to recognise it by."""
         return bytes(self._text[:HEAD_BYTES])
 
+    @property
+    def whole(self) -> bytes:
+        """What is held, joined."""
+        return bytes(self._text)
+
     def extend(self, line: bytes) -> Verdict:
-        """Add a line and say what all lines together are. A line that makes them `INVALID` is not held."""
+        """Add a line and say what all lines together are. One that makes them `INVALID` is not held, and ends it."""
         verdict = self._prefix.feed(line)
         if verdict is not Verdict.INVALID:
             self._text += line
-        elif not self._text:
-            self.drop()
         return verdict
-
-    def take(self) -> bytes:
-        """What is held, joined; nothing is held afterwards."""
-        whole = bytes(self._text)
-        self.drop()
-        return whole
-
-    def drop(self) -> None:
-        """Forget what is held."""
-        self._text = bytearray()
-        self._prefix = ObjectPrefix()

@@ -8,8 +8,9 @@ nothing here names a registry: the package client does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pilothouse.on_demand import on_demand as on_demand
 from pilothouse.provision.cli import PINNED_VERSION as PINNED_VERSION
 from pilothouse.provision.cli import ensure_cli as ensure_cli
 from pilothouse.provision.cli import managed_cli as managed_cli
@@ -32,11 +33,5 @@ _HOME_OF = {
     "uninstall_cli": "managed",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # Looking for the CLI before a query needs none of these.
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+# Looking for the CLI before a query needs none of these.
+__getattr__, __dir__ = on_demand(__name__, _HOME_OF)

@@ -5,8 +5,9 @@ Everything here is public. Names load when they are used, so that the pytest plu
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pilothouse.on_demand import on_demand as on_demand
 
 if TYPE_CHECKING:
     from pilothouse.testing.defaults import as_default as as_default
@@ -60,14 +61,4 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+__getattr__, __dir__ = on_demand(__name__, _HOME_OF)

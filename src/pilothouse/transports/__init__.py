@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pilothouse.on_demand import on_demand as on_demand
 from pilothouse.transports.base import Ending as Ending
 from pilothouse.transports.base import Health as Health
 from pilothouse.transports.base import HealthState as HealthState
@@ -41,9 +41,5 @@ _LAZY = {
     "on_host": "websocket",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # Recordings, hosts, and a peer in memory, are for few: a query does not load them.
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+# Recordings, hosts, and a peer in memory, are for few: a query does not load them.
+__getattr__, __dir__ = on_demand(__name__, _LAZY)
