@@ -30,8 +30,9 @@ CHOSEN = {  # what the first page tells of: case and metric
     "300 queries at once": ("many", "wall"),
     "first message, imports included": ("first", "cold"),
     "first message, warm": ("first", "wall"),
-    "import, time": ("import", "wall"),
-    "import, memory": ("import", "memory"),
+    "the import statement": ("import", "statement"),
+    "import, ready to ask": ("import", "wall"),
+    "memory then": ("import", "memory"),
     "first message of the real CLI, children started ahead": ("pool", "wall"),
 }
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

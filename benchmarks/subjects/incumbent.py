@@ -36,8 +36,9 @@ def load() -> dict[str, Any]:
     watch = Stopwatch()
     import claude_agent_sdk
 
+    statement = watch.read()["wall"]
     assert claude_agent_sdk.query
-    return {**watch.read(), "memory": memory()}
+    return {**watch.read(), "statement": statement, "memory": memory()}
 
 
 def stream() -> dict[str, Any]:

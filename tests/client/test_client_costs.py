@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 import pilothouse as ph
 from pilothouse import sync as blocking
+from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import KEPT_TURNS, Ledger
 from pilothouse.client.events import BudgetReached
 from pilothouse.messages import Message, decode
+from pilothouse.options import Options
 from pilothouse.testing import FakeCLI, frames, mock_transport
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
@@ -277,6 +279,24 @@ async def test_an_answer_that_was_complete_before_stays_what_it_is() -> None:
     with FakeCLI().turn(*whole) as fake:
         answer = await ph.query("go", cli=fake.path, max_budget_tokens=60)
     assert answer.is_success
+
+
+@pytest.mark.anyio
+async def test_a_turn_that_has_ended_meanwhile_is_not_stopped() -> None:
+    stopped: list[int] = []
+
+    async def interrupt() -> None:
+        stopped.append(len(stopped))
+
+    budget = TokenBudget(Options(max_budget_tokens=60), None)
+    budget.enforced_by(interrupt)
+    budget.read(decoded(*LONG))
+    budget.read(decoded(result({OPUS: usage(200, 10, usd=0.5)})))
+    await anyio.wait_all_tasks_blocked()
+    assert stopped == []
+    budget.read(decoded(said("m3", 100, 5)))  # the next prompt of the same query
+    await anyio.wait_all_tasks_blocked()
+    assert stopped == [0]
 
 
 @pytest.mark.anyio

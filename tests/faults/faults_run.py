@@ -51,7 +51,8 @@ class Run:
         began: whether a function of this process was asked.
         cancelled: whether that function was cancelled.
         returned: whether that function had returned when all was closed.
-        pids: of all children.
+        pids: of all children, and of what they have started.
+        children: how many of them were started.
     """
 
     def __init__(self, cell: Cell, home: Path) -> None:
@@ -66,6 +67,7 @@ class Run:
         self.returned = False
         self.restarts = 0
         self.pids: list[int] = []
+        self.children = 0
         self.fake: FakeCLI
         self._over = threading.Event()
 
@@ -81,6 +83,7 @@ class Run:
                     await self._session()
             self.let_go()
             self.pids = [pid for call in fake.calls for pid in (call.pid, *call.grandchildren) if pid]
+            self.children = len(fake.calls)
 
     def let_go(self) -> None:
         """All is closed: what has waited in a thread for ever may end now."""

@@ -136,7 +136,7 @@ async def test_a_query_ends_and_its_session_goes_on(act: Callable[..., Any], pla
 @pytest.mark.requirement("G46")
 async def test_limits_of_time_hold(stuck: Stuck) -> None:
     with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout):
-        await Memory().agent(**stuck.settings("tool"), timeout=0.1).query("ask")
+        await Memory().agent(**stuck.settings("tool"), timeout=0.5).query("ask")
     assert stuck.waiting == 1
 
 
@@ -244,15 +244,18 @@ def test_the_blocking_twin_ends_too(place: str, stuck: Stuck) -> None:
 # the end of the program
 
 PROGRAM = """
-import os, sys
+import os, sys, threading
 sys.path.insert(0, os.environ["FAULTS"])
 from faults_peer import Memory
 import anyio
 import pilothouse as ph
 from pilothouse import sync
 
+asked = threading.Event()
+
 def ask(request):
     print("asked", flush=True)
+    asked.set()
     sys.stdin.buffer.raw.read(1)
     print("answered", flush=True)
 
@@ -260,16 +263,19 @@ memory = Memory()
 agent = memory.agent(can_use_tool=ask)
 
 async def main():
-    async with agent.session() as session:
-        with anyio.move_on_after(0.1):
-            await session.query("permit")
+    async with agent.session() as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.query("permit").result)
+        while not asked.is_set():
+            await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
     print("closed", memory.open, flush=True)
 
 if sys.argv[1] == "blocking":
-    try:
-        sync.Agent.of(agent).query("permit", timeout=0.1).result()
-    except ph.QueryTimeout:
-        print("closed", memory.open, flush=True)
+    query = sync.Agent.of(agent).query("permit").start()
+    asked.wait()
+    query.interrupt()
+    assert query.result().outcome == "interrupted"
+    print("closed", memory.open, flush=True)
 else:
     anyio.run(main, backend=sys.argv[1])
 """

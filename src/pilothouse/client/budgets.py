@@ -83,6 +83,8 @@ class TokenBudget:
             spawn(partial(self._stop, self._interrupt, mark), "pilothouse budget")
 
     async def _stop(self, interrupt: Callable[[], Awaitable[None]], mark: object) -> None:
+        if self._stopping is not mark:
+            return  # its turn ended before this task ran: what is complete stays complete
         try:
             await interrupt()
         except PilothouseError as error:
