@@ -63,10 +63,14 @@ def results() -> str:
     return markdown(COLUMNS, rows_of(CASES, _read("results.json")["cases"]))
 
 
+def _median(entry: Mapping[str, float] | None) -> str:
+    return "-" if entry is None else f"{entry['median']:.{3 if entry['median'] < 0.01 else 2}f}"
+
+
 def chosen() -> str:
     cases = _read("results.json")["cases"]
     rows = [
-        [title, *(f"{cases[case]['metrics'][metric][f'ours/{of}']['median']:.2f}" for of in (INCUMBENT, FLOOR))]
+        [title, *(_median(cases[case]["metrics"][metric].get(f"ours/{of}")) for of in (INCUMBENT, FLOOR))]
         for title, (case, metric) in CHOSEN.items()
     ]
     return markdown(("", "to `claude-agent-sdk`", "to the bare program"), rows)
