@@ -283,7 +283,7 @@ async def test_another_client_goes_on_where_the_one_before_has_left() -> None:
             await first.send(b"one\ntwo\n")
             assert await read(first, 8) == b"one\ntwo\n"
             receive = None
-            with anyio.move_on_after(0.05):  # asking for more says that this was looked at
+            with anyio.move_on_after(0):  # asking for more says that this was looked at
                 receive = await first.receive()
             assert receive is None
             await first.send(b"half a li")
@@ -295,6 +295,24 @@ async def test_another_client_goes_on_where_the_one_before_has_left() -> None:
             await second.send(b"three\n")
             assert await read(second, 6) == b"three\n"
         await host.session.gone.wait()
+
+
+async def test_what_was_looked_at_a_moment_ago_does_not_come_again() -> None:
+    async with world() as (host, _):
+        async with served(WebSocketTransport(host.url)) as first:
+            await first.send(b"one\n")
+            assert await read(first, 4) == b"one\n"
+            attachment = host.session.attachment
+            assert attachment is not None
+            await until(lambda: attachment.link.outbound.acknowledged == 4)  # of what comes now, it is not told yet
+            with anyio.move_on_after(0):
+                await first.receive()
+            session = await first.detach()
+        await until(lambda: host.session.attachment is None)
+        assert host.session.keep_from == 4
+        async with served(WebSocketTransport(host.url, session=session)) as second:
+            await second.send(b"two\n")
+            assert await read(second, 4) == b"two\n"
 
 
 async def test_what_was_not_looked_at_comes_again() -> None:

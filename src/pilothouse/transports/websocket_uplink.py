@@ -363,6 +363,8 @@ class Uplink:
                 with anyio.move_on_after(RECONNECT_TO_CLOSE_SECONDS), suppress(PilothouseError):
                     await self._reach()
             if self._socket is not None:
+                if self.link.inbound.has_news:  # it is told a little later; whoever takes over must not hear all again
+                    await self._socket.send(encode(self.link.ack()))
                 await self._socket.send(encode(farewell))
                 while True:  # what still comes is nobody's
                     await self._socket.receive()
