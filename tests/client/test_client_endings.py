@@ -60,9 +60,9 @@ async def test_timeout(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "SAVE_SECONDS", 0.1)  # this child never ends its turn
     fake.expect("user").emit(frames.init()).hang()
     with pytest.raises(ph.QueryTimeout, match="option timeout") as caught:
-        await ph.query("go", cli=fake.path, timeout=0.5)
+        await ph.query("go", cli=fake.path, timeout=1.5)
     assert isinstance(caught.value, TimeoutError)
-    assert (caught.value.seconds, caught.value.kind) == (0.5, "timeout")
+    assert (caught.value.seconds, caught.value.kind) == (1.5, "timeout")
     await ended(fake)
 
 

@@ -305,6 +305,7 @@ async def ask_and_wait(peer: Peer) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.virtual_time
 @pytest.mark.requirement("G49")
 @pytest.mark.parametrize("how", ["interrupt", "close", "timeout", "cancel", "drop out"])
 async def test_nothing_is_left_of_a_question_when_the_query_ends(how: str) -> None:

@@ -200,7 +200,8 @@ SAYS = {
 async def test_a_child_that_echoes_keys_on_standard_error(fake: FakeCLI, log: Records, how: str, session: bool) -> None:
     lines: list[str] = []
     SAYS[how](fake)
-    error = await failing(planted(fake.path, stderr=lines.append, timeout=0.5), session=session)
+    limit = 2 if how == "hangs" else 60
+    error = await failing(planted(fake.path, stderr=lines.append, timeout=limit), session=session)
     clean(str(error) + repr(error) + repr(vars(error)), how)
     clean(error_text(error), f"the traceback of {how!r}")
     clean(lines, "the stderr callback")

@@ -146,6 +146,7 @@ async def test_a_full_inbox_stops_the_reader_and_reading_frees_it() -> None:
                 count += len((await inbox.get())[0])
 
 
+@pytest.mark.virtual_time
 @pytest.mark.requirement("R9")
 async def test_no_answer_in_time() -> None:
     heard: list[Any] = []
@@ -168,6 +169,7 @@ async def test_no_answer_in_time() -> None:
     assert heard[1] == {"type": "control_cancel_request", "request_id": heard[0]["request_id"]}
 
 
+@pytest.mark.virtual_time
 async def test_each_request_has_its_own_time() -> None:
     async def peer(conn: MemoryPeer) -> None:
         await answer(conn)
@@ -243,6 +245,7 @@ async def test_close_fails_everything_that_waits() -> None:
             await link.request("too late")
 
 
+@pytest.mark.virtual_time
 async def test_a_peer_that_does_not_read_does_not_hold_up_the_timeout() -> None:
     async def peer(conn: MemoryPeer) -> None:
         await anyio.sleep_forever()

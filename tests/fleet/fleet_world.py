@@ -58,6 +58,25 @@ class PlayedRunner:
         return [attempt.key for attempt in self.attempts]
 
 
+class Together:
+    """The runners of several workers: no run ends before each worker has begun one, so that none does them all."""
+
+    def __init__(self, workers: int) -> None:
+        self._missing = workers
+        self._all_here = anyio.Event()
+
+    def runner(self) -> PlayedRunner:
+        runner = PlayedRunner(play=lambda attempt: self._run(runner, attempt))
+        return runner
+
+    async def _run(self, runner: PlayedRunner, attempt: Attempt) -> QueryResult:
+        self._missing -= len(runner.attempts) == 1
+        if not self._missing:
+            self._all_here.set()
+        await self._all_here.wait()
+        return answer(f"{attempt.prompt}!")
+
+
 class Interruptible:
     """An attempt that lasts until it is interrupted."""
 

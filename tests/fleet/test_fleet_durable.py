@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from fleet_world import Interruptible, PlayedRunner, all_of, answer
+from fleet_world import Interruptible, PlayedRunner, Together, all_of, answer
 from msgspec import Struct
 
 from pilothouse.client import Agent, QueryResult
@@ -219,7 +219,8 @@ def test_killed_three_times_every_run_has_one_recorded_result(path: Path) -> Non
 
 
 async def test_two_fleets_share_a_journal(path: Path) -> None:
-    one, two = PlayedRunner(seconds=0.02), PlayedRunner(seconds=0.02)
+    together = Together(2)
+    one, two = together.runner(), together.runner()
     names = [str(n) for n in range(40)]
     found: dict[str, list[str]] = {}
 

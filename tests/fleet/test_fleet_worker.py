@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from fleet_world import Interruptible, PlayedRunner, all_of, answer
+from fleet_world import Interruptible, PlayedRunner, Together, all_of, answer
 
 from pilothouse import sync as ph
 from pilothouse.client import QueryResult
@@ -87,8 +87,11 @@ async def test_what_nobody_waits_for_any_more_is_done_all_the_same(path: Path) -
     runner = PlayedRunner(seconds=0)
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
         runs = asking.map(NAMES, key=str)
-        with anyio.move_on_after(0.05):
-            await anext(runs)
+        async with anyio.create_task_group() as group:
+            group.start_soon(anext, runs)
+            while not (await asking.status()).left:
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
         runs.close()
     async with Fleet(runner=runner, journal=path) as fleet:
         await all_of(fleet.work(until_empty=True))
@@ -99,9 +102,10 @@ async def test_what_nobody_waits_for_any_more_is_done_all_the_same(path: Path) -
 async def test_each_worker_is_told_of_its_own_runs_alone(path: Path) -> None:
     await enqueued(path)
     told: list[list[str]] = []
+    together = Together(2)
 
     async def work() -> None:
-        async with Fleet(runner=PlayedRunner(seconds=0.02), journal=path, concurrency=1) as fleet:
+        async with Fleet(runner=together.runner(), journal=path, concurrency=1) as fleet:
             told.append([run.key async for run in fleet.work(until_empty=True)])
 
     async with anyio.create_task_group() as group:

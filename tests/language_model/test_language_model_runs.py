@@ -245,6 +245,7 @@ async def test_a_cli_that_cannot_be_started() -> None:
         await model.generate("go")
 
 
+@pytest.mark.virtual_time
 async def test_an_answer_of_which_nothing_came() -> None:
     listener = await heard(model_of([frames.init()], idle_timeout=0.2).stream("go"))
     assert isinstance(listener.end, Error)
@@ -354,6 +355,7 @@ async def test_an_abort_that_never_comes() -> None:
         await model_of(*turns("x", is_error=True, api_error_status=429)).generate("go", abort=anyio.Event())
 
 
+@pytest.mark.virtual_time
 @pytest.mark.requirement("S36")
 async def test_cancellation_ends_the_answer() -> None:
     world = Open()

@@ -188,7 +188,7 @@ async def test_background(here: Workplace) -> None:
 
 
 async def test_background_ends_by_itself(here: Workplace) -> None:
-    outcome = await bash(here, "echo $$ > pid; sleep 600", run_in_background=True, timeout=200)
+    outcome = await bash(here, "echo $$ > pid; sleep 600", run_in_background=True, timeout=2_000)
     pid = await number_in(here.cwd / "pid")
     await gone(pid)
     job: Any = here.open[outcome.result["backgroundTaskId"]]

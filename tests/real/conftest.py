@@ -61,7 +61,7 @@ class Claude:
 
     async def gone(self) -> None:
         """Wait, bounded, until nothing is left of the CLI and of what its tools started."""
-        with anyio.fail_after(8):
+        with anyio.fail_after(20):
             while self.processes():
                 await anyio.sleep(0.02)
 

@@ -23,7 +23,7 @@ def again(request: RecordedRequest) -> Any:
 
 async def killed(session: Session) -> None:
     os.kill(session.pid or 0, signal.SIGKILL)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while session.state != "broken":
             await anyio.sleep(0.01)
 

@@ -174,10 +174,10 @@ async def test_a_stalled_turn_is_saved_and_can_be_resumed(claude: Any, scripted_
 async def test_a_session_outlives_a_stalled_turn(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.reply(Pause(60))
     scripted_model.default = Text("still here")
-    async with talk(claude, scripted_model, idle_timeout=1.0, startup_timeout=20) as session:
+    async with talk(claude, scripted_model) as session:
         pid = session.pid
         with pytest.raises(ph.QueryTimeout):
-            await session.query("one")
+            await session.query("one", idle_timeout=1.0, startup_timeout=20)
         assert (await session.query("two")).text == "still here"
         assert session.pid == pid
 

@@ -186,6 +186,7 @@ async def test_leaving_the_loop_ends_it(cli: Cli, kind: str) -> None:
         await it.still_works()
 
 
+@pytest.mark.virtual_time
 @pytest.mark.requirement("L30", "E10", "G46")
 async def test_the_time_limit_holds_meanwhile(cli: Cli, kind: str) -> None:
     plan = Plan(forever)

@@ -14,7 +14,7 @@ import pilothouse as ph
 from pilothouse.driver import child
 from pilothouse.testing import frames
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
 USE = frames.assistant([frames.tool_use("Bash", id="t1")], message_id="m1")
 WHOLE = json.dumps(frames.user_tool_result("done", tool_use_id="t1")).encode()

@@ -181,6 +181,7 @@ async def test_a_query_that_is_left_waits_no_longer(kind: str) -> None:
             assert (await it.query("two")).text == "re: two"
 
 
+@pytest.mark.virtual_time
 async def test_the_timeout_of_the_query_holds_and_says_why_it_waited(kind: str) -> None:
     async with asking(Api(OVERLOADED), kind, retry=LONG) as it:
         with anyio.fail_after(DEADLINE):
@@ -190,6 +191,7 @@ async def test_the_timeout_of_the_query_holds_and_says_why_it_waited(kind: str) 
             assert (await it.query("two")).text == "re: two"
 
 
+@pytest.mark.virtual_time
 async def test_silence_does_not_count_while_it_waits(kind: str) -> None:
     policy = RetryPolicy(first_delay=0.4, jitter=0.0)
     async with asking(Api(OVERLOADED), kind, retry=policy, idle_timeout=0.2) as it:

@@ -330,7 +330,7 @@ def test_a_prompt_that_waits_for_input_does_not_hold_up_the_exit(fake: FakeCLI, 
             yield "one"
             print("waiting", flush=True)
             yield {reader}
-        query = ph.query(prompts(), cli=fake, timeout=0.5)
+        query = ph.query(prompts(), cli=fake, timeout=2)
         try:
             query.result()
         except ph.QueryTimeout:
