@@ -386,7 +386,7 @@ def _reads_stdin(pid: int) -> bool:
 
 
 def test_a_closed_standard_output_ends_it_quietly(pilothouse: Command) -> None:
-    words = [frames.stream_text(f"word {n}\n")[2] for n in range(5)]
+    words = [frames.stream_text(f"word {n}\n")[2] for n in range(100)]
     scenario = FakeCLI().expect("user").emit(frames.init(), words[0])
     for word in words[1:]:
         scenario.sleep(0.2).emit(word)

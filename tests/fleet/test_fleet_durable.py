@@ -27,6 +27,13 @@ LIMIT_S = 60.0
 
 
 @pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the journal are close together."""
+    for name in ("BEAT_SECONDS", "SHARED_BEAT_SECONDS"):
+        monkeypatch.setattr(f"pilothouse.fleet.working.{name}", 0.01)
+
+
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
 
@@ -218,7 +225,7 @@ def test_killed_three_times_every_run_has_one_recorded_result(path: Path) -> Non
     db.close()
 
 
-async def test_two_fleets_share_a_journal(path: Path) -> None:
+async def test_two_fleets_share_a_journal(path: Path, quick: None) -> None:
     together = Together(2)
     one, two = together.runner(), together.runner()
     names = [str(n) for n in range(40)]
@@ -257,9 +264,7 @@ async def test_the_runs_of_a_silent_worker_are_taken_over(path: Path) -> None:
     await heir.close()
 
 
-async def test_who_was_taken_for_dead_stops_its_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.fleet.working.SHARED_BEAT_SECONDS", 0.01)
-    monkeypatch.setattr("pilothouse.fleet.working.BEAT_SECONDS", 0.01)
+async def test_who_was_taken_for_dead_stops_its_runs(path: Path, quick: None) -> None:
     play = Interruptible()
     async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
         await fleet.submit("x", key="a")
@@ -271,8 +276,7 @@ async def test_who_was_taken_for_dead_stops_its_runs(path: Path, monkeypatch: py
             await anyio.sleep(0.01)
 
 
-async def test_a_cancelled_run_of_another_process_is_stopped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.fleet.working.SHARED_BEAT_SECONDS", 0.01)
+async def test_a_cancelled_run_of_another_process_is_stopped(path: Path, quick: None) -> None:
     play = Interruptible()
     fleets = [Fleet(runner=PlayedRunner(play), journal=path) for _ in range(2)]
     async with fleets[0], fleets[1]:

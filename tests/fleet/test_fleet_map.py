@@ -231,6 +231,29 @@ async def test_failures_that_pass_are_tried_again(error: PilothouseError, is_rai
     assert third - second == pytest.approx(20, abs=1)
 
 
+async def test_what_becomes_due_between_two_questions_to_the_journal_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        if runner.tries[attempt.key] == 1:
+            raise OverloadedError("busy")
+        return answer("done")
+
+    runner = PlayedRunner(play)
+    async with Fleet(runner=runner, retry=RetryPolicy(first_delay=0.5, jitter=0)) as fleet:
+        next_due = fleet._journal.next_due
+
+        async def slowly() -> float | None:
+            await anyio.sleep(1)
+            return await next_due()
+
+        monkeypatch.setattr(fleet._journal, "next_due", slowly)
+        [run] = await fleet.gather(["a"])
+    assert (run.text, run.attempts) == ("done", 2)
+    first, second = runner.starts
+    assert second - first == pytest.approx(1, abs=0.5)
+
+
 async def test_a_slot_is_free_while_a_run_waits_for_its_next_attempt() -> None:
     async def play(attempt: Attempt) -> QueryResult:
         if runner.tries[attempt.key] == 1 and attempt.prompt == "a":

@@ -30,6 +30,9 @@ def told(message=None):
 def soon(message=None):
     if message is None or message.type == "assistant":
         threading.Timer(0.2, told).start()  # by then the main thread waits again
+def rest():
+    for _ in range(600):
+        time.sleep(0.1)  # not one of 60: a Ctrl-C in the instant before a sleep is noticed after it
 def quick():
     return CliTransport(close_grace=0.02)
 """

@@ -28,13 +28,13 @@ PLACES = {
         for message in ph.query("go", cli=fake):
             told(message)
             if message.type == "assistant":
-                time.sleep(60)
+                rest()
     """,
     "callback": """
         def show(message):
             told(message)
             if message.type == "assistant":
-                time.sleep(60)
+                rest()
         ph.query("go", cli=fake, on_message=show).result()
     """,
     "async callback": """
@@ -87,6 +87,32 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_the_child_is_gone(hanging: FakeCLI, 
     assert err.rstrip().endswith("KeyboardInterrupt"), err
     assert "gnored" not in err
     assert "never" not in err
+    assert ended(hanging)
+
+
+@pytest.mark.requirement("G45")
+def test_ctrl_c_that_another_thread_is_given_is_noticed(hanging: FakeCLI) -> None:
+    # As one is that comes in the instant before the wait: it interrupts nothing.
+    program = Program(
+        """
+        def elsewhere():
+            time.sleep(0.3)  # by then the main thread waits again
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+        def show(message):
+            if message.type == "assistant":
+                threading.Thread(target=elsewhere).start()
+
+        try:
+            ph.query("go", cli=fake, on_message=show).result()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """,
+        hanging,
+    )
+    began = time.monotonic()
+    assert program.end() == (0, "interrupted\n", "")
+    assert time.monotonic() - began < DEADLINE / 2
     assert ended(hanging)
 
 

@@ -289,7 +289,7 @@ def test_an_error_keeps_nothing_alive(fake: FakeCLI) -> None:
         query.result()
     gone = weakref.ref(query)
     del query
-    eventually(lambda: gc.collect() or gone() is None)
+    eventually(lambda: gc.collect() >= 0 and gone() is None)
 
 
 def test_interrupt_before_the_start(fake: FakeCLI) -> None:

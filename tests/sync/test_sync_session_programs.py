@@ -22,7 +22,7 @@ PLACES = {
         def show(message):
             told(message)
             if message.type == "assistant":
-                time.sleep(60)
+                rest()
         session.query("slow", on_message=show).result()
     """,
     "loop": """
@@ -33,7 +33,7 @@ PLACES = {
         for message in session.query("slow"):
             told(message)
             if message.type == "assistant":
-                time.sleep(60)
+                rest()
     """,
     "waiting for its turn": """
         first = session.query("slow").start()

@@ -39,6 +39,8 @@ HELD_SECONDS = 60.0
 """How long a run that has failed for a reason that may be that of all waits for others, unless too many have."""
 LAST_SECONDS = 10.0
 """For writing down, where a journal is gone, that an attempt was stopped: others find out as well without it."""
+MOMENT_SECONDS = 0.001
+"""What two clocks, or two sums of the same times, may differ by."""
 INTERRUPT_SECONDS = 8.0
 """What an attempt has to end in order once it is interrupted; then it is cancelled."""
 
@@ -170,7 +172,8 @@ class Desk:
             if wait := self._limiter.wait(self.now()):
                 return wait
             most = free if self._limiter.is_open else 1
-            leased = await self._journal.lease(most, self.now(), self._budget.limits)
+            asked = self.now()
+            leased = await self._journal.lease(most, asked, self._budget.limits)
             for run in leased:
                 if self.is_stopping:  # since it was asked for
                     await self._journal.settle(replace(run, state="interrupted"))
@@ -178,7 +181,7 @@ class Desk:
                     self._start(run)
             if not leased:
                 self._judge(nothing_more=True)
-                return await self._next_delay()
+                return await self._next_delay(asked)
         return inf
 
     async def _without_money(self) -> float | None:
@@ -193,18 +196,19 @@ class Desk:
             self._on_still(True)
         return None
 
-    async def _next_delay(self) -> float | None:
+    async def _next_delay(self, asked: float) -> float | None:
+        """After a look at the time `asked`, for which nothing was given."""
         due = await self._journal.next_due()
-        if due is not None:
-            if due > self.now():
-                return due - self.now()
-            # It is due and was not given: limits of all processes stand against it, or another has just taken it.
-            if not self.active and not self._journal.remembers:
-                self._on_still(True)
-            return self._beat_seconds
-        if not self.active:
-            self._on_still(False)
-        return None
+        if due is None:
+            if not self.active:
+                self._on_still(False)
+            return None
+        if due > asked - MOMENT_SECONDS:  # not yet, or since that look
+            return max(due - self.now(), MOMENT_SECONDS)
+        # It was due and was not given: limits of all processes stand against it, or another has just taken it.
+        if not (self.active or self._journal.remembers or self._wake.is_set()):
+            self._on_still(True)
+        return self._beat_seconds
 
     def _start(self, run: Run) -> None:
         assert self._tasks is not None

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -27,8 +28,9 @@ INTERRUPT_WAIT = 7.0
 """Seconds that an interrupted call waits for what it began to end. A child that ignores SIGTERM takes 5.3."""
 EXIT_WAIT = 2.0
 """Seconds at interpreter exit for children to end in peace; then the watchdog ends them."""
-SLICE = 0.1
-"""Seconds of one wait on Windows, where nothing interrupts a wait."""
+SLICE = 0.1 if sys.platform == "win32" else 1.0
+"""Seconds of one wait. On Windows nothing interrupts it; elsewhere Ctrl-C does, unless it comes in the instant before
+the wait, or another thread is given the signal: then Python notices it at the next look."""
 BACKLOG = 1000
 """Things handed to a thread that it has not served yet, from which on the work waits for it."""
 
@@ -115,7 +117,7 @@ class Call(Generic[T]):
         deadline = time.monotonic() + INTERRUPT_WAIT
         with contextlib.suppress(Empty):
             while not self._is_done:  # the mark may have been taken in the moment of the interrupt
-                _take(self._mailbox, max(deadline - time.monotonic(), 0))
+                _take(self._mailbox, deadline - time.monotonic())
 
     def _post(self, callback: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(callback, context=self._context)
@@ -170,16 +172,14 @@ def hand_to_caller(item: object) -> Awaitable[None] | None:
     return _call.get().hand_over(item)
 
 
-def _take(mailbox: SimpleQueue[Any], seconds: float | None = None) -> Any:
+def _take(mailbox: SimpleQueue[Any], seconds: float = inf) -> Any:
     """The next item; signal handlers run while it waits."""
-    if sys.platform != "win32":
-        return mailbox.get(timeout=seconds)
-    deadline = None if seconds is None else time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            return mailbox.get(timeout=SLICE)
+            return mailbox.get(timeout=min(SLICE, max(deadline - time.monotonic(), 0)))
         except Empty:
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 raise
 
 
