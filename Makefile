@@ -15,6 +15,7 @@ PYTEST_FLAGS =
 help:
 	@echo "make demo    show what it does, with the real CLI and a small local model"
 	@echo "make test    all tests, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
+	@echo "make test-matrix  what takes longer: mutations of the source that the tests have to notice"
 	@echo "make check   format, lint, import contracts, types"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
@@ -28,6 +29,10 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp
 	$(FETCH)
 	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS)
+
+test-matrix: $(VENV)/dev.stamp
+	$(FETCH)
+	$(WITH_CACHE) $(BIN)/python -m tests.mutate
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
@@ -86,4 +91,4 @@ $(VENV)/made.stamp:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-.PHONY: help demo test check soak fuzz bench bench-short clean
+.PHONY: help demo test test-matrix check soak fuzz bench bench-short clean

@@ -180,6 +180,18 @@ async def test_a_gate_that_fails_stays_closed(
 
 
 @pytest.mark.anyio
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("timeout", "refused_after"), [(100.0, 99.0), (2.0, 1.8), (None, 599.0)])
+async def test_a_gate_that_takes_too_long_is_refused_before_the_cli_gives_up(
+    timeout: float | None, refused_after: float
+) -> None:
+    desk = hook_desk({"PreToolUse": HookMatcher("Bash", endless, timeout=timeout)})
+    start = anyio.current_time()
+    assert verdict(await desk.answer(ask())) == "deny"
+    assert anyio.current_time() - start == pytest.approx(refused_after, abs=0.1)
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(("hook", "what"), FAILING)
 async def test_a_hook_that_may_fail_has_no_opinion(
     hook: Callable[[Any], Any], what: str, caplog: pytest.LogCaptureFixture

@@ -18,6 +18,7 @@ from pilothouse.options import (
     HttpServer,
     Options,
     Plugin,
+    RetryPolicy,
     Sandbox,
     SandboxFilesystem,
     SandboxNetwork,
@@ -186,3 +187,9 @@ def test_a_struct_shows_what_was_set_and_no_keys() -> None:
     assert "hush" not in repr(agent)
     assert "hush" not in repr(Options(agents={"a": agent}, mcp_servers={"web": server}))
     assert repr(SystemPromptFile(path="x")) == "SystemPromptFile(path='x')"
+
+
+def test_the_waits_between_attempts_grow_up_to_a_limit_and_luck_makes_them_shorter() -> None:
+    policy = RetryPolicy(first_delay=2, multiplier=3, max_delay=10, jitter=0.5)
+    assert [policy.delay(attempt, 0) for attempt in (1, 2, 3, 100)] == [2, 6, 10, 10]
+    assert [policy.delay(attempt, 1) for attempt in (1, 2, 3, 100)] == [1, 3, 5, 5]

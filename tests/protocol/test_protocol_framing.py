@@ -82,6 +82,7 @@ def test_a_line_over_the_limit_is_one_event_and_the_stream_goes_on() -> None:
     assert framer.flush() == b""
     assert framer.oversize == [OversizeLine(0, 2000, b"q" * HEAD_BYTES)]
     assert framer.feed(b"fine\n") == [b"fine\n"]
+    assert framer.feed(b"12345") + framer.feed(b"67890\n") == [b"1234567890\n"]  # the limit itself, in two pieces
 
 
 @pytest.mark.requirement("G32")

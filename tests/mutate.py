@@ -1,0 +1,178 @@
+"""Change one line of the source at a time, and see that the tests notice: `python -m tests.mutate [words]`.
+
+`tests/mutations.toml` lists the mutations. Each has `file` (below `src/pilothouse`), `old` (text that the file contains
+exactly once), `new`, and `tests` (arguments for pytest: files below `tests`, node ids, `-k`). With words, the program
+runs only the mutations whose file, text or tests contain one of the words.
+
+The program changes nothing in this tree. Each worker has a copy of the tree in a temporary directory, and a virtual
+environment that leads to the source of the copy: programs that tests start see the mutation too, whatever their
+environment is. The tests have to pass without the mutation, and to fail with it (pytest ends with 1). Anything else,
+such as an error of the import, of the collection, or a timeout, does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import tomllib
+import venv
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LIST = ROOT / "tests" / "mutations.toml"
+COPIED = (
+    "src",
+    "tests",
+    "docs",
+    "benchmarks",
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+)
+SECONDS = 120  # for the tests of one mutation
+WORKERS = 2
+
+
+class Mutation(NamedTuple):
+    """One line of the list."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    @property
+    def source(self) -> Path:
+        return Path("src", "pilothouse", self.file)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {' '.join(self.old.split())} -> {' '.join(self.new.split())}"
+
+
+def read_mutations(path: Path, words: Iterable[str] = ()) -> list[Mutation]:
+    """The list, or what of it contains one of the words. Ends the program when a text is not there exactly once."""
+    found = [Mutation(**table) for table in tomllib.loads(path.read_text())["mutation"]]
+    counts = [(mutation, (ROOT / mutation.source).read_text().count(mutation.old)) for mutation in found]
+    wrong = [f"{mutation}: the old text is in the file {count} times" for mutation, count in counts if count != 1]
+    if wrong:
+        sys.exit("\n".join([*wrong, "each has to be there once"]))
+    words = list(words)
+    return [m for m in found if not words or any(word in "\n".join(m) for word in words)]
+
+
+class Copy:
+    """A copy of the tree with its own virtual environment."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, directory / name)
+        shutil.copytree(ROOT / ".ci", directory / ".ci")
+        bin_ = directory / ".venv" / "bin"
+        venv.create(directory / ".venv", symlinks=True)
+        self.python = bin_ / "python"
+        site = Path(sysconfig.get_path("purelib", vars={"base": str(directory / ".venv")}))
+        (site / "copy.pth").write_text(f"{directory / 'src'}\n{sysconfig.get_path('purelib')}\n")
+        for script in Path(sys.executable).parent.iterdir():
+            if script.name.startswith("pilothouse"):
+                (bin_ / script.name).write_text(script.read_text().replace(sys.executable, str(self.python)))
+                (bin_ / script.name).chmod(0o755)
+            elif not (bin_ / script.name).exists() and script.is_file():
+                (bin_ / script.name).symlink_to(script)
+
+    def run(self, tests: str) -> int | None:
+        """Run tests; returns pytest's exit code, or None when the time was over."""
+        command = [
+            str(self.python),
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            *shlex.split(tests),
+        ]
+        env = {"PILOTHOUSE_CACHE": str(ROOT / ".cache" / "pilothouse"), **os.environ, "PILOTHOUSE_REQUIRE_CLI": "1"}
+        env.pop("PYTHONPATH", None)
+        with (self.root / "output").open("wb") as output:
+            child = subprocess.Popen(
+                command, cwd=self.root / "tests", env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                return child.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                if child.returncode is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+
+    def run_mutated(self, mutation: Mutation, number: int) -> int | None:
+        """The same, with one line changed meanwhile."""
+        path = self.root / mutation.source
+        text, times = path.read_text(), path.stat()
+        try:
+            path.write_text(text.replace(mutation.old, mutation.new))
+            os.utime(
+                path, (number, number)
+            )  # the bytecode of a change of equal length in the same second is not its own
+            return self.run(mutation.tests)
+        finally:
+            path.write_text(text)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def main(words: list[str]) -> int:
+    """Run the mutations; returns the exit code, 1 when one was not noticed."""
+    mutations = read_mutations(LIST, words)
+    begun = time.monotonic()
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as directory, ThreadPoolExecutor(WORKERS) as threads:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for n in range(WORKERS):
+            copies.put(Copy(Path(directory).resolve() / str(n)))
+
+        def report(what: str, wanted: int, run: Callable[[Copy], int | None]) -> None:
+            copy, start = copies.get(), time.monotonic()
+            try:
+                code = run(copy)
+                word = "time over" if code is None else "ok" if code == wanted else f"NOT ({code})"
+                print(f"{time.monotonic() - start:5.1f} s  {word:9}  {what}", flush=True)
+                if code != wanted:
+                    failed.append(what)
+                    if wanted == 0:
+                        print((copy.root / "output").read_text(errors="replace")[-3000:])
+            finally:
+                copies.put(copy)
+
+        distinct = dict.fromkeys(m.tests for m in mutations)
+        list(threads.map(lambda tests: report(f"unchanged: {tests}", 0, lambda copy: copy.run(tests)), distinct))
+        list(
+            threads.map(
+                lambda nm: report(str(nm[1]), 1, lambda c: c.run_mutated(nm[1], nm[0])), enumerate(mutations, 1)
+            )
+        )
+    print(f"{len(mutations)} mutations in {time.monotonic() - begun:.0f} s, not as they should be: {len(failed)}")
+    print("\n".join(failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
