@@ -24,6 +24,8 @@ from pilothouse.server import Host, HostSettings, app, listen, serve
 
 TOKEN = "token-of-the-tests-0123456789"
 LIMIT = 20.0
+PYTHON = [sys.executable]
+"""What `Program` runs the command with."""
 ARGV = ("--output-format", "stream-json", "--verbose", "--print", "--input-format", "stream-json")
 
 
@@ -222,7 +224,7 @@ class Program:
         given = ("--port", "0", "--cli", cli, "--root", str(root), "--journal", str(directory / "host.sqlite"))
         env = {**os.environ, "PILOTHOUSE_HOST_TOKEN": TOKEN}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pilothouse", "serve", *given, *arguments],
+            [*PYTHON, "-m", "pilothouse", "serve", *given, *arguments],
             env=env,
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -41,6 +41,7 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         env=request.env or server.DEFAULT_ENV,
     )
     token, made = await run_briefly(server.find_token, request.token_file, os.environ)
+    server.raise_descriptor_limit()
     host = server.Host(settings)
     application = server.app(host, token=token, origins=request.origins, names=request.names)
     listening = server.listen(request.host, request.port, public=request.public)

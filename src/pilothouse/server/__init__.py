@@ -12,6 +12,7 @@ from pilothouse.server.application import check_token as check_token
 from pilothouse.server.application import find_token as find_token
 from pilothouse.server.application import is_loopback as is_loopback
 from pilothouse.server.application import listen as listen
+from pilothouse.server.application import raise_descriptor_limit as raise_descriptor_limit
 from pilothouse.server.application import serve as serve
 from pilothouse.server.database import JournalError as JournalError
 from pilothouse.server.host import Host as Host

@@ -15,8 +15,10 @@ import signal
 import socket
 import stat
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -29,12 +31,22 @@ from pilothouse.server.policy import TOKEN_VARIABLE
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from pilothouse.server.connections import Slots
+
 SHORTEST_TOKEN = 16
 """Characters of a token that somebody chose."""
 GRACE_SECONDS = 5
 """For connections to end, once all children have."""
-CONNECTIONS = 2048
-"""At a time; who comes then gets 503."""
+FEWEST_LETTERS = 6
+"""Different characters of a token."""
+MOST_CONNECTIONS = 2048
+"""At a time, where the descriptors allow it."""
+MOST_DESCRIPTORS = 65536
+"""The soft limit of descriptors is not raised above this."""
+HOST_DESCRIPTORS = 64
+"""For the journal, the listening socket and files."""
+CHILD_DESCRIPTORS = 8
+"""For the pipes of one child."""
 
 
 def app(host: Host, *, token: str | None, origins: Sequence[str] = (), names: Sequence[str] = ()) -> ASGIApp:
@@ -86,13 +98,23 @@ def check_token(token: str) -> None:
     """Refuse a token that could be guessed, or not be sent.
 
     Raises:
-        UsageError: it is too short, or has characters that no header has.
+        UsageError: it is too short, has characters that no header has, or is a repetition or a sequence.
     """
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(
             f"the token: expected at least {SHORTEST_TOKEN} printable ASCII characters without blanks, such as those "
             "of `openssl rand -hex 32`"
         )
+    if len(set(token)) < FEWEST_LETTERS or token in (token + token)[1:-1] or _is_sequence(token):
+        raise UsageError(
+            "the token: it repeats itself or counts, and can be guessed; take one such as `openssl rand -hex 32` makes"
+        )
+
+
+def _is_sequence(token: str) -> bool:
+    """Whether most characters are the next ones of those before, as in "0123456789abcdef"."""
+    steps = Counter(ord(after) - ord(before) for before, after in pairwise(token))
+    return max(steps[step] for step in (-1, 0, 1)) > len(token) * 2 // 3
 
 
 def find_token(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -160,6 +182,40 @@ def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
         raise UsageError(f"cannot listen on {address}, port {port}: {error.strerror or error}") from None
 
 
+def raise_descriptor_limit() -> None:
+    """Set the soft limit of descriptors of this process to the hard one, 65,536 at most. Nothing on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connection_limit(max_sessions: int) -> int:
+    """How many connections there may be at a time, so that children and files have descriptors left.
+
+    Args:
+        max_sessions: children at a time.
+
+    Raises:
+        UsageError: the process may open fewer than 64 files.
+    """
+    try:
+        import resource
+    except ImportError:
+        return MOST_CONNECTIONS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    if soft < HOST_DESCRIPTORS:
+        raise UsageError(f"a host needs at least {HOST_DESCRIPTORS} open files; raise `ulimit -n`, which is {soft}")
+    reserved = min(HOST_DESCRIPTORS + CHILD_DESCRIPTORS * max_sessions, soft // 2)
+    return min(MOST_CONNECTIONS, soft - reserved)
+
+
 async def serve(
     host: Host,
     application: Any,
@@ -177,7 +233,10 @@ async def serve(
         on_ready: called once requests are served.
         stop: set it to have the same as by a signal.
     """
-    server = _server(application)
+    from pilothouse.server.connections import Slots, accept
+
+    slots = Slots(connection_limit(host.settings.max_sessions))
+    server, make = _server(application, slots)
     stopping = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     told = 0
@@ -192,18 +251,20 @@ async def serve(
     async def until_told() -> None:
         while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn tells nobody
             await asyncio.sleep(0.01)
+        accepting = asyncio.ensure_future(accept(listening, make, slots))
         try:
             on_ready()
             await stopping.wait()
             await host.drain()
         finally:
+            accepting.cancel()
             server.should_exit = True
 
     with _signals(end):
         logging.getLogger("uvicorn.error").addFilter(_is_news)
         ending = asyncio.ensure_future(until_told())
         try:
-            await server.serve(sockets=[listening])
+            await server.serve(sockets=[])  # `accept` brings the connections
             if ending.done():
                 ending.result()  # what went wrong there, if anything
         finally:
@@ -213,12 +274,16 @@ async def serve(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    # uvicorn says this of every WebSocket that was answered with 401 or 403, as an error.
-    return "without completing handshake" not in str(record.msg)
+    # uvicorn warns of each request that is no HTTP, and of each WebSocket that was answered with 401 or 403 it says
+    # this as an error: whoever has no token could fill the log.
+    return record.levelno >= logging.ERROR and "without completing handshake" not in str(record.msg)
 
 
-def _server(application: Any) -> Any:
+def _server(application: Any, slots: Slots) -> tuple[Any, Callable[[], asyncio.Protocol]]:
+    """The server of uvicorn, which listens nowhere, and what makes the protocol of a connection."""
     import uvicorn
+
+    from pilothouse.server.connections import connection_class
 
     class Server(uvicorn.Server):
         """Leaves the signals to `serve`: sessions are ended in order before connections are cut."""
@@ -226,22 +291,21 @@ def _server(application: Any) -> Any:
         def capture_signals(self) -> Any:
             return nullcontext()
 
-    return Server(
-        uvicorn.Config(
-            application,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            ws="websockets-sansio",
-            ws_max_size=MAX_MESSAGE,
-            ws_ping_interval=None,
-            ws_per_message_deflate=False,
-            limit_concurrency=CONNECTIONS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+    config = uvicorn.Config(
+        application,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="websockets-sansio",
+        ws_max_size=MAX_MESSAGE,
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
+    server, kind = Server(config), connection_class(slots)
+    return server, lambda: kind(config, server.server_state, {})
 
 
 @contextmanager

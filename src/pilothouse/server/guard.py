@@ -13,6 +13,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
+
 from pilothouse.server.policy import Refusal
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 OPEN = "/healthz"
 """Answers without a token; there is nothing to learn from it."""
+SLOT = "pilothouse.slot"
+"""Of the state of a request: the slot of its connection, where the host serves itself."""
+WRONG_TOKEN_SECONDS = 1.0
+"""Before a wrong token is answered, so that tokens cannot be tried fast on one connection."""
 STATUS = {
     "attached_elsewhere": 409,
     "bad_request": 400,
@@ -100,11 +106,23 @@ class Guard:
         """See ASGI."""
         if scope["type"] in ("http", "websocket"):
             path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+            is_open = path == OPEN and scope["type"] == "http"
             try:
-                self._access.check(scope["headers"], is_open=path == OPEN and scope["type"] == "http")
+                self._access.check(scope["headers"], is_open=is_open)
+                slot = None if is_open else scope.get("state", {}).get(SLOT)
+                if slot is not None and not slot.take():
+                    raise Refusal("limit", "this host has too many connections")
             except Refusal as refusal:
+                if refusal.code == "unauthorized" and _all(scope["headers"], b"authorization"):
+                    await anyio.sleep(WRONG_TOKEN_SECONDS)
                 await _refuse(scope, receive, send, refusal)
                 return
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                if slot is not None:
+                    slot.release()
+            return
         await self._app(scope, receive, send)
 
 

@@ -1,0 +1,154 @@
+"""Which connections a host keeps, so that those without a token cannot lock out those with one.
+
+Owns the loop that accepts, the time limit and the number of connections that have not shown a token, and the number of
+requests at work. Knows no tokens: the guard says when one was shown.
+
+A connection waits from its start, and again between two requests. It then has `TOKEN_SECONDS` to show a token. When too
+many wait, the oldest one of the address that has most of them is closed: accepting goes on, and a client that sends its
+token at once always gets through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pilothouse.server.guard import SLOT
+
+_log = logging.getLogger("pilothouse.server")
+
+TOKEN_SECONDS = 10.0
+"""For a connection to send its headers with a token."""
+PAUSE_SECONDS = 0.5
+"""Without accepting, when the system has no descriptor left."""
+LOG_SECONDS = 60.0
+"""Between two lines of the log about that."""
+
+
+class Slots:
+    """The connections that wait, and how many requests are at work.
+
+    Args:
+        most: connections in all; a quarter of them may wait.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most_waiting = max(most // 4, 4)
+        self._free = max(most - self.most_waiting, 4)
+        self._waiting: dict[asyncio.Transport, tuple[str, asyncio.TimerHandle]] = {}
+
+    def wait(self, transport: asyncio.Transport) -> None:
+        """A connection waits for a request with a token, if it does not do so yet."""
+        if transport in self._waiting:
+            return
+        peer: Any = transport.get_extra_info("peername")
+        address = str(peer[0]) if peer else ""
+        timer = asyncio.get_running_loop().call_later(TOKEN_SECONDS, self._drop, transport)
+        self._waiting[transport] = (address, timer)
+        if len(self._waiting) > self.most_waiting:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        for transport in [one for one in self._waiting if one.is_closing()]:
+            self.forget(transport)
+        if len(self._waiting) > self.most_waiting:
+            [(address, _)] = Counter(address for address, _ in self._waiting.values()).most_common(1)
+            self._drop(next(one for one, (own, _) in self._waiting.items() if own == address))
+
+    def _drop(self, transport: asyncio.Transport) -> None:
+        self.forget(transport)
+        transport.abort()
+
+    def forget(self, transport: asyncio.Transport) -> None:
+        """A connection does not wait any more."""
+        if (found := self._waiting.pop(transport, None)) is not None:
+            found[1].cancel()
+
+    def drop_half(self) -> None:
+        """Close the older half of those that wait."""
+        for transport in list(self._waiting)[: (len(self._waiting) + 1) // 2]:
+            self._drop(transport)
+
+    def take(self, transport: asyncio.Transport) -> bool:
+        """A connection has shown a token; False if too many requests are at work. `release` ends it."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        self.forget(transport)
+        return True
+
+    def release(self) -> None:
+        """A request has ended that had a slot."""
+        self._free += 1
+
+
+class Slot:
+    """What the guard sees of its connection."""
+
+    def __init__(self, slots: Slots, transport: asyncio.Transport) -> None:
+        self._slots = slots
+        self._transport = transport
+        self.release = slots.release
+
+    def take(self) -> bool:
+        """See `Slots.take`."""
+        return self._slots.take(self._transport)
+
+
+class Connection(H11Protocol):
+    """The HTTP of uvicorn, with a time limit while the connection waits. A WebSocket begins as one, too."""
+
+    slots: Slots
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        self.app_state = {SLOT: Slot(self.slots, transport)}
+        super().connection_made(transport)
+        self.slots.wait(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.slots.forget(self.transport)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """See uvicorn: the connection is kept for the next request."""
+        if not self.transport.is_closing():
+            self.slots.wait(self.transport)
+        super().on_response_complete()
+
+
+def connection_class(slots: Slots) -> type[Connection]:
+    """The class of the connections that share these slots."""
+    return type("Connection", (Connection,), {"slots": slots})
+
+
+async def accept(listening: socket.socket, make: Callable[[], asyncio.Protocol], slots: Slots) -> None:
+    """Accept connections until cancelled. When there is no descriptor for one, log that and pause.
+
+    Args:
+        listening: where.
+        make: makes the protocol of a connection.
+        slots: half of those that wait are closed when descriptors run out.
+    """
+    loop = asyncio.get_running_loop()
+    listening.setblocking(False)
+    logged: float | None = None
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listening)
+            await loop.connect_accepted_socket(make, connection)
+        except ConnectionError:
+            continue  # the client has gone already
+        except OSError as error:
+            if logged is None or loop.time() >= logged + LOG_SECONDS:
+                logged = loop.time()
+                _log.error("no connection can be accepted now: %s; raise `ulimit -n`", error.strerror or error)
+            slots.drop_half()
+            await asyncio.sleep(PAUSE_SECONDS)
