@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from pilothouse.client.output import ExpectedOutput
 from pilothouse.errors import StructuredOutputError, UsageError
 from pilothouse.fleet.run import Run
+from pilothouse.messages.base import to_json_values
+from pilothouse.messages.jsonline import plain_scalar
 from pilothouse.options import TABLE, Options
 
 KEY_CHARS = 512
@@ -89,7 +91,7 @@ def digest(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = Non
         UsageError: something in it cannot be written as JSON.
     """
     try:
-        data = msgspec.json.encode([prompt, settings], order="deterministic")
+        data = msgspec.json.encode([prompt, settings], enc_hook=plain_scalar, order="deterministic")
     except (TypeError, ValueError, UnicodeError) as error:
         raise UsageError(f"a prompt of a fleet is text or JSON: {error}") from error
     return hashlib.sha256(data).hexdigest()[:32]
@@ -102,12 +104,12 @@ def checked_key(key: object) -> str:
         UsageError: it is neither text nor a whole number, empty, or too long.
     """
     if isinstance(key, int) and not isinstance(key, bool):
-        return str(key)
+        return str(int(key))
     if not isinstance(key, str) or not 0 < len(key) <= KEY_CHARS or "\0" in key or not key.isprintable():
         raise UsageError(
             f"the key of a run is a whole number, or printable text of at most {KEY_CHARS} characters: {key!a:.200}"
         )
-    return key
+    return str.__str__(key)
 
 
 def checked_prompt(prompt: object) -> str | list[Any]:
@@ -117,10 +119,12 @@ def checked_prompt(prompt: object) -> str | list[Any]:
         UsageError: it is neither text nor a list of content blocks, or empty.
     """
     if isinstance(prompt, str) and prompt.strip():
-        return prompt
+        return str.__str__(prompt)
     if isinstance(prompt, list | tuple) and prompt:
-        blocks: list[Any] = list(prompt)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        return blocks
+        try:
+            return to_json_values(list(prompt))  # pyright: ignore[reportUnknownArgumentType]
+        except TypeError as error:
+            raise UsageError(f"the prompt of a run: {error}") from error
     told = "empty" if isinstance(prompt, str | list | tuple) else type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
     raise UsageError(f"the prompt of a run is text or a list of content blocks, not {told}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import msgspec
 from msgspec import Struct, field
 
-from pilothouse.messages.jsonline import load_line
+from pilothouse.messages.jsonline import load_line, plain_scalar
 
 # The wire name of the field that holds the raw line. Whatever a peer sends under it is overwritten by the decoder.
 RAW_KEY = "<raw line>"
@@ -144,14 +144,14 @@ def fields_to_dict(message: Message) -> dict[str, Any]:
 
 
 def to_json_values(value: Any) -> Any:
-    """Turn structs and unknown parts into plain dicts and lists."""
+    """Turn structs and unknown parts into plain dicts and lists, and text of a derived class into plain text."""
     return msgspec.to_builtins(value, enc_hook=_unknown_to_json)
 
 
 def _unknown_to_json(value: Any) -> Any:
     if isinstance(value, Unknown):
         return value.data
-    raise TypeError(f"{type(value).__name__} is not part of a message")
+    return plain_scalar(value)
 
 
 def brief(value: Any, names: tuple[str, ...]) -> str:

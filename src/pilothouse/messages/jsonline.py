@@ -3,7 +3,8 @@
 Owns the fallbacks around msgspec: lone surrogates, broken UTF-8, NaN, absurdly long integers. Knows no messages.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
@@ -16,8 +17,52 @@ HEAD = 200
 # messages compare by identity first.
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
+_PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return text or a number whose class derives from str, int or float as a plain str, int or float.
+
+    msgspec calls it for what it cannot encode; such classes are among that.
+
+    Raises:
+        TypeError: the value is something else.
+    """
+    for base, convert in _PLAIN:
+        if isinstance(value, base):
+            return convert(value)
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
+
+
+def with_text_keys(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Turn a value into plain dicts, lists, texts and numbers; keys that are numbers become text.
+
+    Args:
+        value: the value.
+        convert: called for what msgspec cannot turn into such values; raises TypeError for what it cannot either.
+
+    Raises:
+        TypeError, ValueError, RecursionError: part of it has no such form.
+    """
+    try:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=convert)
+    except TypeError:
+        # `str_keys` refuses a key whose class derives from str and has a `__str__` of its own.
+        plain = msgspec.to_builtins(value, enc_hook=convert)
+        return msgspec.to_builtins(_with_plain_keys(plain), str_keys=True)
+
+
+def _with_plain_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {str.__str__(key) if isinstance(key, str) else key: _with_plain_keys(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_with_plain_keys(item) for item in cast("list[Any]", value)]
+    return value
+
+
 _fast_load = msgspec.json.Decoder().decode
-_fast_dump = msgspec.json.Encoder().encode
+_fast_dump = msgspec.json.Encoder(enc_hook=plain_scalar).encode
 
 
 def load_line(line: bytes) -> Any:

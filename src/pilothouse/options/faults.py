@@ -55,12 +55,12 @@ def shown(value: Any, *, hidden: bool = False) -> str:
 
 def masked(value: Any) -> Any:
     """A copy in which what `env` and `headers` hold is masked, at any depth."""
-    if type(value) is dict:
+    if isinstance(value, dict):
         found = cast("dict[Any, Any]", value)
         return {k: _hidden(v) if k in SECRET_FIELDS else masked(v) for k, v in found.items()}
-    if type(value) is list:
+    if isinstance(value, list):
         return [masked(item) for item in cast("list[Any]", value)]
-    if type(value) is tuple:
+    if isinstance(value, tuple):
         return tuple(masked(item) for item in cast("tuple[Any, ...]", value))
     return value
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from pilothouse.messages.jsonline import plain_scalar
 from pilothouse.options import texts
 from pilothouse.options.faults import Fault, display
 
@@ -46,7 +47,7 @@ class Kind(Struct, frozen=True):
             Fault: it is not valid.
         """
         try:
-            return self.read(value)
+            return _without_derived(self.read(value))
         except RecursionError:
             raise Fault(type(value), self.expected, instead="it is nested too deeply") from None
         except Fault:
@@ -61,6 +62,22 @@ class Kind(Struct, frozen=True):
         except Fault:
             return False
         return True
+
+
+_LEAVES = frozenset((type(None), str, bool, int, float))
+
+
+def _without_derived(value: Any) -> Any:
+    """The value with plain texts and numbers in place of those whose class derives from str, int or float."""
+    kind = cast("type[Any]", type(value))
+    if kind in _LEAVES:
+        return value
+    if kind is list:
+        return [_without_derived(item) for item in cast("list[Any]", value)]
+    if kind is dict:
+        items = cast("dict[Any, Any]", value).items()
+        return {_without_derived(key): _without_derived(item) for key, item in items}
+    return plain_scalar(value) if isinstance(value, str | int | float) else value
 
 
 def _plain(expected: str, test: Callable[[Any], bool], store: Callable[[Any], Any] | None = None) -> Any:

@@ -17,6 +17,7 @@ import msgspec
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import Unknown
+from pilothouse.messages.jsonline import plain_scalar, with_text_keys
 
 # Some line readers break lines at these characters too; inside JSON strings an escape means the same.
 _LINE_ENDS_ELSEWHERE: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
@@ -30,7 +31,7 @@ def _plain(value: object) -> object:
         return os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, Unknown):
         return value.data
-    raise TypeError
+    return plain_scalar(value)
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
@@ -61,7 +62,7 @@ def _encode_ascii(value: object) -> bytes:
     import json  # for odd strings only, and dear to import
 
     try:
-        plain = _without_nan(msgspec.to_builtins(value, str_keys=True, enc_hook=_plain))
+        plain = _without_nan(with_text_keys(value, _plain))
         return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(value, error) from error

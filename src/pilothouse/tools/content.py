@@ -17,6 +17,7 @@ import msgspec
 
 from pilothouse.errors import UsageError
 from pilothouse.messages import DocumentBlock, ImageBlock, TextBlock
+from pilothouse.messages.jsonline import plain_scalar, with_text_keys
 from pilothouse.protocol import encode_line
 from pilothouse.tools.failures import ToolResultError
 
@@ -168,7 +169,7 @@ def result_size(result: Wire) -> int:
 
 def as_block(value: Any) -> Wire | None:
     """The content block that a value is; None if it is data."""
-    convert = _BLOCKS.get(cast("type[Any]", type(value)))
+    convert = next((_BLOCKS[cls] for cls in type(value).__mro__ if cls in _BLOCKS), None)
     if convert is not None:
         return convert(value)
     if isinstance(value, Mapping):
@@ -185,7 +186,7 @@ def plain(value: Any) -> Any:
         ToolResultError: part of it is no JSON.
     """
     try:
-        return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+        return with_text_keys(value, _plain)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ToolResultError(f"the result cannot be written as JSON: {error}") from error
 
@@ -211,9 +212,9 @@ def _plain(value: Any) -> Any:
         return dict(cast("Mapping[Any, Any]", value))
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
-    if isinstance(value, Sequence | range):
+    if isinstance(value, Sequence | range) and not isinstance(value, str):
         return list(cast("Sequence[Any]", value))
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    return plain_scalar(value)
 
 
 def _part(item: Any) -> Wire:

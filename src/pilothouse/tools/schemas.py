@@ -18,6 +18,7 @@ import msgspec
 
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.json_schema import ROOT, checker
+from pilothouse.messages.jsonline import plain_scalar
 from pilothouse.tools.content import ToolResultError, plain
 from pilothouse.tools.failures import ToolInputError
 from pilothouse.tools.signatures import REQUIRED, Parameter
@@ -324,7 +325,7 @@ def _adapter(parameter: Parameter) -> Any:
 def _validated(adapter: Any, value: Any) -> Any:
     # From JSON: a strict model takes a date, a tuple or a set only from there.
     try:
-        text = msgspec.json.encode(value)
+        text = msgspec.json.encode(value, enc_hook=plain_scalar)
     except (UnicodeEncodeError, OverflowError):
         return adapter.validate_python(value)
     return adapter.validate_json(text)
