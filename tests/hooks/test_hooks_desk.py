@@ -318,7 +318,7 @@ async def test_an_unlisted_gate_leaves_its_refusal_to_the_cli() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G50")
-async def test_the_short_form_asks_every_hook_that_matches() -> None:
+async def test_a_question_without_an_id_asks_every_hook_that_matches() -> None:
     heard: list[tuple[str, Any]] = []
 
     def listening(name: str, answer: Any) -> Callable[[PreToolUseEvent], Any]:
@@ -338,13 +338,14 @@ async def test_the_short_form_asks_every_hook_that_matches() -> None:
             ],
         }
     )
-    body = {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}}
+    described = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
+    body = {"callback_id": "", "input": described}
     assert verdict(await desk.answer(body)) == "deny"
     assert heard == [("bash", {"command": "ls"}), ("pattern", {"command": "ls"})]
-    full = {"subtype": "hook", "event": "PreToolUse", "input": ask(tool_name="Write")["input"]}
+    full = {"callback_id": "", "input": ask(tool_name="Write")["input"]}
     assert await desk.answer(full) == {}
     assert heard[2:] == [("late", {})]
-    assert await desk.answer({"subtype": "hook", "event": "Stop"}) == {}
+    assert await desk.answer({"input": {"hook_event_name": "Stop"}}) == {}
 
 
 def gate() -> HookDesk:

@@ -82,6 +82,29 @@ def test_short_hooks_become_hook_callbacks(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.requirement("G50")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}},
+        {"subtype": "hook", "event": "PreToolUse", "tool_name": "Bash", "input": {"command": "ls"}},
+        {"subtype": "hook", "event": "PreToolUse", "input": {"tool_name": "Bash", "tool_input": {"command": "ls"}}},
+        {"subtype": "hook_callback", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}},
+        {
+            "subtype": "hook", "event": "PreToolUse", "tool": "Bash",
+            "input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}},
+        },
+        {"request": {"subtype": "hook", "event": "PreToolUse", "tool": "Bash", "input": {"command": "ls"}}},
+    ],
+    ids=["tool", "tool_name", "fields", "hook_callback", "whole", "nested"],
+)  # fmt: skip
+def test_a_short_hook_holds_the_input_of_the_tool(fields: dict[str, Any]) -> None:
+    described = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
+    assert question(request_id="q1", **fields) == Question(
+        "q1", "hook_callback", {"callback_id": "", "input": described}, "q1"
+    )
+
+
+@pytest.mark.requirement("G50")
 def test_the_real_hook_callback_is_left_alone() -> None:
     body = {"callback_id": "hook_0", "input": {"hook_event_name": "Stop"}, "tool_use_id": "t"}
     assert question(request_id="q1", request={"subtype": "hook_callback", **body}) == Question(

@@ -50,7 +50,7 @@ class Desk:
 
     async def __call__(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.asked.append(body)
-        return self.answers.get(body.get("event", "permission"), {})
+        return self.answers.get(body["input"].get("hook_event_name", "permission"), {})
 
 
 def decided(decision: str, **more: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ async def test_a_failure_is_told_to_the_model_the_hooks_and_the_owner() -> None:
     ran = await made.run(call("nowhere"))
     assert ran.is_error
     assert ran.result["content"][0]["text"] == "ValueError: no such place"
-    assert desk.asked[1]["event"] == "PostToolUseFailure"
+    assert desk.asked[1]["input"]["hook_event_name"] == "PostToolUseFailure"
     assert desk.asked[1]["input"]["error"] == "ValueError: no such place"
     assert [(each.tool_name, each.tool_use_id) for each in failures] == [("weather", "toolu_1")]
 
@@ -358,7 +358,7 @@ async def test_the_hooks_of_the_user_are_asked_once_and_heard() -> None:
     answers = iter([decided("allow", updatedInput={"city": "Oslo"}), decided("ask"), {}, decided("defer")])
 
     async def hook(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return next(answers) if body.get("event") is None else {}
+        return next(answers) if body.get("callback_id") else {}
 
     permission = Desk(permission={"behavior": "allow"})
     listening = bridge.attach(hook, permission)

@@ -170,7 +170,7 @@ class House:
         if before is not None and desk.config != before.config:
             desk = hook_desk(hooks, first=before.next)  # the CLI may still ask for one of those before
         self.hooks = desk
-        self.desks["hook_callback"] = self.desks["hook"] = desk.answer
+        self.desks["hook_callback"] = desk.answer
         self.told["hooks"] = desk.config
 
     def _attach(self) -> None:
@@ -179,7 +179,7 @@ class House:
             return
         hook = self.bridge.attach(self.desks.get("hook_callback"), self.desks.get("can_use_tool"))
         if hook is not None:
-            self.desks["hook_callback"] = self.desks["hook"] = hook
+            self.desks["hook_callback"] = hook
 
     def _open_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):

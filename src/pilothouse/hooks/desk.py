@@ -29,11 +29,8 @@ CLI_TIMEOUT: Final = 600.0
 # too long is refused here, and the refusal still arrives.
 _HEAD_START: Final = 0.1
 _MAX_HEAD_START: Final = 1.0
-# `{"subtype": "hook", "event": …, "tool": …, "input": …}`: the short form of a question, and what its fields are.
-_SHORT_FIELDS: Final = {"tool": "tool_name", "input": "tool_input"}
 _MAPPINGS: Final = (dict, Mapping)  # of what has to be one, nearly everything is a dict, which is found at once
 _LATE: Final = "did not answer in time"
-_SHORT_ENVELOPE: Final = ("subtype", "event", "request_id", "callback_id")
 
 
 class _Hook(Struct, frozen=True):
@@ -75,7 +72,8 @@ class HookDesk:
         A hook that fails refuses, or has no opinion; see `HookMatcher.on_failure`. Its error goes to the log.
 
         Args:
-            body: the request, with `callback_id` and `input`; the short form, with `event`, asks all hooks that match.
+            body: the request, with `callback_id` and `input`. Without a `callback_id`, all hooks are asked that match
+                the event that `input` names.
 
         Returns:
             The payload of the answer.
@@ -87,8 +85,9 @@ class HookDesk:
         hook = self._hooks.get(key) if isinstance(key, str) else None
         if hook is not None:
             return _asked(hook, body.get("input"))
-        if isinstance(body.get("event"), str):
-            return self._answer_short_form(body)
+        data: Any = body.get("input")
+        if not key and isinstance(data, _MAPPINGS) and isinstance(data.get(EVENT_KEY), str):
+            return self._ask_matching(cast("Mapping[str, Any]", data))
         raise ControlError(f"there is no hook {key!r:.60}", subtype=SUBTYPE, code="unknown_hook")
 
     def check_server(self, info: Mapping[str, Any]) -> None:
@@ -131,11 +130,10 @@ class HookDesk:
             entry["onFailure"] = matcher.on_failure or "block"
         return entry
 
-    async def _answer_short_form(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask every hook that matches, in order; the first refusal is the answer, else what they say together. (G50)"""
-        name, data = _read_short_form(body)
+    async def _ask_matching(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask every hook that matches, in order; the first refusal is the answer, else what they say together."""
         answers: list[dict[str, Any]] = []
-        for hook in self._matching(name, data):
+        for hook in self._matching(data[EVENT_KEY], data):
             answer = await _asked(hook, data)
             if _refuses(answer):
                 return answer
@@ -193,18 +191,6 @@ def _failed(hook: _Hook, name: str, what: str, error: Exception | None) -> dict[
     if answer is None:  # the CLI, which knows this event, was told what an error means
         raise ControlError(reason, subtype=SUBTYPE, code="hook_failed")
     return answer
-
-
-# the short form
-
-
-def _read_short_form(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    name = str(body["event"])
-    given: Any = body.get("input")
-    if isinstance(given, Mapping) and EVENT_KEY in given:
-        return name, {**cast("Mapping[str, Any]", given), EVENT_KEY: name}
-    fields = {_SHORT_FIELDS.get(key, key): value for key, value in body.items() if key not in _SHORT_ENVELOPE}
-    return name, {**fields, EVENT_KEY: name}
 
 
 def _refuses(answer: Mapping[str, Any]) -> bool:

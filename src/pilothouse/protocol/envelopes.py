@@ -151,19 +151,32 @@ def _short_permission(_: str, body: Fields) -> tuple[str, Fields]:
 
 
 def _short_hook(_: str, body: Fields) -> tuple[str, Fields]:
-    """`{"subtype":"hook","event":E,…}`: the event and what describes it belong into `input`."""
-    own = {key: body.pop(key) for key in ("callback_id", "tool_use_id") if key in body}
+    """`{"subtype":"hook","event":E,…}`: the event and its fields move into `input`.
+
+    `input` is the input of the tool if a tool is named beside it; else it holds fields of the event.
+    """
     event = body.pop("event", None)
+    own = {key: body.pop(key) for key in ("callback_id", "tool_use_id") if key in body}
     given = body.pop("input", None)
-    described = {**body, **(cast("Fields", given) if isinstance(given, dict) else {})}
+    fields = {_HOOK_FIELDS.get(key, key): value for key, value in body.items()}
+    if "tool_name" in fields and "hook_event_name" not in _mapping(given):
+        fields |= {} if given is None else {"tool_input": given}
+    else:
+        fields |= _mapping(given)
     if event is not None:
-        described.setdefault("hook_event_name", event)
-    return "hook_callback", {"callback_id": "", **own, "input": described}
+        fields["hook_event_name"] = event
+    return "hook_callback", {"callback_id": "", **own, "input": fields}
 
 
+def _hook_callback(subtype: str, body: Fields) -> tuple[str, Fields]:
+    return _short_hook(subtype, body) if "event" in body else (subtype, body)
+
+
+_HOOK_FIELDS: Final = {"tool": "tool_name"}
 _SHORT_FORMS: Final[dict[str, Callable[[str, Fields], tuple[str, Fields]]]] = {
     "can_use_tool": _short_permission,
     "hook": _short_hook,
+    "hook_callback": _hook_callback,
     "permission": _short_permission,
 }
 

@@ -220,7 +220,7 @@ class ToolHost:
             **self.facts, "hook_event_name": event, "tool_name": call.name, "tool_input": dict(call.arguments),
             "tool_use_id": call.id, **(more or {}),
         }  # fmt: skip
-        return await self.hook({"subtype": "hook", "event": event, "input": data, "tool_use_id": call.id})
+        return await self.hook({"input": data, "tool_use_id": call.id})
 
 
 def text_of(result: Mapping[str, Any]) -> str:
