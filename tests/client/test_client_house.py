@@ -124,6 +124,22 @@ async def test_what_the_peer_is_told_of_us() -> None:
     assert not any(argument.startswith("--allowedTools") for argument in world.argv)  # can_use_tool is asked
 
 
+@pytest.mark.anyio
+@pytest.mark.requirement("R21")
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_server_may_be_given_as_its_wire_form_with_the_instance(wrapped: bool) -> None:
+    world = World(finish)
+    server = ph.sdk_server("calculator", [add])
+    servers: dict[str, Any] = {"calc": {"type": "sdk", "name": "calculator", "instance": server}}
+    options = ph.Options(mcp_servers={"mcpServers": servers} if wrapped else servers)
+    assert isinstance(options.mcp_servers, dict)
+    assert options.mcp_servers["calc"] is server
+    await world.run(mcp_servers={"mcpServers": servers} if wrapped else servers)
+    assert world.hello["sdkMcpServers"] == ["calc"]
+    assert world.hello["sdkMcpServerManifests"]["calc"]["toolsListResult"]["tools"][0]["name"] == "add"
+    assert world.files == ()
+
+
 def yes_hook(event: Any) -> None: ...
 
 

@@ -106,7 +106,10 @@ def test_agents_and_servers_become_what_the_cli_wants() -> None:
         ({"mcp_servers": {"a": StdioServer(command=5)}}, "a.command: expected text, got 5 (int)"),  # type: ignore[arg-type]
         ({"mcp_servers": {"a": {"url": "x"}}}, "a: 'type' is missing: 'http' or 'sse'"),
         ({"mcp_servers": {"a": {"type": "http"}}}, "a: 'url' is missing"),
-        ({"mcp_servers": {"a": {"type": "sdk", "name": "x"}}}, "a.type: servers that run in this process ('sdk')"),
+        ({"mcp_servers": {"a": {"type": "sdk", "name": "x"}}},
+         "a: a server of type 'sdk' runs in this process: give the server itself"),
+        ({"agents": {"r": {"description": "d", "prompt": "p", "mcp_servers": [{"x": {"type": "sdk"}}]}}},
+         "r.mcp_servers[0].x: a server of type 'sdk' runs in this process"),
         ({"mcp_servers": {"a": "x"}},
          "a: expected a StdioServer, HttpServer or SseServer, or a mapping, got 'x' (str)"),
         ({"mcp_servers": {"my server": {"command": 5}}}, "['my server'].command: expected text"),

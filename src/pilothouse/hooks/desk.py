@@ -85,9 +85,10 @@ class HookDesk:
         hook = self._hooks.get(key) if isinstance(key, str) else None
         if hook is not None:
             return _asked(hook, body.get("input"))
-        data: Any = body.get("input")
-        if not key and isinstance(data, _MAPPINGS) and isinstance(data.get(EVENT_KEY), str):
-            return self._ask_matching(cast("Mapping[str, Any]", data))
+        data = body.get("input")
+        given = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPINGS) else {}
+        if not key and isinstance(given.get(EVENT_KEY), str):
+            return self._ask_matching(given)
         raise ControlError(f"there is no hook {key!r:.60}", subtype=SUBTYPE, code="unknown_hook")
 
     def check_server(self, info: Mapping[str, Any]) -> None:

@@ -184,7 +184,24 @@ def config(value: Any) -> Any:
 
 def servers(value: Any) -> Any:
     """Servers by name, with or without `mcpServers` around them; the text of that; or a path."""
-    return _config(value, kinds.SERVERS.expected, _stored(mcp_wire))
+    return _config(_unwrapped(value), kinds.SERVERS.expected, _stored(mcp_wire))
+
+
+def _unwrapped(value: Any) -> Any:
+    """Servers by name, without `mcpServers` around them; `{"type": "sdk", "instance": server}` is the server itself."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = cast("Mapping[Any, Any]", value).get("mcpServers")
+    servers = cast("Mapping[Any, Any]", inner if isinstance(inner, Mapping) else value)
+    return {name: _instance(one) for name, one in servers.items()}
+
+
+def _instance(server: Any) -> Any:
+    if not isinstance(server, Mapping):
+        return server
+    given = cast("Mapping[Any, Any]", server)
+    instance = given.get("instance")
+    return instance if given.get("type") == "sdk" and shapes.is_in_process(instance) else given
 
 
 def agents(value: Any) -> dict[str, Any]:
@@ -222,9 +239,7 @@ def _config(value: Any, expected: str, check: Callable[[Any], Any]) -> Any:
 
 def mcp_wire(value: Any) -> dict[str, Any]:
     """What `--mcp-config` wants: servers by name, without `mcpServers` around them."""
-    inner = cast("Mapping[Any, Any]", value).get("mcpServers") if isinstance(value, Mapping) else None
-    if isinstance(inner, Mapping):
-        value = cast("Any", inner)
+    value = _unwrapped(value)
     if isinstance(value, Mapping):  # those of this process are offered in the handshake
         value = {k: v for k, v in cast("Mapping[Any, Any]", value).items() if not shapes.is_in_process(v)}
     return shapes.mapping_of(shapes.server)(value)

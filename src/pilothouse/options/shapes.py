@@ -204,6 +204,12 @@ _SHAPES: dict[type[inspect.Type], Callable[[Any], Shape]] = {
 }
 
 
+_SDK = (
+    "a server of type 'sdk' runs in this process: give the server itself, as `sdk_server(…)` or `mount(…)` makes it, "
+    "or as 'instance', and in the option 'mcp_servers'"
+)
+
+
 def server(value: Any) -> dict[str, Any]:
     """One MCP server: a struct, or a mapping whose `type` says which kind it is."""
     from pilothouse.options import nested
@@ -220,7 +226,7 @@ def server(value: Any) -> dict[str, Any]:
     given = cast("Mapping[str, Any]", value)
     kind = given.get("type", "stdio")
     if kind == "sdk":
-        raise Fault(kind, "", "type", instead="servers that run in this process ('sdk') are not available yet")
+        raise Fault(value, "", instead=_SDK)
     if "type" not in given and "url" in given:
         raise Fault(value, "", instead="'type' is missing: 'http' or 'sse'")
     if kind not in kinds:

@@ -140,8 +140,8 @@ class Child:
         if not user_uuid or not self.scenario["mark"] or any(key in frame for key in BOTH):
             return frame
         kind = frame.get("type")
-        event = frame.get("event")
-        if kind in MARKED or (isinstance(event, dict) and event.get("type") == "message_start"):
+        event: Any = frame.get("event")
+        if kind in MARKED or (isinstance(event, dict) and cast("Any", event).get("type") == "message_start"):
             return {**frame, "user_message_uuid": user_uuid, "user_message_uuids": [user_uuid]}
         if kind == "system" and frame.get("subtype") == "init":
             return {**frame, "user_message_uuids": [user_uuid]}
