@@ -15,9 +15,12 @@ async def chat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     try:
         async with agent.session() as session:
             while line := await reader.readline():
-                async for piece in session.query(line.decode(errors="replace")).text_stream():
-                    writer.write(piece.encode())
-                    await writer.drain()  # a slow reader slows down its own session only
+                try:
+                    async for piece in session.query(line.decode(errors="replace")).text_stream():
+                        writer.write(piece.encode())
+                        await writer.drain()  # a slow reader slows down its own session only
+                except ph.ResultError as error:  # this answer failed; the conversation goes on
+                    writer.write(f"sorry: {error}".encode())
                 writer.write(b"\n")
     except ph.PilothouseError as error:
         writer.write(f"sorry: {error}\n".encode())

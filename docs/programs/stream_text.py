@@ -11,11 +11,9 @@ import pilothouse as ph
 
 async def main() -> None:
     query = ph.query(" ".join(sys.argv[1:]) or "Write a haiku about the sea", tools=[])
-    async for piece in query.text_stream():
+    async for piece in query.text_stream():  # raises at its end, if the run failed
         print(piece, end="", flush=True)
     print()
-    result = await query.result()  # reads nothing more: the loop came to the end
-    result.raise_for_error()
 
 
 asyncio.run(main())

@@ -25,8 +25,10 @@ async def main() -> None:
                 print(text, end="", flush=True)
             case ph.Retrying(message=retry):
                 print(f"[the API failed, try {retry.attempt} of {retry.max_retries}]")
-            case ph.AnswerFinished(message=closing):
+            case ph.AnswerFinished(error=None, message=closing):
                 print(f"\n[{closing.num_turns} turns]")
+            case ph.AnswerFinished(error=error):
+                sys.exit(f"\n{error}")
             case _:
                 pass
 

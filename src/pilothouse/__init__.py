@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pilothouse.errors import LineDecodeError as LineDecodeError
     from pilothouse.errors import MaxTurnsError as MaxTurnsError
     from pilothouse.errors import MessageParseError as MessageParseError
+    from pilothouse.errors import NoResultError as NoResultError
     from pilothouse.errors import OptionsError as OptionsError
     from pilothouse.errors import OverloadedError as OverloadedError
     from pilothouse.errors import OversizeLineError as OversizeLineError
@@ -362,9 +363,9 @@ _ROOMS = {
     "errors": (
         "ArtifactsError AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError "
         "CassetteError ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
-        "InvalidModelError LeaseLostError LineDecodeError MaxTurnsError MessageParseError OptionsError OverloadedError "
-        "OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError QueryTimeout "
-        "QuotaError RateLimitError RefusalError RemoteError ReplayMismatch ResultError SessionClosedError "
+        "InvalidModelError LeaseLostError LineDecodeError MaxTurnsError MessageParseError NoResultError OptionsError "
+        "OverloadedError OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError "
+        "QueryTimeout QuotaError RateLimitError RefusalError RemoteError ReplayMismatch ResultError SessionClosedError "
         "SessionExistsError SessionLeasedError SessionNotFoundError StoreConflictError StoreError "
         "StructuredOutputError ToolDefinitionError UsageError WorkerLostError WorkspaceError find_cause"
     ),

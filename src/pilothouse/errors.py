@@ -33,6 +33,7 @@ Three roots of blame, and the answer itself::
     │   ├── ContextOverflowError       prompt too long, request too large
     │   ├── StructuredOutputError      no valid structured output (`.value .raw .attempts`)
     │   ├── SessionNotFoundError       resume of an id that does not exist
+    │   ├── NoResultError              the messages hold no result
     │   └── ExecutionError             everything else that failed while running
     │       └── RefusalError           the model refused
     ├── ToolError                      a tool of this process says that it failed; lives in `pilothouse.tools`
@@ -304,6 +305,10 @@ class SessionNotFoundError(ResultError):
 
 class ExecutionError(ResultError):
     """The run failed for another reason; the message says which."""
+
+
+class NoResultError(ResultError):
+    """The messages of a run hold no result: it did not come to its end, or they are not all of its messages."""
 
 
 class RefusalError(ExecutionError):

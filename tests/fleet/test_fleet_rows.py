@@ -13,7 +13,8 @@ from msgspec.structs import replace
 import pilothouse as ph
 from pilothouse import errors
 from pilothouse.fleet import Run, RunWriter, run_row
-from pilothouse.fleet.journals.rows import error_text, read_error, reduced
+from pilothouse.fleet.journals.rows import error_text, read_error, reduced, result_columns
+from pilothouse.messages import AssistantMessage, InitMessage, ResultMessage, encode
 
 NAMES = sorted(n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ph.PilothouseError))
 
@@ -46,6 +47,14 @@ def test_an_answer_is_reduced_to_its_closing_message() -> None:
         _ = small.messages
     failed = reduced(answer("", error=ph.OverloadedError("busy")))
     assert isinstance(failed.error, ph.OverloadedError)
+
+
+def test_an_answer_that_failed_keeps_what_the_model_said() -> None:
+    said, closing = AssistantMessage.of("Half of it."), ResultMessage(is_error=True, result="API Error: 529")
+    small = reduced(ph.QueryResult([InitMessage(), AssistantMessage.of("First."), said, closing]))
+    run = Run(key="a", prompt="x", state="failed", result=small, error=small.error)
+    assert run.text == small.text == "Half of it."
+    assert result_columns(run)[0] == b"\n".join(map(encode, (said, closing)))
 
 
 ODD = 'a "quoted", line\nand another; ünïcode \ud800'

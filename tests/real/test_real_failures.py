@@ -144,10 +144,23 @@ async def test_a_stream_that_breaks_three_times_is_told_once(claude: Any, script
 async def test_an_error_in_the_stream_without_a_second_try(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.default = StreamError(Text(ANSWER, chunks=5))
     query = claude.ask(env={"CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1"})
-    texts = [text async for text in query.text_stream()]
+    texts: list[str] = []
+    with pytest.raises(ph.OverloadedError):  # noqa: PT012 - raised by the loop
+        async for text in query.text_stream():
+            texts.append(text)
     result = await query.result()
     assert isinstance(result.error, ph.OverloadedError)
     assert "".join(texts).startswith(ANSWER[:8])
+    assert result.text in ("".join(texts), "")
+
+
+async def test_without_a_key_the_text_stream_raises(claude: Any) -> None:
+    query = claude.ask(env={"ANTHROPIC_API_KEY": None, "ANTHROPIC_AUTH_TOKEN": None})
+    with pytest.raises(ph.AuthenticationError, match="Not logged in"):  # noqa: PT012 - raised by the loop
+        async for text in query.text_stream():
+            assert not text
+    result = await query.result()
+    assert (result.text, result.full_text) == ("", "")
 
 
 async def test_nobody_answers_at_the_address_of_the_api(claude: Any) -> None:

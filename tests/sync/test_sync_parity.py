@@ -81,6 +81,8 @@ RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
     ("Reading", "__del__"): (None, "dropping this drops the asynchronous reading, which has it"),
     ("Reading", "aclose"): ("close", "as with Query"),
     ("Reading", "fill"): (None, "between the two readings"),
+    ("Reading", "finish"): (None, "between the two readings"),
+    ("Reading", "read"): (None, "between the two readings"),
     ("Reading", "unread"): (None, "between the two readings"),
     ("Runs", "__aiter__"): ("__iter__", "the plain protocol"),
     ("Runs", "__anext__"): ("__next__", "the plain protocol"),

@@ -7,16 +7,18 @@ was abandoned is withdrawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from pilothouse.errors import StructuredOutputError
+from pilothouse.client.outcome import result_error
+from pilothouse.errors import PilothouseError, StructuredOutputError
 from pilothouse.messages import (
     ApiRetryMessage,
     AssistantMessage,
     InitMessage,
     Message,
+    RateLimitEvent,
     ResultMessage,
     StreamEvent,
     SystemMessage,
@@ -108,9 +110,10 @@ class Stalled(Struct, frozen=True):
 
 
 class AnswerFinished(Struct, frozen=True):
-    """The run ended; the message says how."""
+    """The run ended; the message says how. `error` is why it failed, None on success; it is not raised."""
 
     message: ResultMessage
+    error: PilothouseError | None = None
 
 
 class BudgetReached(Struct, frozen=True):
@@ -149,6 +152,9 @@ AnswerEvent = (
 )
 
 
+ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
+
+
 class _Voice(Struct):
     """What one speaker has told of the API message that is under way."""
 
@@ -164,10 +170,13 @@ class EventReader:
 
     Args:
         runs_deferred: the query goes on after a result that leaves tool calls to this process.
+        read_error: gives the error of a result, from it and from what was said before.
     """
 
-    def __init__(self, *, runs_deferred: bool = False) -> None:
+    def __init__(self, *, runs_deferred: bool = False, read_error: ReadError = result_error) -> None:
         self._runs_deferred = runs_deferred
+        self._read_error = read_error
+        self._explaining: dict[str, Message] = {}  # what the error of a result may be read off, the last of each kind
         self._goes_on = False  # what the CLI takes for the end of a turn was none
         self._voices: dict[str | None, _Voice] = {}
         self._calls: dict[str, ToolUseBlock] = {}
@@ -177,8 +186,15 @@ class EventReader:
         match message:
             case StreamEvent():
                 yield from self._stream(message)
-            case AssistantMessage(is_api_error_message=False):
-                yield from self._assistant(message)
+            case AssistantMessage():
+                if message.error is not None:
+                    self._explaining["error"] = message
+                if message.tool_uses and message.parent_tool_use_id is None:
+                    self._explaining["call"] = message
+                if not message.is_api_error_message:
+                    yield from self._assistant(message)
+            case RateLimitEvent():
+                self._explaining["limit"] = message
             case UserMessage():
                 yield from self._results(message)
             case ResultMessage(stop_reason="tool_deferred") if self._runs_deferred:
@@ -188,7 +204,7 @@ class EventReader:
             case ResultMessage():
                 if message.subtype == "error_max_budget_usd":
                     yield BudgetReached("usd", message.total_cost_usd or 0.0)
-                yield AnswerFinished(message)
+                yield AnswerFinished(message, self._read_error(message, [*self._explaining.values()]))
             case InitMessage():
                 yield AnswerStarted(message)
             case ApiRetryMessage():

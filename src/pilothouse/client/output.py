@@ -306,14 +306,23 @@ class TypedOutput:
 
     def repair(self, result: ResultMessage) -> str | None:
         """The prompt that asks again after the result of the last prompt; None when it fits, or nothing helps."""
-        if self.attempts > self._repairs or not _may_be_repaired(result):
-            return None
-        verdict = self._judge(result)
-        if not isinstance(verdict, StructuredOutputError):
+        verdict = self._repairable(result)
+        if verdict is None:
             return None
         self.rejected.append(OutputRejected(verdict, self.attempts))
         self.attempts += 1
         return repair_prompt(self._expected, verdict)
+
+    def _repairable(self, result: ResultMessage) -> StructuredOutputError | None:
+        """Why its output does not fit, if the model may be asked again."""
+        if self.attempts > self._repairs or not _may_be_repaired(result):
+            return None
+        verdict = self._judge(result)
+        return verdict if isinstance(verdict, StructuredOutputError) else None
+
+    def asks_again(self, result: ResultMessage) -> bool:
+        """Whether the model was asked again after this result, or is about to be."""
+        return any(each.error.result is result for each in self.rejected) or self._repairable(result) is not None
 
     def settle(self, answer: QueryResult, messages: Sequence[Message]) -> None:
         """Put the output into `answer`, or the error that there is none; `messages` is what is left of the answer."""

@@ -6,7 +6,7 @@ loaded where it is asked for. How the answer is read, `Query` knows; what happen
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +14,7 @@ from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
 from pilothouse.driver import Exchange, Limits, Prompts, spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
-from pilothouse.messages import Message
+from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Invocation, Options, render
 from pilothouse.transports import CliTransport, Transport
 
@@ -192,10 +192,21 @@ class Plan:
         """What makes events of messages."""
         from pilothouse.client.events import EventReader  # most queries are awaited, or read as messages
 
-        read = EventReader(runs_deferred=self._bridge is not None).read
+        read = EventReader(runs_deferred=self._bridge is not None, read_error=self._error_of).read
         if self._budget is not None:
             read = self._budget.reporting(read)
         return read if self.output is None else self.output.reporting(read)
+
+    def _error_of(self, result: ResultMessage, before: Sequence[Message]) -> PilothouseError | None:
+        """The error that the answer has if this is its last result."""
+        from pilothouse.client.result import QueryResult
+
+        if self.output is not None and self.output.asks_again(result):
+            return None
+        messages = [*before, result]
+        answer = QueryResult(messages, structured_expected=self.output is not None)
+        self.settle(answer, messages)
+        return answer.error
 
     def settle(self, result: QueryResult, kept: list[Message]) -> None:
         """Complete a result that is about to be given out."""

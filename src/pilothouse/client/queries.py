@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,7 +21,7 @@ from pilothouse.client.reading import Reading
 from pilothouse.client.result import QueryResult
 from pilothouse.driver import caller_into_loop
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
-from pilothouse.messages import Message, ResultMessage
+from pilothouse.messages import DoneMessage, Message, ResultMessage
 from pilothouse.options import Options
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ T = TypeVar("T")
 # What is kept beside a stream, in bytes of lines, so that `result()` after a loop has the messages of any ordinary
 # answer while the memory of an endless one stays bounded (E79).
 STREAM_KEEP_BYTES = 4 * 1024 * 1024
+CLOSING = (ResultMessage, DoneMessage)
+"""Messages that end an answer; they are kept in any case."""
 
 
 class Query:
@@ -105,19 +107,32 @@ class Query:
         return self._reading(None)
 
     def text_stream(self) -> Reading[str]:
-        """The text of the answer while it is written; nothing else, nothing twice. (E53).
+        """The text of the answer while it is written; nothing else, nothing twice.
 
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
+
+        Raises:
+            ResultError: the run failed; raised by the loop, after the last piece of text.
+            Interrupted: it was interrupted; raised there too.
+
+        Example::
+
+            async for text in ph.query("Explain this repo").text_stream():
+                print(text, end="", flush=True)
         """
         from pilothouse.client.events import TextReader  # most queries are awaited, or read as messages
 
         self._want_partial_messages()
-        return self._reading(TextReader().read)
+        return self._reading(TextReader().read, self._raise_failure)
+
+    async def _raise_failure(self) -> None:
+        (await self.result()).raise_for_error()
 
     def events(self) -> Reading[AnswerEvent]:
         """What happens, by meaning: text and thinking deltas, tools, retries, rejected outputs, the end.
 
-        Turns `partial_messages` on, as `text_stream` does.
+        Turns `partial_messages` on, as `text_stream` does. The last one is `AnswerFinished`, whose `error` is that of a
+        failed run.
         """
         self._want_partial_messages()
         return self._reading(self._plan.event_reader())
@@ -243,8 +258,10 @@ class Query:
 
     # What a reading calls.
 
-    def _reading(self, read: Callable[[Message], Iterator[T]] | None) -> Reading[T]:
-        return Reading(self._unread, self._next_batch, self._leave, self._drop, read)
+    def _reading(
+        self, read: Callable[[Message], Iterator[T]] | None, finish: Callable[[], Awaitable[None]] | None = None
+    ) -> Reading[T]:
+        return Reading(self._unread, self._next_batch, self._leave, self._drop, read, finish)
 
     async def _next_batch(self) -> list[Message]:
         """The next messages, kept for the result as far as they should be; empty at the end."""
@@ -260,8 +277,7 @@ class Query:
 
     def _keep(self, batch: list[Message], size: int) -> None:
         if self._overflowed:
-            if ResultMessage in map(type, batch):
-                self._kept.extend(m for m in batch if isinstance(m, ResultMessage))
+            self._kept.extend(m for m in batch if m.__class__ in CLOSING)
             return
         self._kept.extend(batch)
         if not self._collecting:
@@ -269,7 +285,7 @@ class Query:
             if self._kept_bytes > STREAM_KEEP_BYTES:
                 self._overflowed = True
                 # The first message names the session, the results hold the answer.
-                self._kept = [m for i, m in enumerate(self._kept) if i == 0 or isinstance(m, ResultMessage)]
+                self._kept = [m for i, m in enumerate(self._kept) if i == 0 or m.__class__ in CLOSING]
 
     async def _leave(self) -> None:
         """Reading was given up before the end: without a block that owns the query, that ends it."""

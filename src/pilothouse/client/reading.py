@@ -23,12 +23,16 @@ class Reading(Generic[T]):
     Not a generator: a generator would run its cleanup wherever it happens to be collected. Dropping this object tells
     the query that the loop was left.
 
+    Args:
+        finish: called once at the end of the answer; what it raises ends the loop.
+
     Attributes:
+        read: what is made of each message; None: the messages are given out as they are.
         unread: messages that were taken over and not given out; the readings of a query share them, so that the next
             loop goes on where one was left. Other threads may take from it too.
     """
 
-    __slots__ = ("_begun", "_drop", "_ended", "_items", "_leave", "_next_batch", "_read", "_ready", "unread")
+    __slots__ = ("_begun", "_drop", "_ended", "_finish", "_items", "_leave", "_next_batch", "_ready", "read", "unread")
 
     def __init__(
         self,
@@ -37,12 +41,14 @@ class Reading(Generic[T]):
         leave: Callable[[], Awaitable[None]],
         drop: Callable[[], None],
         read: Callable[[Message], Iterator[T]] | None,
+        finish: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.unread = unread
         self._next_batch = next_batch
         self._leave = leave
         self._drop = drop
-        self._read = read
+        self.read = read
+        self._finish = finish
         self._items: deque[T] = deque()  # what `read` made of the last message
         self._ready = self._items if read is not None else cast("deque[T]", unread)  # what can be given out at once
         self._begun = False
@@ -55,15 +61,23 @@ class Reading(Generic[T]):
         try:  # every message of every stream comes by here
             return self._ready.popleft()
         except IndexError:
-            return await self._next()
+            pass  # outside of this block, so that no error of the query has this one in its traceback
+        return await self._next()
 
     async def _next(self) -> T:
         while await self.fill():
-            if self._read is not None:
-                self._items.extend(self._read(self.unread.popleft()))
+            if self.read is not None:
+                self._items.extend(self.read(self.unread.popleft()))
             if self._ready:
                 return self._ready.popleft()
+        await self.finish()
         raise StopAsyncIteration
+
+    async def finish(self) -> None:
+        """The answer is at its end: raise its error, in a loop that gives no result. Once."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            await finish()
 
     async def fill(self) -> bool:
         """Wait until there are unread messages; False when there is nothing more."""

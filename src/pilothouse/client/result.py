@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.client.outcome import result_error
-from pilothouse.errors import Interrupted, PilothouseError, UsageError
+from pilothouse.errors import Interrupted, NoResultError, PilothouseError, UsageError
 from pilothouse.messages import (
     AssistantMessage,
+    DoneMessage,
     Message,
     ModelUsage,
     PermissionDenial,
@@ -76,7 +77,11 @@ class QueryResult:
     def _error(self, *, interrupted: bool) -> PilothouseError | None:
         if self.result is not None:
             return result_error(self.result, self._messages)
-        return Interrupted("the query was interrupted") if interrupted else None
+        if interrupted:
+            return Interrupted("the query was interrupted")
+        if any(isinstance(message, DoneMessage) for message in self._messages):
+            return None
+        return NoResultError("the run has no result message: it did not come to its end, or these are not all messages")
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -110,18 +115,22 @@ class QueryResult:
 
     @property
     def text(self) -> str:
-        """Text of the closing message: the last text of the answer. Empty without one. (L41, E14)."""
-        return (self.result.result or "") if self.result is not None else ""
+        """What the model said last.
+
+        Of a failed or interrupted run: what it had said until then, "" if nothing; why it failed is in `error`, and
+        the words of the CLI are in `result.result`.
+        """
+        if self.error is None:
+            return (self.result.result or "") if self.result is not None else ""
+        return next((text for message in reversed(self._messages) if (text := _said(message))), "")
 
     @property
     def full_text(self) -> str:
-        """Text of every assistant turn, joined. (L49).
+        """Text of every assistant turn, joined.
 
         Sub-agents are left out, and so is what the CLI says in the model's place when the API failed.
         """
-        return "".join(
-            m.text for m in self.assistant_messages if m.parent_tool_use_id is None and not m.is_api_error_message
-        )
+        return "".join(map(_said, self.messages))
 
     @property
     def cost_usd(self) -> float | None:
@@ -147,8 +156,10 @@ class QueryResult:
 
     @property
     def session_id(self) -> str | None:
-        """Id to resume the conversation with. (L47)."""
-        return next((m.session_id for m in self._messages if m.session_id), None)
+        """Id to resume the conversation with: the last that the CLI named."""
+        if self.result is not None and self.result.session_id:
+            return self.result.session_id
+        return next((m.session_id for m in reversed(self._messages) if m.session_id), None)
 
     @property
     def usage(self) -> Usage | None:
@@ -221,6 +232,21 @@ class QueryResult:
         validator = StreamValidator()
         validator.track_batch(self.messages)
         return validator.finish()
+
+
+def essential_messages(result: QueryResult) -> list[Message]:
+    """The messages of a result off which its text and its outcome can be read."""
+    messages = result._messages  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - also of one that was streamed
+    said = next((m for m in reversed(messages) if _said(m)), None) if result.error is not None else None
+    closing = result.result or next((m for m in messages if isinstance(m, DoneMessage)), None)
+    return [message for message in (said, closing) if message is not None]
+
+
+def _said(message: Message) -> str:
+    """What the main speaker says in a message, if that is the model and not the CLI in its place."""
+    if not isinstance(message, AssistantMessage) or message.parent_tool_use_id is not None:
+        return ""
+    return "" if message.is_api_error_message else message.text
 
 
 def closing_message(messages: Iterable[Message]) -> ResultMessage | None:

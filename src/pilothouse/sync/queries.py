@@ -10,14 +10,13 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from pilothouse.client import AnswerEvent, QueryResult
 from pilothouse.client import Query as AsyncQuery
-from pilothouse.client.events import EventReader, TextReader
 from pilothouse.client.queries import OnMessage
 from pilothouse.client.reading import Reading as AsyncReading
 from pilothouse.messages import Message
@@ -64,21 +63,25 @@ class Query:
         return self._query.options
 
     def __iter__(self) -> Reading[Message]:
-        return Reading(aiter(self._query), None, self._call)
+        return Reading(aiter(self._query), self._call)
 
     def text_stream(self) -> Reading[str]:
-        """The text of the answer while it is written; nothing else, nothing twice. (E53).
+        """The text of the answer while it is written; nothing else, nothing twice.
 
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
+
+        Raises:
+            ResultError: the run failed; raised by the loop, after the last piece of text.
+            Interrupted: it was interrupted; raised there too.
         """
-        return Reading(self._query.text_stream(), TextReader().read, self._call)
+        return Reading(self._query.text_stream(), self._call)
 
     def events(self) -> Reading[AnswerEvent]:
         """What happens, by meaning: text and thinking deltas, tools started and finished, retries, the end.
 
         Turns `partial_messages` on, as `text_stream` does.
         """
-        return Reading(self._query.events(), EventReader().read, self._call)
+        return Reading(self._query.events(), self._call)
 
     def start(self) -> Self:
         """Start the child now and wait until it runs. Reading starts it by itself.
@@ -162,20 +165,16 @@ class Query:
 
 
 class Reading(Generic[T]):
-    """One loop over a query: its messages, or what `read` makes of each. Dropping it leaves the loop.
+    """One loop over a query: its messages, or what is made of each. Dropping it leaves the loop.
 
     Whole batches are taken over at a time, because every call into another thread costs as much as 100 messages.
     Threads may share one reading of messages.
     """
 
-    __slots__ = ("_call", "_items", "_read", "_source", "_unread")
+    __slots__ = ("_call", "_items", "_source")
 
-    def __init__(
-        self, source: AsyncReading[T], read: Callable[[Message], Iterator[T]] | None, call: CallOnLoop
-    ) -> None:
+    def __init__(self, source: AsyncReading[T], call: CallOnLoop) -> None:
         self._source = source  # dropped with this object, which ends the query if the loop was left early
-        self._unread = source.unread
-        self._read = read
         self._items: deque[T] = deque()
         self._call = call  # holds the query too
 
@@ -183,22 +182,27 @@ class Reading(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        items, unread, read = self._items, self._unread, self._read
+        items, source = self._items, self._source
         while not items:
             try:
-                message: Any = unread.popleft()
+                message: Any = source.unread.popleft()
             except IndexError:
+                message = None
+            if message is None:
                 if not self._call(self._fill):
-                    raise StopIteration from None
-                continue
-            if read is None:
+                    raise StopIteration
+            elif source.read is None:
                 return message
-            items.extend(read(message))
+            else:
+                items.extend(source.read(message))
         return items.popleft()
 
     async def _fill(self) -> bool:
         try:
-            return await self._source.fill()
+            if await self._source.fill():
+                return True
+            await self._source.finish()
+            return False
         except asyncio.CancelledError:  # the thread was interrupted: it will not come back for more
             await self._source.aclose()
             raise

@@ -12,6 +12,7 @@ import msgspec
 
 from pilothouse import errors
 from pilothouse.client import QueryResult
+from pilothouse.client.result import essential_messages
 from pilothouse.errors import PilothouseError
 from pilothouse.fleet.run import Run
 from pilothouse.messages import decode, encode
@@ -32,7 +33,7 @@ def result_columns(run: Run) -> tuple[bytes | None, int, bytes | None]:
     if result is None:
         return None, 0, error_text(run.error)
     whole = is_whole(result)
-    messages = result.messages if whole else [result.result] if result.result is not None else []
+    messages = result.messages if whole else essential_messages(result)
     return b"\n".join(map(encode, messages)), int(whole), error_text(run.error)
 
 
@@ -89,9 +90,8 @@ def is_whole(result: QueryResult) -> bool:
 
 
 def reduced(result: QueryResult) -> QueryResult:
-    """The answer with its closing message alone, as a journal gives it back."""
-    closing = [] if result.result is None else [result.result]
-    small = QueryResult(closing, output=result.output, failure=result.error, incomplete=True)
+    """The answer without most of its messages, as a journal gives it back."""
+    small = QueryResult(essential_messages(result), output=result.output, failure=result.error, incomplete=True)
     small.structured, small.output_attempts = result.structured, result.output_attempts
     small.callback_errors = result.callback_errors
     return small
