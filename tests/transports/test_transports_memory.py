@@ -88,7 +88,7 @@ async def test_a_peer_that_stops_reading() -> None:
         await transport.close()
 
 
-async def test_a_script_that_raises_looks_like_a_crash() -> None:
+async def test_a_script_that_raises_ends_the_peer_and_says_what_it_raised() -> None:
     async def peer(conn: MemoryPeer) -> None:
         raise AssertionError("the script is wrong")
 
@@ -97,8 +97,9 @@ async def test_a_script_that_raises_looks_like_a_crash() -> None:
     await transport.serve()
     assert await transport.receive() == b""
     ending = await transport.ending()
-    assert ending.exit_code == 1
-    assert "the script is wrong" in ending.stderr
+    assert (ending.exit_code, ending.stderr) == (1, "")
+    assert ending.detail == "the script of the peer raised AssertionError: the script is wrong"
+    assert ending.error is transport.script_error
     assert isinstance(transport.script_error, AssertionError)
 
 

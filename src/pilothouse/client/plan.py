@@ -242,13 +242,12 @@ def transport_of(options: Options) -> Transport:
 def _bare_transport(wanted: Any) -> Transport:
     if wanted is None:
         return CliTransport()
-    made = wanted if isinstance(wanted, Transport) else wanted()
-    if not isinstance(made, Transport):
-        raise OptionsError(
-            f"option 'transport': expected a Transport, or a callable that makes one, got {type(made).__name__}",
-            option="transport",
-        )
-    return made
+    if isinstance(wanted, Transport):
+        return wanted
+    from pilothouse.transports.wrapper import adapt_transport, missing_methods  # most queries do without
+
+    is_one = not isinstance(wanted, type) and not missing_methods(wanted)
+    return adapt_transport(wanted() if callable(wanted) and not is_one else wanted)
 
 
 def limits_of(options: Options) -> Limits:

@@ -35,14 +35,14 @@ def missing_result_error(ending: Ending, noise: str, problem: PeerError | None) 
     if isinstance(problem, OversizeLineError) and ending.exit_code == 0:
         return OversizeLineError(f"the CLI ended without a result, but {problem}", size=problem.size)
     error = _exited_error(ending, noise, "before the answer was complete")
-    error.__cause__ = problem
+    error.__cause__ = ending.error or problem
     return error
 
 
 def session_ended_error(ending: Ending, noise: str, problem: PeerError | None, *, busy: bool) -> ProcessError:
     """The output of a session ended although nobody closed it; arguments as in `missing_result_error`. (E68)."""
     error = _exited_error(ending, noise, "before the answer was complete" if busy else "while it was idle")
-    error.__cause__ = problem
+    error.__cause__ = ending.error or problem
     return error
 
 
@@ -86,6 +86,8 @@ def _too_old(flag: str, ending: Ending) -> CLIVersionError:
 
 
 def _how(ending: Ending) -> str:
+    if ending.error is not None:
+        return "the peer failed"
     if ending.signal is not None:
         return f"the CLI was ended by {ending.signal}"
     if ending.exit_code is not None:

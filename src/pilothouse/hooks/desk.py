@@ -86,7 +86,7 @@ class HookDesk:
         if hook is not None:
             return _asked(hook, body.get("input"))
         data = body.get("input")
-        given = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPINGS) else {}
+        given: Mapping[str, Any] = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPINGS) else {}
         if not key and isinstance(given.get(EVENT_KEY), str):
             return self._ask_matching(given)
         raise ControlError(f"there is no hook {key!r:.60}", subtype=SUBTYPE, code="unknown_hook")

@@ -135,7 +135,7 @@ class Journal:
         """Change fields of a session, named as in `SessionRecord`."""
         fields = {**values, "changed": time.time()}
         if isinstance(ending := fields.get("ending"), Ending):
-            fields["ending"] = msgspec.json.encode(ending)
+            fields["ending"] = msgspec.json.encode(msgspec.structs.replace(ending, error=None))
         names = ", ".join(f"{name} = ?" for name in fields)
         return self._run(f"UPDATE session SET {names} WHERE id = ?", (*fields.values(), session))  # noqa: S608 - names of ours
 

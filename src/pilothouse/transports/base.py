@@ -32,12 +32,16 @@ class Health(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """How the peer ended: exit code or signal name, the tail of its stderr (keys removed), a hint in words."""
+    """How the peer ended: exit code or signal name, the tail of its stderr (keys removed), a hint in words.
+
+    `error` is what a peer in this process raised; it is the cause of the error that callers get.
+    """
 
     exit_code: int | None = None
     signal: str | None = None
     stderr: str = ""
     detail: str = ""
+    error: Any = None
 
 
 _AT_ONCE = {"send": "send_at_once", "end_input": "end_input_at_once"}

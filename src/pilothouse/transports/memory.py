@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.options import Invocation
@@ -141,8 +141,8 @@ class MemoryTransport(Transport):
 
         transport = MemoryTransport(peer)
 
-    The script runs inside `serve`. If it raises, the peer ends with exit code 1 and the traceback as its standard
-    error, and `script_error` has the exception. Without a script, call `feed` and `end` from outside.
+    The script runs inside `serve`. If it raises, the peer ends with exit code 1; the exception is in `script_error`,
+    and is the cause of the error that the query raises. Without a script, call `feed` and `end` from outside.
 
     Args:
         script: what the peer does; None: nothing, it is silent until `feed` or `end`.
@@ -203,7 +203,9 @@ class MemoryTransport(Transport):
                 pass  # the transport was closed under it
             except Exception as error:  # noqa: BLE001 - it is reported as a process would report it
                 self.script_error = error
-                self.end(exit_code=1, stderr=traceback.format_exc())
+                if self._ending is None:
+                    said = f"the script of the peer raised {type(error).__name__}: {error}"
+                    self._finish(Ending(1, detail=said, error=error))
             self.end()
 
     async def send(self, data: bytes) -> None:
@@ -235,7 +237,7 @@ class MemoryTransport(Transport):
         stderr = self._stderr.tail()
         if self._ending is None:
             return Ending(stderr=stderr, detail="still running: it closed its output but did not exit")
-        return Ending(self._ending.exit_code, self._ending.signal, stderr, self._ending.detail)
+        return replace(self._ending, stderr=stderr)
 
     async def close(self) -> None:
         """End the script."""

@@ -1,0 +1,133 @@
+"""What may be given as `transport`: a transport, what makes one, or an object with the methods of one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse.testing import frames
+from pilothouse.transports import Ending, Health, MemoryPeer, MemoryTransport
+
+pytestmark = pytest.mark.anyio
+
+
+class Echo:
+    """A peer that answers with the prompt. It derives from nothing."""
+
+    def __init__(self) -> None:
+        self.said = bytearray()
+        self.spoke = anyio.Event()
+        self.calls: list[str] = []
+
+    async def start(self, invocation: Any) -> None:
+        self.calls.append("start")
+
+    async def send(self, data: bytes) -> None:
+        for line in data.splitlines():
+            frame = json.loads(line)
+            if frame["type"] == "control_request":
+                self._say(frames.control_response(frame["request_id"], frames.server_info()))
+            else:
+                text = frame["message"]["content"]
+                self._say(frames.init(), frames.assistant(text), frames.result(text))
+
+    def _say(self, *said: Any) -> None:
+        self.said += b"".join(json.dumps(each).encode() + b"\n" for each in said)
+        self.spoke.set()
+
+    async def receive(self) -> bytes:
+        while not self.said:
+            if "end_input" in self.calls:
+                return b""
+            self.spoke = anyio.Event()
+            await self.spoke.wait()
+        said = bytes(self.said)
+        self.said.clear()
+        return said
+
+    async def end_input(self) -> None:
+        self.calls.append("end_input")
+        self.spoke.set()
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+    def health(self) -> Health:
+        return Health("healthy")
+
+
+class WithAll(Echo):
+    """Has what a transport need not have, too."""
+
+    async def serve(self) -> None:
+        self.calls.append("serve")
+
+    async def ending(self) -> Ending:
+        return Ending(exit_code=0)
+
+
+@pytest.mark.requirement("R37")
+@pytest.mark.parametrize("made", [Echo, WithAll])
+@pytest.mark.parametrize("as_factory", [False, True])
+async def test_an_object_with_the_methods_of_a_transport_is_one(made: type[Echo], as_factory: bool) -> None:
+    transport = made()
+    given: Any = (lambda: transport) if as_factory else transport
+    assert (await ph.query("hi", transport=given)).text == "hi"
+    assert transport.calls[0] == "start"
+    assert transport.calls[-1] == "close"
+    assert ("serve" in transport.calls) == (made is WithAll)
+
+
+async def test_a_class_is_called() -> None:
+    async with ph.session(transport=Echo) as session:
+        assert [(await session.query(text)).text for text in ("one", "two")] == ["one", "two"]
+
+
+class Half:
+    async def start(self, invocation: Any) -> None: ...
+
+    async def receive(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("given", [Half(), Half])
+async def test_what_is_missing_is_named(given: Any) -> None:
+    with pytest.raises(ph.OptionsError, match=r"'transport'.*; Half has no close, end_input, health, send: derive"):
+        await ph.query("hi", transport=given)
+
+
+async def broken(peer: MemoryPeer) -> None:
+    raise RuntimeError("the peer is wrong")
+
+
+def cannot_make() -> Any:
+    raise RuntimeError("the factory is wrong")
+
+
+@pytest.mark.parametrize(("given", "text"), [(broken, "the peer is wrong"), (None, "the factory is wrong")])
+@pytest.mark.parametrize("in_session", [False, True])
+async def test_what_a_peer_or_a_factory_raises_is_found_in_the_error(given: Any, text: str, in_session: bool) -> None:
+    transport = cannot_make if given is None else MemoryTransport(given)
+
+    async def ask() -> None:
+        if not in_session:
+            await ph.query("hi", transport=transport)
+            return
+        async with ph.session(transport=transport) as session:
+            await session.query("hi")
+
+    with pytest.raises((RuntimeError, ph.ProcessError)) as caught:
+        await ask()
+    cause = ph.find_cause(caught.value, RuntimeError)
+    assert cause is not None
+    assert str(cause) == text
+    if given is not None:
+        assert isinstance(caught.value, ph.ProcessError)
+        assert caught.value.stderr == ""
+        assert "the peer failed" in str(caught.value)
+        assert "CLI" not in str(caught.value)
+        assert "Traceback" not in str(caught.value)
