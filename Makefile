@@ -14,8 +14,8 @@ PYTEST_FLAGS =
 
 help:
 	@echo "make demo    show what it does, with the real CLI and a small local model"
-	@echo "make test    all tests, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
-	@echo "make test-matrix  what takes longer: mutations of the source that the tests have to notice"
+	@echo "make test    the tests of every requirement, on all cores; PYTEST_FLAGS='...' for some, '-n 0' for one process"
+	@echo "make test-matrix  whole matrices of faults and inputs, long simulations, and mutations of the source"
 	@echo "make check   format, lint, import contracts, types"
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
@@ -32,6 +32,7 @@ test: $(VENV)/dev.stamp
 
 test-matrix: $(VENV)/dev.stamp
 	$(FETCH)
+	$(WITH_CACHE) PILOTHOUSE_REQUIRE_CLI=1 $(BIN)/python -m pytest $(WORKERS) -m matrix $(PYTEST_FLAGS)
 	$(WITH_CACHE) $(BIN)/python -m tests.mutate
 
 check: $(VENV)/dev.stamp

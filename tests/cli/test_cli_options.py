@@ -97,7 +97,7 @@ def test_every_option_that_can_be_text_is_a_flag_of_ask(capsys: pytest.CaptureFi
             assert "unrecognized arguments" in capsys.readouterr().err
 
 
-@pytest.mark.requirement("E44", "L62")
+@pytest.mark.requirement("L62")
 def test_flags_of_the_command_win_over_file_and_variables(pilothouse: Command, place: Path) -> None:
     from pilothouse.testing import FakeCLI
 

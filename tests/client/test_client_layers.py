@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import pkgutil
 import stat
 import subprocess
 import sys
@@ -83,7 +82,7 @@ def test_the_highest_layer_that_sets_a_field_wins(top: int, project: Path, monke
         assert made.explain()[name].origin == (origin if layer in there else "default")
 
 
-@pytest.mark.requirement("E42", "L19", "L29")
+@pytest.mark.requirement("L19")
 def test_nothing_set_means_the_cli_decides_and_nothing_is_cut_off() -> None:
     """The Elixir SDK's defaults (300 s, sonnet) are one line of configuration here, not built in."""
     options = ph.query("go").options
@@ -127,12 +126,11 @@ def test_layers_leave_the_callers_objects_alone() -> None:
     assert changed.options.max_turns == 2
 
 
-@pytest.mark.requirement("L2", "L3", "L5")
+@pytest.mark.requirement("L2", "L5")
 def test_the_default_agent_is_one_object_and_no_agent_needs_it() -> None:
     agent = ph.default_agent()
     assert agent is ph.default_agent()
     assert ph.configure(model="haiku") is agent
-    assert pkgutil.resolve_name("pilothouse:default_agent")() is agent
     settings: dict[str, Any] = {"model": "opus", "max_turns": 3}
     assert ph.Agent(**settings).options.as_dict() == settings
 
@@ -411,7 +409,7 @@ async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
         assert len({tuple(call.argv) for call in fake.calls}) == 1
 
 
-@pytest.mark.requirement("L22", "E63", "L26")
+@pytest.mark.requirement("L22", "L26")
 @pytest.mark.anyio
 async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
     project: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from pilothouse.transports import MemoryPeer, MemoryTransport
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.requirement("L55", "L1", "R2", "R3", "G1", "E3", "L33", "L34")
+@pytest.mark.requirement("L55", "R2", "R3", "G1", "E3", "L33", "L34")
 async def test_await_gives_the_whole_answer(fake: FakeCLI) -> None:
     fake.text("Hello", total_cost_usd=0.5)
     query = ph.query("Say hello", cli=fake.path)

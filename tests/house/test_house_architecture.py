@@ -78,13 +78,3 @@ def test_public_names_are_all_there() -> None:
     assert set(dir(pilothouse)) >= set(pilothouse.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = pilothouse.nonsense  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@pytest.mark.requirement("R40")
-def test_one_command_runs_the_tests_and_the_linters() -> None:
-    script = (ROOT / ".ci" / "run").read_text()
-    assert "make check" in script
-    assert "make test" in script
-    makefile = (ROOT / "Makefile").read_text()
-    for tool in ("pytest", "ruff format --check", "ruff check", "lint-imports", "pyright"):
-        assert f"$(BIN)/{tool}" in makefile or f"-m {tool}" in makefile

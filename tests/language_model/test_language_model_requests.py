@@ -286,6 +286,7 @@ async def test_what_reaches_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.text == "fine"
     for flag in ("--model=sonnet", "--max-thinking-tokens=1000", "--no-session-persistence", "--strict-mcp-config"):
         assert flag in argv
+    assert "--tools=" in spy.invocation.argv  # none of those of the CLI
     assert "--mcp-config" not in argv
     assert "--include-partial-messages" not in argv
     told = spy.system_prompt

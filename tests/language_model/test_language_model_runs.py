@@ -152,6 +152,12 @@ async def test_the_last_step_still_runs_its_calls() -> None:
     assert (result.finish_reason, result.pending_calls) == ("tool-calls", ())
 
 
+@pytest.mark.requirement("S23")
+async def test_a_model_that_goes_in_a_circle_has_twenty_steps() -> None:
+    result = await model_of(*turns(*[OSLO] * 25)).generate("go", [weather])
+    assert (len(result.steps), len(result.tool_results), result.finish_reason) == (20, 20, "tool-calls")
+
+
 @pytest.mark.requirement("S38")
 async def test_max_turns_is_an_error_of_its_own() -> None:
     with pytest.raises(MaxTurnsError):

@@ -59,6 +59,20 @@ def talk(claude: Any, scripted_model: ScriptedModel) -> Talk:
     return start
 
 
+@pytest.mark.requirement("E15")
+async def test_what_a_child_can_do_is_known_when_it_is_connected(talk: Talk) -> None:
+    """This CLI says its tools with the first prompt; its id, commands, models and account are there before."""
+    async with talk() as session:
+        own = session.id
+        assert own
+        assert "compact" in [command.name for command in session.info.commands()]
+        assert await session.info.models()
+        assert session.info.account().api_key_source == "ANTHROPIC_API_KEY"
+        init = await anext(message async for message in session.query("go") if isinstance(message, ph.InitMessage))
+        assert {"Bash", "Write"} <= set(init.tools)
+        assert init.session_id == own
+
+
 @both_loops
 @pytest.mark.requirement("E13", "E14", "E19", "E20", "E22", "E25", "E28", "G14", "G48", "R6")
 async def test_one_child_answers_everybody(talk: Talk, scripted_model: ScriptedModel) -> None:

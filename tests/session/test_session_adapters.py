@@ -10,6 +10,7 @@ from session_world import Cli
 
 import pilothouse as ph
 from pilothouse.options import Invocation
+from pilothouse.testing import FakeCLI
 from pilothouse.transports import Ending, Health, MemoryTransport, TransportWrapper
 
 pytestmark = pytest.mark.anyio
@@ -79,14 +80,22 @@ def test_the_contract_is_small_and_written_down() -> None:
 
 @pytest.mark.requirement("E36")
 async def test_a_transport_is_given_as_a_class_with_its_configuration(cli: Cli) -> None:
-    agent = ph.Agent(transport=partial(Elsewhere, cli, place="here"))
+    agent = ph.Agent(transport=partial(Elsewhere, cli, place="the harbour"))
     async with agent.session() as first, agent.session() as second:
         assert (await first.query("a")).text == "re: a"
         assert (await second.query("b")).text == "re: b"
+        assert first.health().reason == second.health().reason == "the harbour is slow"
     assert len(cli.children) == 2
-    assert ph.Agent().options.transport is None  # without one, it is the local CLI
     with pytest.raises(ph.OptionsError, match="option 'transport': expected a Transport"):
         ph.Agent(transport="local")
+
+
+@pytest.mark.requirement("E36")
+async def test_without_a_transport_it_is_a_local_child_without_configuration() -> None:
+    with FakeCLI().text("here") as fake:
+        async with ph.Agent(cli=fake.path).session() as session:
+            assert (await session.query("a")).text == "here"
+            assert session.pid == fake.calls[0].pid
 
 
 def test_whoever_has_a_send_of_its_own_is_not_passed_by() -> None:

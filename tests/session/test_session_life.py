@@ -30,7 +30,7 @@ async def ended(cli: Cli, number: int = 0) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-@pytest.mark.requirement("G12", "E22", "G14", "E15", "E16", "E33")
+@pytest.mark.requirement("G12", "E22", "G14", "E16", "E33")
 async def test_nothing_runs_before_the_start_and_the_handshake_is_over_after_it(cli: Cli) -> None:
     session = session_of(cli)
     assert (session.state, session.pid, session.server_info, cli.children) == ("new", None, {}, [])

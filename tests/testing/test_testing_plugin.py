@@ -102,6 +102,17 @@ def test_a_given_cli_is_used(tmp_path: Path):
     assert "nothing is no file" in wrong.stdout
 
 
+@pytest.mark.requirement("R38")
+def test_the_tests_of_the_real_cli_can_be_left_out(tmp_path: Path):
+    source = "def test_unit(): pass\ndef test_cli(real_cli): pass\n"
+    with FakeCLI() as fake:
+        done = run_pytest(tmp_path, source, "-m", "not real_cli", PILOTHOUSE_CLI=fake.path)
+        assert "1 passed, 1 deselected" in done.stdout
+        done = run_pytest(tmp_path, source, "-m", "real_cli", PILOTHOUSE_CLI=fake.path)
+        assert "1 passed, 1 deselected" in done.stdout
+    assert "1 passed, 1 skipped" in run_pytest(tmp_path, source, PILOTHOUSE_CACHE=str(tmp_path / "empty")).stdout
+
+
 def test_what_is_missing_for_the_model_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "pilothouse.testing.api_server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -67,7 +67,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the order
 
 
-@pytest.mark.requirement("E56", "E60", "E62")
+@pytest.mark.requirement("E56", "E60")
 def test_the_order(place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: dict[str, str] = {}
     for kind, where in (("usual", "~/.local/bin/claude"), ("second", "bin2/claude"), ("first", "bin1/claude")):
@@ -81,6 +81,39 @@ def test_the_order(place: Place, managed: ManagedWorld, monkeypatch: pytest.Monk
     assert find_cli("global", place.env) == expected["first"]
     assert find_cli("auto", {**place.env, "PILOTHOUSE_CLI": chosen}) == chosen
     assert find_cli(chosen, place.env) == chosen
+
+
+USUAL = discovery.USUAL_PLACES
+PLACES_AT_HOME = ("~/.npm-global/bin", "~/.local/bin", "~/.claude/local", "~/node_modules/.bin", "~/.yarn/bin")
+
+
+@pytest.mark.requirement("E60")
+@pytest.mark.parametrize("directory", PLACES_AT_HOME)
+def test_what_installers_use_is_found_after_path(
+    directory: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "USUAL_PLACES", [where for where in USUAL if where.startswith("~")])
+    there = place.put(f"{directory}/claude", say("2.1.0"))
+    assert find_cli("global", place.env) == there
+    on_path = place.put("bin1/claude", say("2.1.0"))
+    new_process(monkeypatch)
+    assert find_cli("global", place.env) == on_path
+
+
+@pytest.mark.requirement("E60")
+def test_what_homebrew_and_root_use_is_looked_at() -> None:
+    assert {"/usr/local/bin", "/opt/homebrew/bin"} <= set(USUAL)
+
+
+@pytest.mark.requirement("E62")
+def test_a_path_is_that_file_or_an_error(place: Place, managed: ManagedWorld, tmp_path: Path) -> None:
+    install_cli()
+    for where in ("~/.local/bin/claude", "bin1/claude"):
+        place.put(where, say("2.1.0"))
+    absent = str(tmp_path / "bin3" / "claude")
+    with pytest.raises(CLINotFoundError, match="bin3/claude"):
+        find_cli(absent, place.env)
+    assert find_cli(place.put("bin3/claude", say("2.1.0")), place.env) == absent
 
 
 @pytest.mark.requirement("R1", "E56")

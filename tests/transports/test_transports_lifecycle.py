@@ -145,7 +145,7 @@ def test_native_cancellation_at_any_await_leaves_nothing(times: int) -> None:
 
 @linux_only
 @pytest.mark.anyio
-@pytest.mark.requirement("G7", "G8", "G9")
+@pytest.mark.requirement("G7", "G9")
 async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> None:
     transport = CliTransport(close_grace=0.0, term_grace=0.3)
     await transport.start(sh("trap '' TERM; sleep 600 & echo $!; while :; do sleep 1; done"))
@@ -155,6 +155,20 @@ async def test_a_child_that_ignores_sigterm_is_killed_with_its_children() -> Non
     assert 0.25 < time.monotonic() - began < TERM_GRACE  # its own grace, not the usual one
     assert (await transport.ending()).signal == "SIGKILL"
     eventually(lambda: dead(grandchild), "grandchild alive")
+
+
+@linux_only
+@pytest.mark.anyio
+@pytest.mark.requirement("G8", "G9")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_child_has_five_seconds_after_sigterm() -> None:
+    transport = CliTransport(close_grace=0.0)
+    await transport.start(sh("trap '' TERM; echo ready; while :; do sleep 0.05; done"))
+    await first_line(transport)
+    began = time.monotonic()
+    await transport.close()
+    assert 4.9 < time.monotonic() - began < 20
+    assert (await transport.ending()).signal == "SIGKILL"
 
 
 @linux_only

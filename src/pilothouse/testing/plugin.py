@@ -7,7 +7,7 @@ Fixtures:
     scripted_model: a running `ScriptedModel`.
     hermetic_env: the environment for a child that talks to `scripted_model` and sees nothing of this machine.
     fake_cli: a factory, `fake_cli().text("Hello")`; the files go when the test ends.
-    real_cli: the path of a real `claude`, or the test is skipped.
+    real_cli: the path of a real `claude`, or the test is skipped. Tests that use it have the marker `real_cli`.
     cassette: the recording that the queries of the test are answered from; `@pytest.mark.cassette` asks for it as well.
 
 Option `--cassette`: replay (the default), record, or verify against the real thing.
@@ -60,8 +60,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test that is marked with `cassette` has the fixture, whether it names it or not."""
+    """A test that is marked with `cassette` has the fixture, and a test that uses `real_cli` has the marker."""
     names = getattr(item, "fixturenames", None)
+    if names is not None and "real_cli" in names:
+        item.add_marker("real_cli")  # so that `-m "not real_cli"` leaves out all of them
     if names is not None and "cassette" not in names and item.get_closest_marker("cassette") is not None:
         names.append("cassette")
 
