@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from split import PROVEN, is_whole, mark_the_rest
 from store_servers import started
 from virtual_time import virtual_time
 
@@ -31,9 +32,17 @@ for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_signal, _handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if is_whole(config):
+        mark_the_rest(items)
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays: hundreds of tests collect garbage, and would look through all of it each time."""
+    markers = [marker for item in session.items for marker in item.iter_markers("requirement")]
+    session.config.stash[PROVEN] = {key for marker in markers for key in marker.args}
     gc.collect()
     gc.freeze()
 

@@ -134,6 +134,7 @@ def test_the_embedded_model_is_given_tools(pilothouse: Command, real_cli: str, t
     assert "with little sense" in ran.err
 
 
+@pytest.mark.matrix
 @pytest.mark.local_model
 def test_an_embedded_model_that_does_not_end_is_cut(pilothouse: Command, real_cli: str) -> None:
     needs_local_model()

@@ -88,6 +88,7 @@ def test_recordings(name: str, turns: list[int], tokens: int, usd: float) -> Non
     assert all(turn.is_priced and turn.session_id for turn in costs.turns)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("*.ndjson")), ids=lambda p: p.stem)
 def test_no_recording_is_counted_twice_or_message_by_message(path: Path) -> None:
     """In one piece or line by line, with the news of the CLI or without it."""

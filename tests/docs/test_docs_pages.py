@@ -259,3 +259,11 @@ def test_the_options_page_has_every_option(reference: dict[str, Any]) -> None:
         assert reference["default"](option) in row
     stale = text.replace("| `'auto'` |", "| `'global'` |")
     assert reference["fresh"](stale) == text
+
+
+def test_the_map_for_contributors_has_every_package() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer for layer in contracts[0]["layers"] if layer != "__main__"]
+    [drawn] = blocks(ROOT / "CONTRIBUTING.md", "text")
+    lines = [re.split(r" {2,}", line)[0] for line in drawn.text.splitlines()]
+    assert [line for line in lines if line] == layers

@@ -284,6 +284,7 @@ def test_over_memory(use: Use, anyio_backend: str) -> None:
     assert sweep(None, use, anyio_backend) > 5
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.requirement("G45", "G47", "E35", "E52")
@@ -298,6 +299,7 @@ def test_cancelled_again_while_it_closes(use: Use, times: int) -> None:
     assert sweep(None, use, "asyncio", times=times) > 5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.requirement("G10", "G45", "G47", "E35", "E52")
 def test_over_a_child(use: Use, anyio_backend: str, fake: FakeCLI) -> None:

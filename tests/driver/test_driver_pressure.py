@@ -50,6 +50,7 @@ async def stands_still(pid: int) -> int:
     return last
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("lines", "size"), [(3000, 100_000), (40, 5_000_000)])
 @pytest.mark.requirement("E79", "E21", "R7")
 async def test_a_consumer_that_does_not_read_holds_up_the_child(lines: int, size: int) -> None:

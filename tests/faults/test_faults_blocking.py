@@ -56,6 +56,7 @@ class BlockingRun(Run):
             return type(error).__name__
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("subject", PLACES)
 @pytest.mark.requirement("G41", "G46", "E68", "E69")
 def test_the_same_faults_have_the_same_outcomes(subject: Subject, tmp_path: Path, short_waits: None) -> None:

@@ -270,6 +270,7 @@ async def sweep(backend: str, use: Use, way: Way, cut: Cut) -> int:
     pytest.fail("no run got through")
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.requirement("G45", "G47", "E35", "E52")
@@ -277,12 +278,14 @@ async def test_at_every_wait(use: Use, way: str, anyio_backend: str) -> None:
     assert await sweep(anyio_backend, use, WAYS[way], at_wait) > 1
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.requirement("G45", "G47", "E35", "E52")
 async def test_at_every_pass_of_the_loop(use: Use, anyio_backend: str) -> None:
     assert await sweep(anyio_backend, use, WAYS["scope"], at_pass) > 10
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("way", NATIVE)
@@ -293,6 +296,7 @@ async def test_as_asyncio_does_it(use: Use, way: str, anyio_backend: str) -> Non
         assert await sweep(anyio_backend, use, NATIVE[way], at_pass) > 10
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.requirement("G45", "G46", "G47")
 async def test_with_no_time_at_all(use: Use, anyio_backend: str) -> None:
@@ -314,6 +318,7 @@ OVER_PIPES = (
 )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cell", OVER_PIPES, ids=lambda cell: f"{cell.subject}, {cell.state}")
 @pytest.mark.requirement("G10", "G45", "G47")
 async def test_over_a_child(cell: Cell, left: Left, tmp_path: Path, anyio_backend: str) -> None:

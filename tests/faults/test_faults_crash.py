@@ -22,6 +22,7 @@ AT_ONCE = 8
 SLACK = 10.0  # seconds that a machine with much else to do may add
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("subject", ["query", "session"])
 @pytest.mark.requirement("G2", "G7", "G10", "G31", "G32", "G33", "G41", "G46", "E54", "E68", "E69", "L28")

@@ -195,6 +195,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pilothouse.driver.{name}", 0.05)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.requirement("E54", "E55", "E71", "G34", "L28", "L35")
 def test_spoiled_recordings_give_answers_or_typed_errors(anyio_backend: str) -> None:
     @settings(max_examples=60, deadline=None)

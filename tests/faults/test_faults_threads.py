@@ -111,6 +111,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("act", "place"), CASES, ids=lambda each: getattr(each, "__name__", each))
 @pytest.mark.requirement("G10", "G45", "G46", "G47")
 async def test_a_query_ends_and_its_session_goes_on(act: Callable[..., Any], place: str, stuck: Stuck) -> None:

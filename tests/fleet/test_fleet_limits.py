@@ -185,6 +185,7 @@ async def simulate(workers: int, runs: int) -> None:
     assert max(abs(place - number) for place, number in enumerate(firsts)) <= per_minute / 60 + 1
 
 
+@pytest.mark.matrix
 async def test_a_thousand_workers_simulated() -> None:
     await simulate(workers=1000, runs=2_500)
 

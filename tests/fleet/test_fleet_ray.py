@@ -23,6 +23,7 @@ LIMIT = 600.0
 """Seconds for all of them; a quiet machine takes a tenth."""
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(find_spec("ray") is None, reason="no wheel of Ray for this Python")
 def test_attempts_on_a_cluster_of_this_machine() -> None:
     inside = Path(__file__).with_name("ray_tests.py").relative_to(ROOT)

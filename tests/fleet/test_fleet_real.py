@@ -32,6 +32,7 @@ def agent(real_cli: str, scripted_model: ScriptedModel) -> Agent:
     return Agent(cli=real_cli, cwd=scripted_model.home, **settings)
 
 
+@pytest.mark.matrix
 async def test_twenty_runs(agent: Agent, tmp_path: Path) -> None:
     prompts = [f"number {n}" for n in range(20)]
     async with Fleet(agent, concurrency=4, journal=tmp_path / "runs.db") as fleet:
@@ -43,6 +44,7 @@ async def test_twenty_runs(agent: Agent, tmp_path: Path) -> None:
     assert status.cost_usd == pytest.approx(sum(run.cost_usd for run in runs))
 
 
+@pytest.mark.matrix
 async def test_a_wrong_key_ends_no_run(agent: Agent, scripted_model: ScriptedModel, tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     works = scripted_model.default

@@ -356,6 +356,7 @@ async def all_within_a_budget(world: World) -> Seen:
     return seen
 
 
+@pytest.mark.matrix
 async def test_ten_thousand_runs_on_a_hundred_workers(anyio_backend_name: str) -> None:
     runs = 10_000 if anyio_backend_name == "asyncio" else 2_000  # once is enough
     await all_end(World(workers=100, slots=1, runs=runs, seconds=3, deaths=runs // 800))

@@ -25,6 +25,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     end_runner()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.requirement("E54", "E71", "G34", "L28", "L35")
 def test_odd_bytes_break_no_promise(target: str) -> None:

@@ -1,4 +1,4 @@
-"""What `make` and `.ci/run` do: with a `make` that only writes down what it was asked, and in a dry run of the real one."""
+"""What `make` and `.ci/run` do: with a `make` that only notes what it was asked, and in a dry run of the real one."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+from split import PROVEN, is_whole
+
 TESTS = Path(__file__).parents[1]
 MANIFEST = tomllib.loads((TESTS / "requirements.toml").read_text())
 SYSTEMS = {"L": 62, "S": 44, "R": 40, "E": 86, "G": 50}  # how many requirements each of the five systems has
@@ -36,6 +39,14 @@ def marked(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
 def test_every_covered_requirement_has_a_test() -> None:
     missing = sorted(set(MANIFEST) - set(carried()))
     assert not missing, f"covered requirements without a test: {', '.join(missing)}"
+
+
+def test_make_test_proves_every_covered_requirement(request: pytest.FixtureRequest) -> None:
+    """Without what is left to `make test-matrix`, and what is marked `slow` or `soak`."""
+    if not is_whole(request.config) or request.config.getoption("-k"):
+        pytest.skip("not all tests were collected")
+    missing = sorted(set(MANIFEST) - request.config.stash[PROVEN])
+    assert not missing, f"only `make test-matrix` proves: {', '.join(missing)}"
 
 
 def test_tests_carry_only_known_ids() -> None:

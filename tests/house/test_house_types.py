@@ -28,7 +28,7 @@ WRONG = {
     'ph.query("go", modle="opus")': "modle",
     'ph.query("go", max_turns="3")': "max_turns",
     'ph.Agent(permission_mode="yolo")': "permission_mode",
-    'ph.Options(allowed_tools=[1])': "allowed_tools",
+    "ph.Options(allowed_tools=[1])": "allowed_tools",
     'ph.query("go", {"model": "opus"})': "Options",
     'sync.query("go", timeout="soon")': "timeout",
 }

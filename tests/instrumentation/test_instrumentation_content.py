@@ -119,6 +119,7 @@ async def _asked(query: ph.Query) -> None:
         await query
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", ["alone", "session"])
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

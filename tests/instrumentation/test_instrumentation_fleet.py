@@ -362,6 +362,7 @@ def broken(place: str, fault: Callable[..., Any]) -> Any:
     return Bad()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_watcher_that_fails_touches_nothing(
     fault: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

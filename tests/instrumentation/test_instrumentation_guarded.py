@@ -32,6 +32,7 @@ async def test_a_watcher_that_does_not_fail_is_told_of_all_of_it() -> None:
     assert watcher.told == set(PLACES) - {"entering", "leaving"}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("place", PLACES)

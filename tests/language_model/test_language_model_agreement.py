@@ -108,6 +108,7 @@ async def looked_up(city: str) -> str:
     return f"18 in {city}"
 
 
+@pytest.mark.matrix
 @pytest.mark.requirement("S11", "S15", "S33")
 @settings(max_examples=150, deadline=None)
 @given(turns=st.tuples(replies("msg_1"), replies("msg_2"), replies("msg_3")), runs_here=st.booleans())
@@ -131,6 +132,7 @@ def test_they_agree(turns: tuple[list[Frame], ...], runs_here: bool) -> None:
     anyio.run(main)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.requirement("S33", "S43")
 @pytest.mark.anyio
 @pytest.mark.parametrize(

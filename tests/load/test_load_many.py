@@ -29,6 +29,7 @@ def fake() -> Iterator[FakeCLI]:
         yield fake
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=slow)])
 @pytest.mark.requirement("G10")
 async def test_short_queries_leave_nothing_behind(fake: FakeCLI, count: int) -> None:
@@ -46,6 +47,7 @@ async def test_short_queries_leave_nothing_behind(fake: FakeCLI, count: int) -> 
         assert sorted(answers) == sorted(f"re: question {number}" for number in range(count))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("count", [16, pytest.param(200, marks=slow)])
 async def test_sessions_side_by_side_keep_apart(fake: FakeCLI, count: int) -> None:
     agent = ph.Agent(cli=fake.path)
@@ -76,6 +78,7 @@ async def test_sessions_side_by_side_keep_apart(fake: FakeCLI, count: int) -> No
         assert most[0] - before <= 5 * count + 10
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("count", [16, pytest.param(200, marks=slow)])
 @pytest.mark.requirement("G45", "G47")
 async def test_sessions_that_are_cancelled_at_once_are_gone_soon(fake: FakeCLI, count: int) -> None:
@@ -104,6 +107,7 @@ async def test_sessions_that_are_cancelled_at_once_are_gone_soon(fake: FakeCLI, 
         assert seconds < 4 + count / 50  # five are the limit for a peer that does not answer
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("count", [8, pytest.param(100, marks=slow)])
 async def test_threads_ask_side_by_side(fake: FakeCLI, count: int) -> None:
     answers: list[str] = []

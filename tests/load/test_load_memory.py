@@ -32,6 +32,7 @@ def run(workload: str, backend: str, size: int, *, within: float) -> dict[str, A
     return {**told, "more": told["peak"] - told["before"]}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [64, pytest.param(1024, marks=slow)])
 @pytest.mark.requirement("E79")
 def test_a_slow_consumer_bounds_the_memory(anyio_backend: str, size: int) -> None:
@@ -46,6 +47,7 @@ def test_standard_error_is_drained_and_not_kept(anyio_backend: str, size: int) -
     assert told["more"] < 4 * MIB
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [8, pytest.param(64, marks=slow)])
 @pytest.mark.requirement("G32")
 def test_lines_up_to_the_limit_arrive(anyio_backend: str, size: int) -> None:
@@ -53,6 +55,7 @@ def test_lines_up_to_the_limit_arrive(anyio_backend: str, size: int) -> None:
     assert told["more"] < 4 * size * MIB
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [2_000, pytest.param(100_000, marks=slow)])
 @pytest.mark.requirement("G30")
 def test_control_requests_leave_nothing_behind(anyio_backend: str, size: int) -> None:

@@ -78,6 +78,7 @@ CASES: dict[str, tuple[list[Any], list[int]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.requirement("S16", "S20", "S33")
 @pytest.mark.parametrize("partial", [False, True], ids=["whole", "partial"])
 @pytest.mark.parametrize("case", CASES)

@@ -199,6 +199,7 @@ def on_trio(use: Use, at: int) -> bool:
 RUNNERS = {"asyncio": on_asyncio, "trio": on_trio}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.requirement("G45", "G47", "E25", "E52")
 def test_cancelled_anywhere(use: Use, anyio_backend: str) -> None:

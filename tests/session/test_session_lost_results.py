@@ -38,6 +38,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("how", LOST)
 async def test_silence_counts_again(kind: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "LOST_RESULT_SECONDS", 0.1)

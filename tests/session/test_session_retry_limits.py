@@ -99,6 +99,7 @@ async def test_events_say_until_when() -> None:
         assert QUOTA in waiting.error
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", ["interrupt", "cancel", "leave", "timeout"])
 async def test_a_wait_can_be_ended_at_once(kind: str, how: str) -> None:
     async with asking(Api(limited(3600.0)), kind, on_usage_limit="wait") as it:
@@ -187,6 +188,7 @@ async def _started(query: ph.Query) -> None:
         await query.start()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", ["interrupt", "cancel", "timeout", "close"])
 async def test_one_that_is_held_back_can_be_stopped_at_once(kind: str, how: str) -> None:
     async with asking(Api(limited(3600.0)), kind, on_usage_limit="wait") as it:

@@ -266,6 +266,7 @@ OPEN = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("left", OPEN)
 @pytest.mark.parametrize("end", ENDS)
 def test_an_open_query_ends_with_the_program(hanging: FakeCLI, left: str, end: str) -> None:

@@ -106,6 +106,7 @@ def test_a_call_split_over_text_blocks_comes_out_around_the_thinking() -> None:
     assert not listener.retracted
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("at", range(1, len(OSLO)))
 def test_a_call_split_anywhere_between_two_blocks(at: int) -> None:
     _, reply = heard([whole(OSLO[:at]), whole([frames.thinking("hm")]), whole(OSLO[at:]), result()])
@@ -270,6 +271,7 @@ def test_nothing_runs_after_an_interrupt_or_without_a_result() -> None:
 # --- going on after the output limit
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("at", range(1, len(OSLO), 5))
 def test_a_call_cut_by_the_output_limit_goes_on_in_the_next_message(at: int, streams: bool) -> None:

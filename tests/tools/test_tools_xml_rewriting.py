@@ -86,6 +86,7 @@ def test_a_delta_of_markup_only_is_left_out() -> None:
     assert deltas_of(messages) == "Hi "
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("at", range(1, len(OSLO)))
 def test_a_split_call_is_shown_where_it_ends(at: int) -> None:
     given = [started("msg_1"), *streamed([f"Hi {OSLO[:at]}"]), *streamed([f"{OSLO[at:]} bye"], index=1), result(" bye")]
@@ -182,6 +183,7 @@ def test_an_invented_result_is_no_text_and_an_error_for_the_model() -> None:
     assert "sunny</result>" not in reply.text
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("at", range(1, 120, 3))
 def test_every_cut_between_messages_gives_the_same_calls(at: int) -> None:
     text = f"Hi, a < b {OSLO}\n```\n{ROME}\n```\n<thinking>so</thinking> {call_text(city='Bonn')} bye"

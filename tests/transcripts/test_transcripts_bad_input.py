@@ -197,6 +197,7 @@ def everything(file: File) -> None:
             continue
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_damage_never_crashes(disk: Disk, seed: int) -> None:
     rng = random.Random(seed)

@@ -89,9 +89,7 @@ PLACES_AT_HOME = ("~/.npm-global/bin", "~/.local/bin", "~/.claude/local", "~/nod
 
 @pytest.mark.requirement("E60")
 @pytest.mark.parametrize("directory", PLACES_AT_HOME)
-def test_what_installers_use_is_found_after_path(
-    directory: str, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_installers_use_is_found_after_path(directory: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "USUAL_PLACES", [where for where in USUAL if where.startswith("~")])
     there = place.put(f"{directory}/claude", say("2.1.0"))
     assert find_cli("global", place.env) == there
