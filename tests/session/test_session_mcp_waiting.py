@@ -240,5 +240,7 @@ async def test_what_it_may_be(cli: Cli) -> None:
         ph.query("go", wait_for_mcp=True, prompt_via="argv")
     ph.query("go", wait_for_mcp=False, prompt_via="argv")
     async with talking(cli) as session:
-        with pytest.raises(ph.OptionsError, match="'wait_for_mcp' is fixed while a session runs"):
-            session.query("go", wait_for_mcp=True)
+        cli.answers["mcp_status"] = servers("a failed")
+        with pytest.raises(ph.ControlError, match="'a' is not connected"):  # waited for in the child of the query
+            await session.query("go", wait_for_mcp=True, mcp_servers={"a": {"command": "nothing"}})
+        assert (await session.query("go")).text == "re: go"

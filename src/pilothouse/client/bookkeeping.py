@@ -100,11 +100,15 @@ class Books(Listeners):
             return invocation, host
         return self._stage.variables_in(invocation), self._stage.watched(host)
 
+    def replaced(self) -> None:
+        """A child was ended so that another takes over."""
+        self.ledger.child_ended()
+
     def restarted(self, session_id: str | None, reason: BaseException | None) -> None:
         """A new child has taken over: tell all who care."""
         self.restarts += 1
         log.warning("a new child has taken over the session %s: %s", session_id, _ended_how(reason))
-        self.ledger.child_ended()
+        self.replaced()
         if self._stage is not None and self._stage.observers is not None:
             self._stage.observers.restarted(reason)
         facts = {"type": "system", "subtype": RESTARTED, "session_id": session_id, "reason": str(reason or "")}

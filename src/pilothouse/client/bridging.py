@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 from msgspec.structs import replace
 
 from pilothouse.client.given_tools import TOOL_SERVER, allowed_with, log_failure
+from pilothouse.client.lineage import NO_SNAPSHOT
 from pilothouse.client.prompt import prepare
 from pilothouse.client.prompt_queue import PromptQueue
 from pilothouse.driver import Continuation, Next, Outgoing, Prompts
@@ -21,9 +22,6 @@ from pilothouse.tools import sdk_server
 from pilothouse.tools.bridges import DeferredBridge, Rules, Steps, ToolHost, XmlBridge
 
 Bridge: TypeAlias = DeferredBridge | XmlBridge
-
-NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
-"""The CLI (2.1.330) would give a resumed conversation its old system prompt, with the old declarations."""
 
 
 def make_bridge(options: Options) -> Bridge:

@@ -11,6 +11,8 @@ from typing import Any, Literal, cast
 from pilothouse.errors import UsageError
 from pilothouse.options import Options, Settings
 
+NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
+"""The CLI (2.1.330) would give a resumed conversation the system prompt that it began with."""
 # Sets back whatever the first child was told about its conversation.
 _NOTHING = Options.layer(
     resume=None,

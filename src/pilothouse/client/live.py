@@ -1,6 +1,7 @@
-"""What a query may change while the child of a session runs: set before it, set back after it.
+"""Settings of one query of a session: changed in the child that runs, or given to a child of the query's own.
 
-Owns the table of these settings, and what the child has in effect. When a query begins and ends, the session knows.
+Owns the tables of what can be changed where, and what a child has in effect. When a query begins and ends, the session
+knows; how one child takes over from another, `children`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pilothouse.client.given_tools import are_same_tools
+from pilothouse.client.given_tools import are_same_tools, with_tools_made
 from pilothouse.driver.conversation import Conversation
 from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError
 from pilothouse.options import TABLE, Options
@@ -20,40 +21,67 @@ LIVE = {
     "permission_mode": ("set_permission_mode", "mode"),
     "max_thinking_tokens": ("set_max_thinking_tokens", "max_thinking_tokens"),
 }
-# What decides how the child is started or reached, or what it may ask, although the CLI does not see it.
-FIXED_OURS = frozenset(
-    {"cli", "cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "persist_session", "prompt_via", "restart"}
-    | {"stderr", "transport", "user", "control_timeout", "can_use_tool", "confirm", "on_question", "on_plan", "hooks"}
-    | {"isolation", "on_elicitation", "on_user_dialog", "custom_tools", "tool_bridge", "wait_for_mcp"}
-    | {"max_budget_tokens", "session_store", "session_store_flush", "load_timeout", "session_lease"}
+# What a child is started with, although the CLI has no option for it.
+CHILD_SETTINGS = frozenset(
+    {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
+    | {"can_use_tool", "confirm", "on_question", "on_plan", "hooks", "on_elicitation", "on_user_dialog"}
+    | {"custom_tools", "tool_bridge"}
 )
+_OTHER_CONVERSATION = "it says which conversation goes on; make another session with it, or use session.fork()"
+_SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"
+_SAME_WAY = "every child of a session is reached in the same way; make another session with it"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("resume", "continue_conversation", "fork_session", "session_id"), _OTHER_CONVERSATION),
+    **dict.fromkeys(("resume_session_at", "resume_drops_turn"), _OTHER_CONVERSATION),
+    **dict.fromkeys(("session_store", "session_store_flush", "session_lease", "load_timeout"), _SAME_PLACE),
+    **dict.fromkeys(("persist_session", "isolation", "config_dir", "user"), _SAME_PLACE),
+    **dict.fromkeys(("cli", "transport", "prompt_via"), _SAME_WAY),
+    "restart": "it is about all children of a session; make another session with it",
+    "title": "the conversation has one title; call session.rename(…)",
+}
+"""Settings that no query of a session can have for itself, and why."""
 _MODES: dict[Any, str] = {"manual": "default"}  # two names of one
 UNKNOWN = object()
 """A request was sent and not answered: the child may have the old value, or the new one."""
 
 
-def changes_of(call: Options, session: Options) -> dict[str, Any]:
-    """The settings that have to be changed for a query with the settings `call` of its own. (E39)
+def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Options]:
+    """What a query of a session sets for itself: what is changed in the child that runs, and what needs another child.
+
+    Args:
+        call: the settings of the query.
+        session: those of the session; what is the same in both is in neither part.
 
     Raises:
-        OptionsError: one of them cannot change in a session.
+        OptionsError: one of them cannot differ for one query.
+        ToolDefinitionError: a function that cannot be a tool.
     """
-    given = call.as_dict()
+    given, usual = call.as_dict(), session.as_dict()
+    changes = {name: value for name, value in given.items() if name in LIVE}
+    for name in [name for name, value in given.items() if not _needs_child(name, value, usual.get(name))]:
+        del given[name]
     for name, value in given.items():
-        is_ours = isinstance(TABLE[name].target, Sdk) and name not in FIXED_OURS
-        if is_ours or name in LIVE or name == "partial_messages" or value == session.as_dict().get(name):
-            continue
-        if name == "custom_tools" and are_same_tools(value, session.custom_tools):
-            continue
-        raise OptionsError(
-            f"option {name!r} is fixed while a session runs; give it to session(…), or make a fork with it", option=name
-        )
-    if "max_thinking_tokens" in given and session.thinking is not None:
+        if name in REFUSED:
+            raise OptionsError(
+                f"option {name!r} cannot be set for one query of a session, got {TABLE[name].show(value)}: "
+                f"{REFUSED[name]}",
+                option=name,
+            )
+    thinks = "max_thinking_tokens" in changes and "thinking" not in given
+    if thinks and session.thinking is not None:
         raise OptionsError(
             "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which wins over it",
             option="max_thinking_tokens",
         )
-    return {name: value for name, value in given.items() if name in LIVE}
+    return changes, with_tools_made(Options.layer(**given))
+
+
+def _needs_child(name: str, value: Any, usual: Any) -> bool:
+    if name in LIVE or name == "partial_messages" or value == usual:
+        return False
+    if name == "custom_tools" and are_same_tools(value, usual):
+        return False
+    return name in REFUSED or name in CHILD_SETTINGS or not isinstance(TABLE[name].target, Sdk)
 
 
 class LiveSettings:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 import anyio
 import anyio.lowlevel
 
-from pilothouse.client.children import Children
+from pilothouse.client.children import Children, ChildSettings
 from pilothouse.client.controls import Controls
 from pilothouse.client.costs import Costs
 from pilothouse.client.given_tools import with_tools_made
 from pilothouse.client.house import HANDLERS
-from pilothouse.client.live import LiveSettings, changes_of
+from pilothouse.client.live import LiveSettings, split_settings
 from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
@@ -99,7 +99,7 @@ class Session(Controls):
         if conversation is None:
             return "new"
         if conversation.over:
-            return "broken"
+            return "starting" if self._children.is_starting else "broken"
         if not conversation.has_started:
             return "starting"
         return "running" if self._turn is not None or conversation.is_working else "idle"
@@ -201,52 +201,64 @@ class Session(Controls):
         Args:
             prompt: as for `Agent.query`.
             options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set
-                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it; others are
-                fixed while the child runs.
+                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it. With others,
+                such as `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next query
+                has one with the settings of the session again.
             on_message: as for `Agent.query`.
-            output_type: as for `Agent.query`; the session must have been made with its schema as `json_schema`.
+            output_type: as for `Agent.query`; with a child of its own, unless the session has its schema as
+                `json_schema`.
             **overrides: single settings that win over `options`.
 
         Raises:
-            OptionsError: a setting that cannot change in a session.
+            OptionsError: a setting that cannot work, or that no query of a session can have for itself, such as
+                `session_id`, `cli` or `session_store`.
             SessionClosedError: the session was closed.
         """
         self._children.check_open()
         own = options.build() if options is not None and not isinstance(options, Options) else options or Options()
         call = Options.stack(own, Options.layer(**overrides), whole=False).labelled("call")
-        changes = changes_of(call, self.options)
+        changes, fixed = split_settings(call, self.options)
         settings = self.options.merge(call)
-        if output_type is not None:
-            settings = self._with_output(settings, output_type)
-        return self._ask(prompt, settings, changes, on_message=on_message, output_type=output_type)
+        if output_type is not None and "json_schema" not in call:
+            from pilothouse.client.output import ExpectedOutput  # most queries do without
 
-    def _with_output(self, settings: Options, output_type: Any) -> Options:
-        from pilothouse.client.output import ExpectedOutput  # most queries do without
+            schema = ExpectedOutput.of_type(output_type).schema
+            if schema != self.options.json_schema:
+                fixed = fixed.with_(json_schema=schema)
+            settings = settings.with_(json_schema=None)  # the query makes it again, and knows the type
+        child = self._children.settings_for(fixed)
+        return self._ask(prompt, settings, changes, child, on_message=on_message, output_type=output_type)
 
-        if ExpectedOutput.of_type(output_type).schema != settings.json_schema:
-            raise OptionsError(
-                "output_type: the CLI takes a schema only when it starts; make the session with the json_schema of "
-                "this type, or ask with `query()`",
-                option="output_type",
-            )
-        return settings.with_(json_schema=None)  # the query makes it again, and knows the type
-
-    def _ask(self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], **how: Any) -> Query:
+    def _ask(
+        self,
+        prompt: Prompt,
+        settings: Options,
+        changes: Mapping[str, Any],
+        child: ChildSettings | None = None,
+        **how: Any,
+    ) -> Query:
         def make_run(final: Options, prompts: Prompts, continuation: Continuation | None) -> Turn:
-            enter = partial(self._talking, changes, continuation=continuation)
+            enter = partial(self._talking, changes, continuation=continuation, child=child)
             return Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
 
-        shared: dict[str, Any] = {"bridge": self._children.bridge, "ledger": self._books.ledger, "gate": self._gate}
+        bridge = self._children.bridge if child is None else self._children.bridge_for(child)
+        # A budget that a query has for itself counts what the query uses.
+        ledger = self._books.ledger if settings.max_budget_tokens == self.options.max_budget_tokens else None
+        shared: dict[str, Any] = {"bridge": bridge, "ledger": ledger, "gate": self._gate}
         return Query(prompt, settings, make_run=make_run, **shared, **how)
 
     @asynccontextmanager
     async def _talking(
-        self, changes: Mapping[str, Any], turn: Turn, continuation: Continuation | None = None
+        self,
+        changes: Mapping[str, Any],
+        turn: Turn,
+        continuation: Continuation | None = None,
+        child: ChildSettings | None = None,
     ) -> AsyncGenerator[Conversation]:
         self._queue.append(turn)
         try:
             async with self._floor:  # first come, first served
-                with self._books.turn(continuation):
+                with self._books.turn(continuation), self._children.wanting(child):
                     async with self._held(turn, changes) as conversation:
                         yield conversation
         finally:

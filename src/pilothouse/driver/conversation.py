@@ -58,6 +58,8 @@ class Conversation(Owned):
         host: what this process offers to the peer, if anything.
 
     Attributes:
+        transport: as given.
+        has_started: whether the handshake was answered.
         server_info: what the peer said in the handshake.
         session_id: id of the conversation, as the peer last named it.
         permission_mode: as the peer last named it; it may change it by itself.
@@ -77,6 +79,7 @@ class Conversation(Owned):
         host: Host | None = None,
     ) -> None:
         super().__init__()
+        self.transport = transport
         self._child = Child(transport, invocation, limits, self, host)
         self._startup_timeout = limits.startup_timeout
         self._listeners = listeners
@@ -100,7 +103,7 @@ class Conversation(Owned):
         self.permission_mode: str | None = None
         self.loaded: InitMessage | None = None
         self.says_lifecycle = False
-        self._is_up = self._is_in_anothers_turn = self._has_heard_turns = False
+        self.has_started = self._is_in_anothers_turn = self._has_heard_turns = False
 
     # What the session calls.
 
@@ -113,11 +116,6 @@ class Conversation(Owned):
         await self._started.wait()
         if self.failure is not None:
             raise self.failure
-
-    @property
-    def has_started(self) -> bool:
-        """Whether the handshake was answered."""
-        return self._is_up
 
     @property
     def over(self) -> bool:
@@ -133,6 +131,11 @@ class Conversation(Owned):
     def is_working(self) -> bool:
         """Whether the peer is at work: on a prompt, or by itself."""
         return self._child.in_turn
+
+    @property
+    def has_background_tasks(self) -> bool:
+        """Whether the peer runs something in the background."""
+        return bool(self._child.background)
 
     async def wait_idle(self) -> None:
         """Wait until nothing runs: no turn, no background task, no turn that the end of one wakes the peer to."""
@@ -166,11 +169,6 @@ class Conversation(Owned):
         if introduction is not None:
             await self._child.link.introduce(introduction)
 
-    @property
-    def transport(self) -> Transport:
-        """The transport."""
-        return self._child.transport
-
     def health(self) -> Health:
         """Whether it can be talked to."""
         if self.failure is not None:
@@ -184,11 +182,11 @@ class Conversation(Owned):
     @property
     def is_there(self) -> bool:
         """Whether the peer can be talked to, as far as is known without any waiting."""
-        return self._is_up and not self.over and self._child.transport.health().state != "unhealthy"
+        return self.has_started and not self.over and self._child.transport.health().state != "unhealthy"
 
     async def look(self) -> None:
         """See whether the peer is still there: one that has just gone may not have been noticed yet."""
-        if self.is_there or self.over or not self._is_up:
+        if self.is_there or self.over or not self.has_started:
             return
         self.let_pass()
         with anyio.move_on_after(NOTICE_SECONDS):
@@ -280,7 +278,7 @@ class Conversation(Owned):
         self._stopped = True
         with anyio.CancelScope(shield=True):
             try:
-                if self._is_up and not self._ended.is_set():
+                if self.has_started and not self._ended.is_set():
                     await self._leave()
             finally:  # also when `Task.cancel` of asyncio came through the shield
                 self.stop()
@@ -433,7 +431,7 @@ class Conversation(Owned):
     def _on_result(self, message: ResultMessage) -> None:
         self._child.in_turn, self._has_heard_turns = False, True
         self.session_id = message.session_id or self.session_id
-        if not self._is_up and message.is_error and message.subtype != "success" and not message.is_woken:
+        if not self.has_started and message.is_error and message.subtype != "success" and not message.is_woken:
             self._child.failure = self._child.failure or self._refused(message)
             return
         self._tell()
@@ -458,11 +456,11 @@ class Conversation(Owned):
     async def _watch_start(self) -> None:
         limit = self._startup_timeout or 0.0
         await anyio.sleep(limit)
-        if not self._is_up and not self._child.link.is_preparing:
+        if not self.has_started and not self._child.link.is_preparing:
             raise silence_error(limit, heard=False, kind="startup_timeout")
 
     def _end(self) -> None:
-        if not self._is_up:
+        if not self.has_started:
             self._failure = self.failure or SessionClosedError("the session is closed")
         self._give_up()
         super()._end()
@@ -485,7 +483,7 @@ class Conversation(Owned):
         if self.server_info.get("session_state") in AT_WORK:
             self._child.in_turn |= not self._has_heard_turns  # else it has said itself where it is, and may be further
             self._is_in_anothers_turn = self._child.in_turn
-        self._is_up = True
+        self.has_started = True
         self._started.set()
 
     async def _listen(self) -> None:

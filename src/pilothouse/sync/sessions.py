@@ -151,14 +151,17 @@ class Session:
         Args:
             prompt: as for `Agent.query`.
             options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set
-                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it; others are
-                fixed while the child runs.
+                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it. With others,
+                such as `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next query
+                has one with the settings of the session again.
             on_message: as for `Agent.query`.
-            output_type: as for `Agent.query`; the session must have been made with its schema as `json_schema`.
+            output_type: as for `Agent.query`; with a child of its own, unless the session has its schema as
+                `json_schema`.
             **overrides: single settings that win over `options`.
 
         Raises:
-            OptionsError: a setting that cannot change in a session.
+            OptionsError: a setting that cannot work, or that no query of a session can have for itself, such as
+                `session_id`, `cli` or `session_store`.
             SessionClosedError: the session was closed.
             UsageError: the prompt cannot work; or called after a fork.
         """
