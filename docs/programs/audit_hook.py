@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pilothouse as ph
+from pilothouse.hooks import Hooks
 
 DELETES = re.compile(r"(^|[;&|\s])(rm|rmdir|shred)\s")
 
@@ -34,7 +35,7 @@ async def main() -> None:
     def failed(event: ph.PostToolUseFailureEvent) -> None:
         write(event, error=event.error)
 
-    hooks = {"PreToolUse": before, "PostToolUse": after, "PostToolUseFailure": failed}
+    hooks: Hooks = {"PreToolUse": before, "PostToolUse": after, "PostToolUseFailure": failed}
     result = await ph.query(prompt, tools=["Bash", "Read"], allowed_tools=["Bash", "Read"], hooks=hooks, max_turns=20)
     print(result.raise_for_error().text)
 

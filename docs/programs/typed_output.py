@@ -27,7 +27,7 @@ async def main() -> None:
     text = Path(sys.argv[1]).read_text()
     result = await ph.query(f"Extract this invoice:\n\n{text}", output_type=Invoice, tools=[])
     result.raise_for_error()  # a StructuredOutputError if the answer does not fit
-    invoice: Invoice = result.output
+    invoice = result.output
     for line in invoice.lines:
         print(f"{line.what:20} {line.price:10.2f}")
     print(f"{'Invoice ' + invoice.number:20} {sum(line.price for line in invoice.lines):10.2f}")

@@ -441,7 +441,8 @@ _ROOMS = {
 
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
-__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+if not TYPE_CHECKING:  # type checkers read the imports above; to mypy a list that is made would be an empty one
+    __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import anyio
 from msgspec import Struct
 
 import pilothouse as ph
+from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Observer
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import frames
@@ -157,7 +158,7 @@ async def live(*watchers: Any) -> Lived:
     def check(event: Any) -> None:
         calls.append(event)
 
-    hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
+    hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
     settings: dict[str, Any] = {"transport": cli.transport, "instrumentation": list(watchers), "retry": SOON}
     with anyio.fail_after(20):
         async with ph.session(**settings, hooks=hooks) as session:

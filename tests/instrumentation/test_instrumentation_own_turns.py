@@ -12,6 +12,7 @@ from tracing import ROOT, Recorded, answer, done, using
 from watching import Notebook, caller
 
 import pilothouse as ph
+from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Observer, QueryStart
 from pilothouse.testing import FakeCLI, frames
 
@@ -151,7 +152,7 @@ async def test_what_this_process_does_for_it_lies_in_it(record: Record) -> None:
     async def ask(request: Any) -> bool:
         return True
 
-    hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
+    hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
     with FakeCLI.from_function(play) as fake:
         async with ph.session(cli=fake.path, instrumentation=seen.otel, hooks=hooks, can_use_tool=ask) as session:
             listener = session.messages()

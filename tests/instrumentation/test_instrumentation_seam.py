@@ -14,6 +14,7 @@ from watching import BrokenInstrumentation, Notebook, caller, inside
 import pilothouse as ph
 from pilothouse import instrumentation
 from pilothouse import sync as blocking
+from pilothouse.hooks import Hooks
 from pilothouse.instrumentation import Instrumentation, Observer
 from pilothouse.testing import FakeCLI, frames, mock_transport
 
@@ -214,7 +215,7 @@ async def test_hooks_permissions_and_own_tools_are_told(book: Notebook) -> None:
             child.ask("mcp_message", server_name="tools", message={**body, "params": params})
         child.emit({"type": "result", "subtype": "success", "is_error": False, "result": "ok", "num_turns": 1})
 
-    hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check, fail])]}
+    hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check, fail])]}
     with FakeCLI.from_function(play) as fake, anyio.fail_after(20):
         await ph.query("Hi", cli=fake.path, instrumentation=book, hooks=hooks, can_use_tool=ask, custom_tools=[add])
     notes = book.only

@@ -30,6 +30,7 @@ from load_world import SETTLE_SECONDS, memory, usage
 
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.hooks import Hooks
 from pilothouse.testing import FakeCLI
 from pilothouse.transports import CliTransport
 
@@ -90,7 +91,7 @@ async def interrupted(agent: ph.Agent) -> None:
 
 
 async def asked(agent: ph.Agent) -> None:
-    hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
+    hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Bash", [check])]}
     agent = agent.with_options(hooks=hooks, can_use_tool=permit, custom_tools=[add])
     async with agent.session() as session:
         for _ in range(3):

@@ -9,7 +9,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.hooks import HookMatcher
+from pilothouse.hooks import HookMatcher, Hooks
 from pilothouse.options import PolicyWarning
 from pilothouse.options.policy_facts import CALLS, MEANINGS, MODES, TOOLS, UNMOVED
 from pilothouse.options.presets import PRESETS
@@ -26,7 +26,7 @@ def hook(event: ph.PreToolUseEvent) -> None:
     return None
 
 
-def on_bash(matcher: str) -> dict[str, Any]:
+def on_bash(matcher: str) -> Hooks:
     return {"PreToolUse": [HookMatcher(matcher, hook)]}
 
 

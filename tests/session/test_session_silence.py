@@ -234,7 +234,7 @@ async def test_an_answer_that_comes_with_the_interrupt_is_still_too_late() -> No
                 await peer.write(frames.control_response(frame["request_id"], frames.server_info()))
 
     for limit in ("idle_timeout", "timeout"):
-        query = ph.query("one", transport=lambda: MemoryTransport(late), **{limit: 0.1})  # pyright: ignore[reportArgumentType]
+        query = ph.query("one", transport=lambda: MemoryTransport(late), **{limit: 0.1})  # pyright: ignore[reportCallIssue, reportArgumentType]
         messages, error = await read(query)
         assert isinstance(error, ph.QueryTimeout)
         assert error.kind == limit

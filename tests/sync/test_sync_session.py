@@ -75,7 +75,7 @@ def test_mistakes_are_told_before_anything_is_started(talker: FakeCLI) -> None:
     with pytest.raises(ph.OptionsError, match="stdin"):
         ph.session(cli=talker.path, prompt_via="argv")
     with pytest.raises(ph.UsageError, match="can_use_tool"):
-        ph.session(cli=talker.path, can_use_tool=lambda: True)
+        ph.session(cli=talker.path, can_use_tool=lambda: True)  # pyright: ignore[reportArgumentType]
     session = ph.session(cli=talker.path)
     with pytest.raises(ph.OptionsError, match="'session_id' cannot be set for one query of a session"):
         session.query("one", session_id="5e551017-0000-4000-8000-000000000001")

@@ -196,7 +196,7 @@ async def test_hooks_and_tools_of_the_next_process_take_over(
             return "12 m"
 
         event = "PreToolUse" if process == "old" else "PostToolUse"
-        hooks = {event: [HookMatcher("Bash", [hook])]}
+        hooks: Any = {event: [HookMatcher("Bash", [hook])]}
         return Agent(**settings, hooks=hooks, custom_tools=[measure], allowed_tools=["Bash"])
 
     async with host_of(real_cli) as host:
@@ -288,7 +288,7 @@ async def test_what_cannot_be_swapped_is_told_and_changes_nothing() -> None:
         with pytest.raises(OptionsError, match="model"):
             await session.update(model="opus")
         with pytest.raises(UsageError, match="NoSuchEvent"):
-            await session.update(hooks={"NoSuchEvent": [HookMatcher(None, [lambda event: None])]})
+            await session.update(hooks={"NoSuchEvent": [HookMatcher(None, [lambda event: None])]})  # pyright: ignore[reportArgumentType]
         with pytest.raises(UsageError, match="nothing to leave"):
             await session.detach()
         await session.close()

@@ -6,10 +6,10 @@ Owns the order of the layers: call > agent > `configure()` > file > `PILOTHOUSE_
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from pilothouse.client.config_file import file_layer, forget
 from pilothouse.client.given_tools import with_tools_made
@@ -18,6 +18,7 @@ from pilothouse.client.policies import tell_contradictions
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.rate_gate import RateGate
+from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.outside import PREFIX, from_environ
@@ -81,6 +82,18 @@ class Agent:
         changed._gate, changed._pool = self._gate, self._pool  # noqa: SLF001 - of this very class
         return changed
 
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: type[OutputT],
+        **overrides: Unpack[Settings],
+    ) -> Query[OutputT]: ...
+
+    @overload
     def query(
         self,
         prompt: Prompt,
@@ -89,7 +102,17 @@ class Agent:
         on_message: OnMessage | None = None,
         output_type: Any = None,
         **overrides: Unpack[Settings],
-    ) -> Query:
+    ) -> Query[Any]: ...
+
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]:
         """Ask one question.
 
         Args:
@@ -134,7 +157,7 @@ class Agent:
         call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
         return Session(self._settings(_layer(options, call, "call")), gate=self._gate)
 
-    async def prewarm(
+    def prewarm(
         self,
         count: int = 1,
         options: Options | OptionsBuilder | None = None,
@@ -142,7 +165,7 @@ class Agent:
         sessions: bool = False,
         output_type: Any = None,
         **overrides: Unpack[Settings],
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Start children ahead and wait until they are ready; the next queries need not wait for a start.
 
         They are given to queries with the very same settings, as far as the CLI sees them (see `Pool`): what a query
@@ -160,10 +183,13 @@ class Agent:
             OptionsError: settings that cannot work, or with which no child can be started ahead.
             PilothouseError: a child could not be started.
         """
+        # No `async def`: together with `Unpack`, mypy (2.4) takes it for a coroutine that gives a coroutine.
+        return self._prewarm(count, self._settings(_layer(options, overrides, "call")), sessions, output_type)
+
+    async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any) -> None:
         from pilothouse.client.warming import invocation_of
         from pilothouse.driver.pool import Pool
 
-        settings = self._settings(_layer(options, overrides, "call"))
         if settings.transport is None:
             self._pool = Pool()
             settings = settings.with_(transport=self._pool)
@@ -295,6 +321,18 @@ def defaults_kept() -> Generator[None]:
         forget()
 
 
+@overload
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: type[OutputT],
+    **overrides: Unpack[Settings],
+) -> Query[OutputT]: ...
+
+
+@overload
 def query(
     prompt: Prompt,
     options: Options | OptionsBuilder | None = None,
@@ -302,7 +340,17 @@ def query(
     on_message: OnMessage | None = None,
     output_type: Any = None,
     **overrides: Unpack[Settings],
-) -> Query:
+) -> Query[Any]: ...
+
+
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: Any = None,
+    **overrides: Unpack[Settings],
+) -> Query[Any]:
     """Ask one question with the default agent; see `Agent.query`."""
     return _default.query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 

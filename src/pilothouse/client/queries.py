@@ -11,14 +11,14 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio
 
 from pilothouse.client.plan import MakeRun, Plan, Run
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.reading import Reading
-from pilothouse.client.result import QueryResult
+from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.driver import caller_into_loop
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, Message, ResultMessage
@@ -42,8 +42,8 @@ CLOSING = (ResultMessage, DoneMessage)
 """Messages that end an answer; they are kept in any case."""
 
 
-class Query:
-    """One prompt being answered. Made by `query()` and `Agent.query()`.
+class Query(Generic[OutputT]):
+    """One prompt being answered. Made by `query()` and `Agent.query()`. `Query[Invoice]` has an `Invoice` as output.
 
     Nothing runs until it is used in one of these ways (E51)::
 
@@ -87,7 +87,7 @@ class Query:
         self._managed = False
         self._early_interrupt = False
         self._closed = False
-        self._result: QueryResult | None = None
+        self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
 
     @property
@@ -100,7 +100,7 @@ class Query:
         """The options it runs with."""
         return self._plan.options
 
-    def __await__(self) -> Generator[Any, Any, QueryResult]:
+    def __await__(self) -> Generator[Any, Any, QueryResult[OutputT]]:
         return self.result().__await__()
 
     def __aiter__(self) -> Reading[Message]:
@@ -175,7 +175,7 @@ class Query:
     ) -> None:
         await self.aclose()
 
-    async def result(self) -> QueryResult:
+    async def result(self) -> QueryResult[OutputT]:
         """Read to the end and return the whole answer; the same object every time. (L55, L57).
 
         After a loop over the query it reads the rest. `on_message` is called once for every message, in order; what
@@ -213,10 +213,10 @@ class Query:
                 log.exception("on_message raised; the query goes on (further errors are in callback_errors)")
             self._callback_errors.append(error)
 
-    def _make_result(self) -> QueryResult:
+    def _make_result(self) -> QueryResult[OutputT]:
         run = self._run
         interrupted = self._early_interrupt or (run is not None and run.interrupted)
-        result = QueryResult(
+        result = QueryResult[OutputT](
             self._kept,
             structured_expected=self._plan.output is not None,
             interrupted=interrupted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
 from msgspec import Struct
@@ -24,11 +24,20 @@ from pilothouse.messages import (
 )
 from pilothouse.protocol import StreamValidator, ValidationReport
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    OutputT = TypeVar("OutputT", covariant=True, default=Any)
+else:
+    from typing import TypeVar  # only type checkers need the default
+
+    OutputT = TypeVar("OutputT", covariant=True)
+
 Outcome = Literal["success", "error", "interrupted"]
 
 
-class QueryResult:
-    """The answer to one prompt.
+class QueryResult(Generic[OutputT]):
+    """The answer to one prompt. A `QueryResult[Invoice]` is one whose `output` is an `Invoice`.
 
     Build it from any list of messages, collected by a query or loaded from a recording. (L41-L54)
 
@@ -44,7 +53,6 @@ class QueryResult:
 
     Attributes:
         result: the closing message, None if none came.
-        output: the typed output; None when none was asked for, or none came that fits.
         structured: the structured output as plain Python values, None when none was asked for or given. (L42)
         output_attempts: how often the model was asked for its output, repairs included; 0 when none was asked for.
         error: why there is no answer, None on success.
@@ -68,7 +76,7 @@ class QueryResult:
         self._incomplete = incomplete
         self._answers = _answers(self._messages)
         self.result = closing_message(self._messages)
-        self.output = output
+        self._output: Any = output
         self.structured: Any = _structured(self.result, in_text=structured_expected)
         self.output_attempts = 0
         self.callback_errors = list(callback_errors)
@@ -102,7 +110,7 @@ class QueryResult:
         """Whether the run ended without an error. (L43)."""
         return self.error is None
 
-    def raise_for_error(self) -> QueryResult:
+    def raise_for_error(self) -> Self:
         """Raise `.error` if there is one, else return this result.
 
         Raises:
@@ -112,6 +120,15 @@ class QueryResult:
         if self.error is not None:
             raise self.error
         return self
+
+    @property
+    def output(self) -> OutputT:
+        """The typed output; None when none was asked for, or none came that fits."""
+        return self._output
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        self._output = value
 
     @property
     def text(self) -> str:

@@ -6,11 +6,11 @@ may be started, used and closed from any task of the loop; a new one after a cra
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 
 import anyio
 import anyio.lowlevel
@@ -25,6 +25,7 @@ from pilothouse.client.plan import limits_of
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
 from pilothouse.client.replies import InterruptReceipt, typed
+from pilothouse.client.result import OutputT
 from pilothouse.driver import Continuation, Prompts
 from pilothouse.driver.conversation import Conversation
 from pilothouse.driver.listeners import Listener
@@ -187,6 +188,18 @@ class Session(Controls):
 
     # Asking.
 
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: type[OutputT],
+        **overrides: Unpack[Settings],
+    ) -> Query[OutputT]: ...
+
+    @overload
     def query(
         self,
         prompt: Prompt,
@@ -195,7 +208,17 @@ class Session(Controls):
         on_message: OnMessage | None = None,
         output_type: Any = None,
         **overrides: Unpack[Settings],
-    ) -> Query:
+    ) -> Query[Any]: ...
+
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]:
         """Ask in this conversation. Waits for its turn when it is awaited or read. (E19)
 
         Args:
@@ -384,7 +407,7 @@ class Session(Controls):
         self._children.options = options
         return answer
 
-    async def update(self, **handlers: Unpack[Settings]) -> None:
+    def update(self, **handlers: Unpack[Settings]) -> Coroutine[Any, Any, None]:
         """Have other functions answer from now on, in the child that runs; the conversation goes on. (E86)
 
         What is being answered by the old ones stays with them. Where the CLI has to be told, because other events have
@@ -402,7 +425,8 @@ class Session(Controls):
         self._children.check_open()
         if wrong := sorted(handlers.keys() - HANDLERS):
             raise OptionsError(f"option {wrong[0]!r} is no handler; change settings with a query, or make a session")
-        await self._children.update(with_tools_made(Options.layer(**handlers)), self._floor)
+        # No `async def`: together with `Unpack`, mypy (2.4) takes it for a coroutine that gives a coroutine.
+        return self._children.update(with_tools_made(Options.layer(**handlers)), self._floor)
 
     async def detach(self) -> str:
         """Leave the session, which goes on at its host; this object is closed. (E86)

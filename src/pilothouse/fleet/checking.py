@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from pilothouse.client import Agent
 from pilothouse.errors import UsageError
-from pilothouse.fleet.journals.base import Journal
+from pilothouse.fleet.journals.base import FleetJournalError, Journal
 from pilothouse.fleet.journals.memory import MemoryJournal
 from pilothouse.fleet.journals.postgres import PostgresJournal
 from pilothouse.fleet.journals.sqlite import SqliteJournal
@@ -77,3 +77,17 @@ def looked_at(address: str) -> Looked:
         UsageError: there is no such kind of journal.
     """
     return cast("Looked", journal_of(address))  # all that have an address can be looked at
+
+
+def only_error(error: BaseException) -> Exception:
+    """The error itself, out of the groups that hold nothing else; a journal that is lost is told of once."""
+    found = _parts(error)
+    is_one = len(found) == 1 or all(isinstance(one, FleetJournalError) for one in found)
+    return cast("Exception", found[0] if is_one else error)
+
+
+def _parts(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [one for part in group.exceptions for one in _parts(part)]

@@ -6,18 +6,39 @@ Owns the loop over items, sync or async, and what waits to be taken. Knows neith
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from pilothouse.client.result import OutputT
 from pilothouse.fleet.run import Run
+from pilothouse.options import Options
 
 T = TypeVar("T")
 Items = Iterable[T] | AsyncIterable[T]
 Of = Callable[[T], Any]
+GivenOptions = Options | Mapping[str, Any] | None
+
+
+class ItemArguments(TypedDict, Generic[T], total=False):
+    """Arguments of `Fleet.map` and `Fleet.gather`, which explain them."""
+
+    key: Of[T] | str | None
+    prompt: Of[T] | str | None
+    options: Of[T] | GivenOptions
+    priority: Of[T] | int
+
+
+class RunArguments(TypedDict, total=False):
+    """Arguments of `Fleet.submit`, which explains them."""
+
+    key: str | int | None
+    options: GivenOptions
+    priority: int
+
 
 _DONE = object()
 _AT_HAND = (list, tuple, str, range, set, frozenset, dict)  # whose next item is there without waiting
@@ -121,7 +142,7 @@ class Feed:
         self._taken()
 
 
-class Runs:
+class Runs(Generic[OutputT]):
     """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`.
 
     Leaving the loop early begins no more of them; what runs goes on until the block of the fleet ends.
@@ -134,7 +155,7 @@ class Runs:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Run:
+    async def __anext__(self) -> Run[OutputT]:
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin(self._feed)

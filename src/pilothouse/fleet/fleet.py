@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, nullcontext, suppress
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import anyio
 import anyio.abc
 from msgspec.structs import replace
 
 from pilothouse.client import Agent, default_agent
+from pilothouse.client.result import OutputT
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
 from pilothouse.fleet.attempting import Terms
 from pilothouse.fleet.breaking import STOP_AFTER, Breaker
-from pilothouse.fleet.checking import check_workers, checked_count, journal_of
+from pilothouse.fleet.checking import check_workers, checked_count, journal_of, only_error
 from pilothouse.fleet.deciding import POLICIES, Budget, OnInterrupted, checked_limits, read_policy
-from pilothouse.fleet.feeding import Feed, Items, Of, Runs
+from pilothouse.fleet.feeding import Feed, GivenOptions, ItemArguments, Items, Of, RunArguments, Runs
 from pilothouse.fleet.intake import Intake
 from pilothouse.fleet.journals.base import FleetJournalError, Journal
 from pilothouse.fleet.rate import Rate, RateLimiter, checked_rate
@@ -34,10 +35,9 @@ from pilothouse.fleet.watching import Watch, watch_of
 from pilothouse.fleet.working import Desk
 from pilothouse.fleet.workspaces.artifacts import Artifacts
 from pilothouse.fleet.workspaces.base import Workspace, placed
-from pilothouse.options import Options, RetryPolicy
+from pilothouse.options import RetryPolicy
 
 T = TypeVar("T")
-GivenOptions = Options | Mapping[str, Any] | None
 
 MIN_LOOK_AHEAD = 32
 LAST_LOOK_SECONDS = 2.0
@@ -185,7 +185,7 @@ class Fleet:
             await desk.work()
         except Exception as error:
             failed = error
-            self._readers.fail(lambda: _only(failed))
+            self._readers.fail(lambda: only_error(failed))
             raise
 
     async def __aexit__(
@@ -199,7 +199,7 @@ class Fleet:
                 self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
-            error = _only(group)
+            error = only_error(group)
             raise error from None
         finally:
             self._tasks = None
@@ -226,6 +226,10 @@ class Fleet:
 
     # Asking.
 
+    @overload
+    def map(self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]) -> Runs[OutputT]: ...
+    @overload
+    def map(self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]) -> Runs[Any]: ...
     def map(
         self,
         items: Items[T],
@@ -235,7 +239,7 @@ class Fleet:
         options: Of[T] | GivenOptions = None,
         output_type: Any = None,
         priority: Of[T] | int = 0,
-    ) -> Runs:
+    ) -> Runs[Any]:
         """Run a prompt for each item, and give the runs as they end.
 
         Items are taken as they are needed, a few ahead; there may be any number of them. A run that has failed is given
@@ -261,6 +265,14 @@ class Fleet:
         make = self._intake.maker(key, prompt, options, output_type, priority)
         return self._runs(lambda feed: self._intake.fill(feed, items, make, output_type))
 
+    @overload
+    async def gather(
+        self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]
+    ) -> list[Run[OutputT]]: ...
+    @overload
+    async def gather(
+        self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]
+    ) -> list[Run[Any]]: ...
     async def gather(
         self,
         items: Items[T],
@@ -284,6 +296,10 @@ class Fleet:
         ended = {run.key: run async for run in runs}
         return [ended[name] for name in order]
 
+    @overload
+    async def submit(self, prompt: Any, *, output_type: type[OutputT], **how: Unpack[RunArguments]) -> Run[OutputT]: ...
+    @overload
+    async def submit(self, prompt: Any, *, output_type: Any = None, **how: Unpack[RunArguments]) -> Run[Any]: ...
     async def submit(
         self,
         prompt: Any,
@@ -322,7 +338,7 @@ class Fleet:
         make = self._intake.maker(key, prompt, options, None, priority)
         return await self._intake.enqueue(items, make)
 
-    async def wait(self, run: Run | str) -> Run:
+    async def wait(self, run: Run[OutputT] | str) -> Run[OutputT]:
         """Wait for the end of a run.
 
         Raises:
@@ -356,7 +372,7 @@ class Fleet:
         """Go on with everything that is left in the journal, and give every run as it ends."""
         return self._runs(lambda feed: self._intake.everything(feed, failed=False))
 
-    def retry_failed(self) -> Runs:
+    def retry_failed(self) -> Runs[Any]:
         """Run again what has failed, and give every run as it ends."""
         return self._runs(lambda feed: self._intake.everything(feed, failed=True))
 
@@ -479,17 +495,3 @@ class Fleet:
             for feed in waiting:
                 if feed.hears in done:
                     feed.fed()
-
-
-def _only(error: BaseException) -> Exception:
-    """The error itself, out of the groups that hold nothing else; a journal that is lost is told of once."""
-    found = _parts(error)
-    is_one = len(found) == 1 or all(isinstance(one, FleetJournalError) for one in found)
-    return cast("Exception", found[0] if is_one else error)
-
-
-def _parts(error: BaseException) -> list[BaseException]:
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    return [one for part in group.exceptions for one in _parts(part)]

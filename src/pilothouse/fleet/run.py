@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Self
 
 from msgspec import Struct
 
 from pilothouse.client import QueryResult
+from pilothouse.client.result import OutputT
 
 RunState = Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
 STATES: tuple[RunState, ...] = ("queued", "running", "succeeded", "failed", "cancelled", "interrupted")
@@ -15,7 +16,7 @@ ENDED: frozenset[RunState] = frozenset({"succeeded", "failed", "cancelled"})
 """States that a run does not leave by itself."""
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
     """One prompt of a fleet and what has come of it; a snapshot that does not change.
 
     Args:
@@ -50,7 +51,7 @@ class Run(Struct, frozen=True, kw_only=True):
     attempts: int = 0
     failures: int = 0
     session_id: str | None = None
-    result: QueryResult | None = None
+    result: QueryResult[OutputT] | None = None
     error: Exception | None = None
     cost_usd: float = 0.0
     input_tokens: int = 0
@@ -78,7 +79,7 @@ class Run(Struct, frozen=True, kw_only=True):
         """Text of the answer; empty without one."""
         return "" if self.result is None else self.result.text
 
-    def raise_for_error(self) -> Run:
+    def raise_for_error(self) -> Self:
         """Raise what it failed with, else return the run itself."""
         if self.error is not None and not self.is_success:
             raise self.error

@@ -56,7 +56,7 @@ class HookDesk:
         UsageError: an event that does not exist, or a hook that cannot work.
     """
 
-    def __init__(self, hooks: Hooks, *, first: int = 0) -> None:
+    def __init__(self, hooks: Hooks | Mapping[str, Any], *, first: int = 0) -> None:
         self.next = first
         self._hooks: dict[str, _Hook] = {}
         self.config: dict[str, list[dict[str, Any]]] = {}
@@ -149,7 +149,7 @@ class HookDesk:
                 yield hook
 
 
-def hook_desk(hooks: Hooks | None, *, first: int = 0) -> HookDesk:
+def hook_desk(hooks: Hooks | Mapping[str, Any] | None, *, first: int = 0) -> HookDesk:
     """Check hooks and make the desk that answers for them; None for no hooks.
 
     Raises:

@@ -9,7 +9,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
 from msgspec import Struct, structs
 
@@ -18,11 +18,22 @@ from pilothouse.errors import UsageError
 from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
 from pilothouse.hooks.outputs import HookOutput
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from pilothouse.hooks import events
+
+    E = TypeVar("E", contravariant=True, default=Any)
+else:
+    from typing import TypeVar  # only type checkers need the default
+
+    E = TypeVar("E", contravariant=True)
+
 HookAnswer = HookOutput | Mapping[str, Any] | None
 """What a hook returns; None says that it has no opinion."""
 
-HookCallback = Callable[[Any], HookAnswer | Awaitable[HookAnswer]]
-"""A hook: takes the event, sync or async."""
+HookCallback = Callable[[E], HookAnswer | Awaitable[HookAnswer]]
+"""A hook: takes the event, sync or async. `HookCallback[PreToolUseEvent]` takes events of this class."""
 
 OnFailure = Literal["block", "continue"]
 
@@ -50,7 +61,7 @@ _SHARED_FAULTS: Final = (
 )
 
 
-class HookMatcher(Struct, frozen=True):
+class HookMatcher(Struct, Generic[E], frozen=True):
     """Hooks for some of the events of a kind.
 
     Args:
@@ -71,7 +82,7 @@ class HookMatcher(Struct, frozen=True):
     """
 
     matcher: str | None = None
-    hooks: HookCallback | Sequence[HookCallback] = ()
+    hooks: HookCallback[E] | Sequence[HookCallback[E]] = ()
     timeout: float | None = None
     on_failure: OnFailure | None = None
     is_unlisted: bool = False
@@ -90,16 +101,56 @@ class HookMatcher(Struct, frozen=True):
             raise UsageError(f"HookMatcher: on_failure is 'block' or 'continue', not {self.on_failure!r}")
 
     @property
-    def functions(self) -> tuple[HookCallback, ...]:
+    def functions(self) -> tuple[HookCallback[E], ...]:
         """The hooks, as a tuple."""
-        return cast("tuple[HookCallback, ...]", self.hooks)
+        return cast("tuple[HookCallback[E], ...]", self.hooks)
 
 
-Hooks = Mapping[str, HookMatcher | HookCallback | Sequence[HookMatcher | HookCallback]]
-"""Hooks by the name of the event: matchers, or bare functions for all events of the kind."""
+if TYPE_CHECKING:
+    Hook = HookCallback[E] | HookMatcher[E] | Sequence[HookCallback[E] | HookMatcher[E]]
+
+    class Hooks(TypedDict, total=False):
+        """Hooks by the name of the event: matchers, or bare functions for all events of the kind."""
+
+        PreToolUse: Hook[events.PreToolUseEvent]
+        PostToolUse: Hook[events.PostToolUseEvent]
+        PostToolUseFailure: Hook[events.PostToolUseFailureEvent]
+        PostToolBatch: Hook[events.PostToolBatchEvent]
+        Notification: Hook[events.NotificationEvent]
+        UserPromptSubmit: Hook[events.UserPromptSubmitEvent]
+        UserPromptExpansion: Hook[events.UserPromptExpansionEvent]
+        SessionStart: Hook[events.SessionStartEvent]
+        SessionEnd: Hook[events.SessionEndEvent]
+        Stop: Hook[events.StopEvent]
+        StopFailure: Hook[events.StopFailureEvent]
+        SubagentStart: Hook[events.SubagentStartEvent]
+        SubagentStop: Hook[events.SubagentStopEvent]
+        PreCompact: Hook[events.PreCompactEvent]
+        PostCompact: Hook[events.PostCompactEvent]
+        PreModelSwitch: Hook[events.PreModelSwitchEvent]
+        PostModelSwitch: Hook[events.PostModelSwitchEvent]
+        PermissionRequest: Hook[events.PermissionRequestEvent]
+        PermissionDenied: Hook[events.PermissionDeniedEvent]
+        Setup: Hook[events.SetupEvent]
+        TeammateIdle: Hook[events.TeammateIdleEvent]
+        TaskCreated: Hook[events.TaskCreatedEvent]
+        TaskCompleted: Hook[events.TaskCompletedEvent]
+        Elicitation: Hook[events.ElicitationEvent]
+        ElicitationResult: Hook[events.ElicitationResultEvent]
+        ConfigChange: Hook[events.ConfigChangeEvent]
+        WorktreeCreate: Hook[events.WorktreeCreateEvent]
+        WorktreeRemove: Hook[events.WorktreeRemoveEvent]
+        InstructionsLoaded: Hook[events.InstructionsLoadedEvent]
+        CwdChanged: Hook[events.CwdChangedEvent]
+        FileChanged: Hook[events.FileChangedEvent]
+        DirectoryAdded: Hook[events.DirectoryAddedEvent]
+        MessageDisplay: Hook[events.MessageDisplayEvent]
+
+else:
+    Hooks = Mapping  # the names and classes of events are for type checkers
 
 
-def read_hooks(hooks: Hooks) -> dict[str, list[HookMatcher]]:
+def read_hooks(hooks: Hooks | Mapping[str, Any]) -> dict[str, list[HookMatcher]]:
     """Check hooks and bring them into one form.
 
     Raises:
@@ -154,7 +205,7 @@ def matches(matcher: str | None, value: str) -> bool:
 
 def _as_matcher(entry: Any, name: Any) -> HookMatcher:
     if isinstance(entry, HookMatcher):
-        return entry
+        return cast("HookMatcher", entry)
     if callable(entry):
         return HookMatcher(hooks=cast("HookCallback", entry))
     raise UsageError(f"hooks[{name!r}]: expected HookMatcher or a function, got {type(entry).__name__}")

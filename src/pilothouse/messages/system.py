@@ -6,11 +6,14 @@ A subtype without a class is a plain `SystemMessage`, whose `.raw` has all of it
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field
 
 from pilothouse.messages.base import Message, Number
+
+PermissionMode = Literal["default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual"]
+"""The permission modes that the CLI knows."""
 
 
 class SystemMessage(Message, frozen=True, gc=False, kw_only=True, tag="system"):

@@ -21,9 +21,16 @@ if TYPE_CHECKING:
     from pilothouse.options.presets import PresetName
     from pilothouse.options.retry_policy import RetryPolicy
     from pilothouse.options.settings import (
+        CanUseTool,
+        ConfirmCallback,
+        DialogCallback,
         Effort,
+        ElicitationCallback,
+        Instrumentation,
         PermissionMode,
+        PlanCallback,
         Provider,
+        QuestionCallback,
         Settings,
         SettingSource,
         SystemPrompt,
@@ -70,7 +77,7 @@ class Options:
         agent: str | None
         agents: dict[str, Any] | None
         mcp_servers: dict[str, Any] | str | None
-        custom_tools: list[Any] | None
+        custom_tools: list[Callable[..., Any]] | None
         tool_bridge: str
         strict_mcp_config: bool
         wait_for_mcp: bool | float
@@ -78,13 +85,13 @@ class Options:
         allow_dangerously_skip_permissions: bool
         permission_prompt_tool_name: str | None
         permission_prompts: str | None
-        can_use_tool: Callable[..., Any] | None
-        confirm: Callable[..., Any] | None
-        on_question: Callable[..., Any] | None
-        on_plan: Callable[..., Any] | None
+        can_use_tool: CanUseTool | None
+        confirm: ConfirmCallback | None
+        on_question: QuestionCallback | None
+        on_plan: PlanCallback | None
         hooks: dict[str, Any] | None
-        on_elicitation: Callable[..., Any] | None
-        on_user_dialog: Callable[..., Any] | None
+        on_elicitation: ElicitationCallback | None
+        on_user_dialog: DialogCallback | None
         supported_dialog_kinds: list[str] | None
         restricted: bool
         sandbox: Any
@@ -147,7 +154,7 @@ class Options:
         bare: bool
         safe_mode: bool
         extra_args: dict[str, str | None] | None
-        instrumentation: list[Any] | None
+        instrumentation: list[Instrumentation] | None
         stderr: Any
         debug: bool | str
         debug_file: str | None

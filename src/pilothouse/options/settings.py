@@ -6,7 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from pilothouse.messages.system import PermissionMode as PermissionMode
+
 if TYPE_CHECKING:
+    from pilothouse.hooks import Hooks
+    from pilothouse.instrumentation import Instrumentation
     from pilothouse.options.nested import (
         AdaptiveThinking,
         AgentDefinition,
@@ -23,6 +27,14 @@ if TYPE_CHECKING:
         ToolConfig,
     )
     from pilothouse.options.retry_policy import RetryPolicy
+    from pilothouse.permissions import (
+        CanUseTool,
+        ConfirmCallback,
+        DialogCallback,
+        ElicitationCallback,
+        PlanCallback,
+        QuestionCallback,
+    )
 
     SystemPrompt = str | SystemPromptPreset | CustomSystemPrompt | SystemPromptFile
     SystemPromptChoice = SystemPrompt | Sequence[str] | Mapping[str, Any]
@@ -30,7 +42,6 @@ if TYPE_CHECKING:
     ThinkingChoice = Thinking | Literal["adaptive", "disabled", "enabled"] | Mapping[str, Any]
     McpServer = StdioServer | HttpServer | SseServer
 
-PermissionMode = Literal["default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual"]
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 Provider = Literal["anthropic", "bedrock", "vertex", "foundry"]
 SettingSource = Literal["user", "project", "local"]
@@ -64,7 +75,7 @@ class Settings(TypedDict, total=False):
     agent: str | None
     agents: Mapping[str, AgentDefinition | Mapping[str, Any]] | None
     mcp_servers: Mapping[str, McpServer | Mapping[str, Any] | Any] | StrPath | None
-    custom_tools: Sequence[Callable[..., Any] | Any] | None
+    custom_tools: Sequence[Callable[..., Any]] | None
     tool_bridge: Literal["mcp", "xml", "deferred"] | None
     strict_mcp_config: bool | None
     wait_for_mcp: bool | float | None
@@ -72,13 +83,13 @@ class Settings(TypedDict, total=False):
     allow_dangerously_skip_permissions: bool | None
     permission_prompt_tool_name: str | None
     permission_prompts: Literal["host", "none"] | None
-    can_use_tool: Callable[..., Any] | None
-    confirm: Callable[..., Any] | None
-    on_question: Callable[..., Any] | None
-    on_plan: Callable[..., Any] | None
-    hooks: Mapping[str, Any] | None
-    on_elicitation: Callable[..., Any] | None
-    on_user_dialog: Callable[..., Any] | None
+    can_use_tool: CanUseTool | None
+    confirm: ConfirmCallback | None
+    on_question: QuestionCallback | None
+    on_plan: PlanCallback | None
+    hooks: Hooks | None
+    on_elicitation: ElicitationCallback | None
+    on_user_dialog: DialogCallback | None
     supported_dialog_kinds: Sequence[str] | None
     restricted: bool | None
     sandbox: Sandbox | Mapping[str, Any] | None
@@ -141,7 +152,7 @@ class Settings(TypedDict, total=False):
     bare: bool | None
     safe_mode: bool | None
     extra_args: Mapping[str, str | None] | None
-    instrumentation: Any
+    instrumentation: Instrumentation | Sequence[Instrumentation] | None
     stderr: Callable[[str], object] | None
     debug: bool | str | None
     debug_file: StrPath | None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import UsageError
-from pilothouse.options.settings import PermissionMode
+from pilothouse.messages.system import PermissionMode
 
 PermissionBehavior = Literal["allow", "deny", "ask"]
 PermissionDestination = Literal["session", "localSettings", "projectSettings", "userSettings", "cliArg"]

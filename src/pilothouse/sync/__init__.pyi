@@ -1,4 +1,17 @@
 # What type checkers see: everything of `pilothouse`, with the blocking twins in the place of what waits.
+# ruff: noqa: I001, F811 - of two imports of a name, pyright takes the last one and mypy the first one
+from pilothouse.sync.agent import Agent as Agent
+from pilothouse.sync.agent import configure as configure
+from pilothouse.sync.agent import default_agent as default_agent
+from pilothouse.sync.agent import query as query
+from pilothouse.sync.agent import session as session
+from pilothouse.sync.agent import set_default_agent as set_default_agent
+from pilothouse.sync.fleet import Fleet as Fleet
+from pilothouse.sync.language_model import LanguageModel as LanguageModel
+from pilothouse.sync.queries import Query as Query
+from pilothouse.sync.sessions import Session as Session
+from pilothouse.sync.stores import StoredSessions as StoredSessions
+from pilothouse.sync.stores import import_session_to_store as import_session_to_store
 from pilothouse import *  # noqa: F403 - one list of names, and that is the root's
 from pilothouse.sync.agent import Agent as Agent
 from pilothouse.sync.agent import configure as configure

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from pilothouse import client
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage
+from pilothouse.client.result import OutputT
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
 from pilothouse.sync.portal import hand_to_caller, portal
@@ -79,8 +80,30 @@ class Agent:
         """What runs unasked, what asks, what is denied, in a query of this agent; see the twin of `pilothouse`."""
         return self._agent.effective_policy(*args, **named)
 
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: type[OutputT],
+        **overrides: Unpack[Settings],
+    ) -> Query[OutputT]: ...
+
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]: ...
+
     @method_takes_as(client.Agent.query)
-    def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query:  # noqa: D417
+    def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query[Any]:  # noqa: D417
         """Ask one question.
 
         Args:
@@ -188,8 +211,30 @@ def set_default_agent(agent: Agent) -> Agent:
     return before
 
 
+@overload
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: type[OutputT],
+    **overrides: Unpack[Settings],
+) -> Query[OutputT]: ...
+
+
+@overload
+def query(
+    prompt: Prompt,
+    options: Options | OptionsBuilder | None = None,
+    *,
+    on_message: OnMessage | None = None,
+    output_type: Any = None,
+    **overrides: Unpack[Settings],
+) -> Query[Any]: ...
+
+
 @takes_as(client.query)
-def query(*args: Any, **named: Any) -> Query:
+def query(*args: Any, **named: Any) -> Query[Any]:
     """Ask one question with the default agent; see `Agent.query`."""
     return default_agent().query(*args, **named)
 

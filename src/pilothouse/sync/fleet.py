@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from pilothouse import client
+from pilothouse.client.result import OutputT
 from pilothouse.fleet import Fleet as AsyncFleet
 from pilothouse.fleet import FleetStatus, Run
 from pilothouse.fleet import Runs as AsyncRuns
+from pilothouse.fleet.feeding import ItemArguments, Items, RunArguments
 from pilothouse.sync.agent import Agent
 from pilothouse.sync.controls import blocking
 from pilothouse.sync.portal import portal
@@ -95,6 +97,10 @@ class Fleet:
 
     # Asking.
 
+    @overload
+    def map(self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]) -> Runs[OutputT]: ...
+    @overload
+    def map(self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]) -> Runs[Any]: ...
     @method_takes_as(AsyncFleet.map)
     def map(self, *args: Any, **named: Any) -> Runs:
         """Run a prompt for each item, and give the runs as they end."""
@@ -115,11 +121,23 @@ class Fleet:
         """Do every run of the journal, those that are put in later too, and give each as it ends here."""
         return Runs(self._inner.work(**named), self._call)
 
+    @overload
+    def gather(
+        self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]
+    ) -> list[Run[OutputT]]: ...
+    @overload
+    def gather(
+        self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]
+    ) -> list[Run[Any]]: ...
     @method_takes_as(AsyncFleet.gather)
     def gather(self, *args: Any, **named: Any) -> list[Run]:
         """As `map`, for a list: all runs, in the order of the items."""
         return self._call(partial(self._inner.gather, *args, **named))
 
+    @overload
+    def submit(self, prompt: Any, *, output_type: type[OutputT], **how: Unpack[RunArguments]) -> Run[OutputT]: ...
+    @overload
+    def submit(self, prompt: Any, *, output_type: Any = None, **how: Unpack[RunArguments]) -> Run[Any]: ...
     @method_takes_as(AsyncFleet.submit)
     def submit(self, *args: Any, **named: Any) -> Run:
         """Put one prompt in, and go on; `wait` gives its end."""
@@ -148,23 +166,23 @@ class Fleet:
         return self._portal.call(work, finish=finish)
 
 
-class Runs:
+class Runs(Generic[OutputT]):
     """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`."""
 
-    def __init__(self, runs: AsyncRuns, call: Callable[..., Any]) -> None:
+    def __init__(self, runs: AsyncRuns[OutputT], call: Callable[..., Any]) -> None:
         self._runs = runs
         self._call = call
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Run:
-        run: Run | None = self._call(self._next)
+    def __next__(self) -> Run[OutputT]:
+        run: Run[OutputT] | None = self._call(self._next)
         if run is None:
             raise StopIteration
         return run
 
-    async def _next(self) -> Run | None:
+    async def _next(self) -> Run[OutputT] | None:
         return await anext(self._runs, None)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from pilothouse.client import AnswerEvent, QueryResult
 from pilothouse.client import Query as AsyncQuery
 from pilothouse.client.queries import OnMessage
 from pilothouse.client.reading import Reading as AsyncReading
+from pilothouse.client.result import OutputT
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import CallOnLoop, Portal, portal
@@ -27,7 +28,7 @@ log = logging.getLogger("pilothouse")
 T = TypeVar("T")
 
 
-class Query:
+class Query(Generic[OutputT]):
     """One prompt being answered, for plain code. Made by `query()` and `Agent.query()`.
 
     Nothing runs until it is used in one of these ways (E51)::
@@ -46,7 +47,9 @@ class Query:
         portal: where it has to run, if it is a query of a session.
     """
 
-    def __init__(self, query: AsyncQuery, on_message: OnMessage | None = None, portal: Portal | None = None) -> None:
+    def __init__(
+        self, query: AsyncQuery[OutputT], on_message: OnMessage | None = None, portal: Portal | None = None
+    ) -> None:
         self._query = query
         self._on_message = on_message
         self._portal = portal
@@ -105,7 +108,7 @@ class Query:
     ) -> None:
         self.close()
 
-    def result(self) -> QueryResult:
+    def result(self) -> QueryResult[OutputT]:
         """Read to the end and return the whole answer; the same object every time. (L55, L57).
 
         After a loop over the query it reads the rest. `on_message` is called once for every message, in order; what

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from pilothouse.client.costs import Costs
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage
+from pilothouse.client.result import OutputT
 from pilothouse.client.sessions import Session as AsyncSession
 from pilothouse.client.sessions import State
 from pilothouse.driver.listeners import Listener as AsyncListener
@@ -26,6 +27,9 @@ from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
 from pilothouse.sync.signatures import method_takes_as
 from pilothouse.transports import Health
+
+if TYPE_CHECKING:
+    from pilothouse.options import OptionsBuilder, Settings
 
 T = TypeVar("T")
 
@@ -144,8 +148,30 @@ class Session:
 
     # Asking.
 
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: type[OutputT],
+        **overrides: Unpack[Settings],
+    ) -> Query[OutputT]: ...
+
+    @overload
+    def query(
+        self,
+        prompt: Prompt,
+        options: Options | OptionsBuilder | None = None,
+        *,
+        on_message: OnMessage | None = None,
+        output_type: Any = None,
+        **overrides: Unpack[Settings],
+    ) -> Query[Any]: ...
+
     @method_takes_as(AsyncSession.query)
-    def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query:  # noqa: D417
+    def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query[Any]:  # noqa: D417
         """Ask in this conversation. Waits for its turn when it is read. (E19)
 
         Args:

@@ -23,7 +23,7 @@ import pytest
 
 from pilothouse import sync
 from pilothouse.client import Agent
-from pilothouse.hooks import HookMatcher
+from pilothouse.hooks import HookMatcher, Hooks
 from pilothouse.messages import ResultMessage, SystemMessage
 from pilothouse.permissions import Allow, Deny, PermissionRequest
 from pilothouse.testing.model import ScriptedModel
@@ -101,7 +101,7 @@ class AgentSuite(ABC):
                 return {"decision": "block", "reason": "no"}
             return None
 
-        hooks = {name: [HookMatcher("Bash", [watch])] for name in ("PreToolUse", "PostToolUse")}
+        hooks: Hooks = {"PreToolUse": [HookMatcher("Bash", [watch])], "PostToolUse": HookMatcher("Bash", [watch])}
         with anyio.fail_after(LIMIT):
             result = await agent.query("Say ahoy.", hooks=hooks, allowed_tools=["Bash"])
         assert seen == [("PreToolUse", "echo ahoy"), ("PostToolUse", "echo ahoy"), ("PreToolUse", "echo stop")]
