@@ -33,9 +33,10 @@ def _bash(cli: str, ours: str, commands: str) -> list[Row]:
     return [Row("Bash", command, cli, ours) for command in commands.strip().split("\n")]
 
 
-BOTH_ALLOW = _bash(
+# The CLI reads these commands and finds them harmless; we ask about every command.
+STRICTER = _bash(
     "allow",
-    "allow",
+    "ask",
     """ls
 ls -la sub
 cat a.txt
@@ -83,7 +84,17 @@ dirname /a/b
 seq 3
 nl a.txt
 realpath a.txt
-md5sum a.txt""",
+md5sum a.txt
+echo $HOME
+for i in 1 2; do ls; done
+if true; then ls; fi
+echo $((1+1))
+ps aux
+X=1
+l"s"
+\\ls
+man ls
+history""",
 )
 BOTH_ASK = _bash(
     "ask",
@@ -161,21 +172,6 @@ cp a.txt $OUT/
 cd /tmp
 cd /tmp && ls""",
 )
-# Where the CLI knows more of the shell's language, or trusts a program or a variable that we do not.
-STRICTER = _bash(
-    "allow",
-    "ask",
-    """echo $HOME
-for i in 1 2; do ls; done
-if true; then ls; fi
-echo $((1+1))
-ps aux
-X=1
-l"s"
-\\ls
-man ls
-history""",
-)
 PATHS = [
     Row("Read", "$CWD/a.txt", "allow", "allow"),
     Row("Read", "$CWD/.env", "allow", "allow"),
@@ -197,7 +193,7 @@ PATHS = [
     Row("Grep", "$CWD/sub", "allow", "allow"),
     Row("Grep", "/etc/hosts", "ask", "ask"),
 ]
-ROWS = [*BOTH_ALLOW, *BOTH_ASK, *STRICTER, *PATHS]
+ROWS = [*STRICTER, *BOTH_ASK, *PATHS]
 
 
 def tool_input(row: Row, cwd: Path, outside: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,38 +99,24 @@ async def test_table_on_the_real_cli(real_cli: str) -> None:
     assert dict(zip([row.about for row in rows], found, strict=True)) == {row.about: row.cli for row in rows}
 
 
-ACCEPTED = [
-    ("mkdir -p made/deep", "allow"),
-    ("touch made && rm made", "allow"),
-    ("sed -i s/a/b/ a.txt", "allow"),
-    ("echo hi > x.txt", "allow"),
-    ("cp a.txt c.txt", "allow"),
-    ("mv a.txt c.txt", "allow"),
-    ("rm -r sub", "allow"),
-    ("cp -r sub sub2 && echo x > sub2/link", "ask"),
-    ("mv sub sub2; cat sub2/c.txt", "ask"),
-    ("touch x &", "ask"),
-    ("echo hi > .git/config", "ask"),
-    ("echo hi > .env", "ask"),
-    ("touch .bashrc", "ask"),
-    ("cp a.txt .claude/settings.json", "ask"),
-    ("cd .git && touch hooks", "ask"),
-    ("rm -rf .", "ask"),
-    ("rm -rf $HOME", "ask"),
-    ("rm -rf ../*", "ask"),
-    ("rm -r /", "ask"),
-    ("touch link", "ask"),
-    ("touch away/new", "ask"),
-    ("echo hi > away/new", "ask"),
-    ("sed -i 's/a/b/e' a.txt", "ask"),
-    ("sed -i '1e rm x' a.txt", "ask"),
-    ("tee x", "ask"),
-    ("chmod 777 a.txt", "ask"),
-    ("cp -s a.txt b", "ask"),
-]
+# acceptEdits is about the tools for files: a command that edits asks like any other.
+EDITING = """mkdir -p made/deep
+touch made && rm made
+sed -i s/a/b/ a.txt
+echo hi > x.txt
+cp a.txt c.txt
+cp -r sub/. .
+mv a.txt c.txt
+rm -r sub
+touch link
+cp a.txt .claude/settings.json
+tee x
+chmod 777 a.txt"""
 GUARDED = """.git/config .git/hooks/pre-commit .GIT/x .claude/settings.json .Claude/agents/x.md .vscode/tasks.json
 .idea/x .husky/pre-push .bashrc .zshrc .profile .gitconfig .gitmodules .mcp.json .npmrc .envrc .env
-.env.local .ssh/config .claude.json sub/.git/config .git. .bashrc::$DATA"""
+.env.local .ssh/config .claude.json sub/.git/config .git. .bashrc::$DATA pilothouse.toml sub/Pilothouse.TOML .hg/hgrc
+.cargo/config.toml .config/git/config .devcontainer/devcontainer.json .cursor/rules .github/workflows/ci.yml
+.pre-commit-config.yaml .gitlab-ci.yml .MCP.json .g\u200bit/config Jenkinsfile"""
 RULED = [
     Row("Write", path, None, "")
     for path in [
@@ -162,120 +149,14 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.requirement("E83")
 async def test_never_laxer_than_the_real_cli(real_cli: str, settings: dict[str, Any]) -> None:
     guarded = [Row("Write", f"$CWD/{name}", None, "") for name in GUARDED.split()]
-    accepted = [Row("Bash", command, None, "") for command, _ in ACCEPTED]
-    rows = [*ROWS, *guarded, *accepted, *RULED]
+    editing = [Row("Bash", command, None, "") for command in EDITING.splitlines()]
+    rows = [*ROWS, *guarded, *editing, *RULED]
     # What goes into another directory would move the calls behind it.
     rows = [row for row in rows if not row.about.startswith("cd ")]
     found, ours = await on_the_real_cli(real_cli, rows, **settings)
     laxer = [row.about for row, cli, own in zip(rows, found, ours, strict=True) if cli == "ask" and own == "allow"]
     assert laxer == []
-    assert ours.count("allow") > 50
-
-
-SMUGGLED = r"""git status; rm x
-git status && rm x
-git status || rm x
-git status | rm x
-git status & rm x
-git status
-rm x
-git status |& rm x
-git status $(rm x)
-git status `rm x`
-git status "$(rm x)"
-git status "`rm x`"
-git status <(rm x)
-git status >(rm x)
-git status ${X:-$(rm x)}
-git status $((x[$(rm x)]))
-git status > ~/.bashrc
-git status >> /etc/passwd
-git status >| x
-git status &> x
-git status 2> x
-git status < /etc/shadow
-git status <<< x
-GIT_PAGER=x git status
-PATH=. git status
-env git status
-sudo git status
-! git status; rm x
-(git status; rm x)
-{ git status; rm x; }
-if git status; then rm x; fi
-while git status; do rm x; done
-git() { rm x; }; git status
-eval git status
-"git status"
-$GIT status
-git* status
-~/git status
-g\it push
-alias git=rm; git status
-function git { rm x; }
-coproc rm x
-git status #
-rm x
-time git status
-[[ -f x ]] && rm x"""
-
-
-@pytest.mark.requirement("E83")
-def test_rule_lets_no_other_command_through(world: Workplace) -> None:
-    rules = Rules.of(allow=["Bash(git *)"])
-    assert judged(world, "Bash", "git anything at all", rules=rules).behavior == "allow"
-    commands = [
-        *SMUGGLED.split("\n"),
-        "git status\nrm x",
-        "git status #\nrm x",
-        "git status \\\n; rm x",
-        "git\tstatus\rrm x",
-    ]
-    commands = [each for each in commands if each not in {"git status", "git status #"}]
-    assert len(commands) > 40
-    allowed = [each for each in commands if judged(world, "Bash", each, rules=rules).behavior == "allow"]
-    assert allowed == []
-
-
-@pytest.mark.requirement("E83")
-@pytest.mark.parametrize(
-    "command",
-    [
-        "rm x",
-        "/bin/rm x",
-        "ls; rm x",
-        "ls && rm x",
-        "echo $(rm x)",
-        "echo `rm x`",
-        "(rm x)",
-        "if true; then rm x; fi",
-        "sudo rm x",
-        "env A=1 rm x",
-        "A=1 rm x",
-        "timeout 5 rm x",
-        "ls | xargs rm x",
-        "bash -c 'rm x'",
-        'sh -c "ls; rm x"',
-        "find . -exec rm x {} \\;",
-        "'rm' x",
-        "r\\m x",
-        "nohup nice rm x",
-        "echo <<E\n$(rm x)\nE",
-    ],
-)
-def test_rule_that_denies_finds_it_wherever_it_is(command: str, world: Workplace) -> None:
-    rules = Rules.of(deny=["Bash(rm *)"], allow=["Bash"])
-    for mode in ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk"):
-        assert judged(world, "Bash", command, mode=mode, rules=rules).behavior == "deny"
-    asking = Rules.of(ask=["Bash(rm *)"], allow=["Bash"])
-    assert judged(world, "Bash", command, mode="bypassPermissions", rules=asking).behavior == "ask"
-    assert judged(world, "Bash", "echo 'rm x'", rules=rules).behavior == "allow"
-
-
-@pytest.mark.parametrize(("given", "behavior"), ACCEPTED)
-def test_accepted_edits_in_commands(given: str, behavior: str, world: Workplace) -> None:
-    assert judged(world, "Bash", given, mode="acceptEdits").behavior == behavior
-    assert judged(world, "Bash", given, mode="default").behavior == "ask"
+    assert ours.count("allow") > 8
 
 
 @pytest.mark.requirement("E83")
@@ -321,7 +202,6 @@ def test_plan_mode_lets_nobody_change_anything(world: Workplace) -> None:
     for tool, given in (("Bash", "touch x"), ("Write", "$CWD/x"), ("Edit", "$CWD/x"), ("mcp__x__y", {})):
         assert judged(world, tool, given, mode="plan", rules=rules).behavior == "ask"
         assert judged(world, tool, given, rules=rules).behavior == "allow"
-    assert judged(world, "Bash", "ls", mode="plan").behavior == "allow"
     assert judged(world, "Read", "$CWD/a.txt", mode="plan").behavior == "allow"
 
 
@@ -346,6 +226,9 @@ def test_bypassing_stops_at_what_is_firm(world: Workplace) -> None:
         ({"allow": ["WebFetch(domain:*.example.com)"]}, "https://a.example.com/", "allow"),
         ({"allow": ["WebFetch"]}, "https://anything.org/", "allow"),
         ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://evil.com/", "deny"),
+        ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://www.evil.com/", "allow"),
+        ({"deny": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://\uff45vil.com/", "deny"),
+        ({"deny": ["WebFetch(domain:*.evil.com)"], "allow": ["WebFetch"]}, "https://www.evil\u3002com/", "deny"),
         ({"ask": ["WebFetch(domain:evil.com)"], "allow": ["WebFetch"]}, "https://evil.com/", "ask"),
         ({}, "https://example.com/", "ask"),
         ({"allow": ["WebFetch(domain:*)"]}, "http://[::1", "ask"),
@@ -355,37 +238,12 @@ def test_hosts(rules: dict[str, list[str]], url: str, behavior: str, world: Work
     assert judged(world, "WebFetch", url, rules=Rules.of(**rules)).behavior == behavior
 
 
-def test_bare_repository_is_not_asked(world: Workplace) -> None:
-    assert judged(world, "Bash", "git status").behavior == "allow"
-    assert judged(world, "Bash", "cd sub && git status").behavior == "ask"
-    (world.root / "HEAD").write_text("x")
-    (world.root / "objects").mkdir()
-    assert judged(world, "Bash", "git status").behavior == "ask"
-
-
 def test_programs_that_are_found_first_are_guarded(world: Workplace) -> None:
     programs = world.root / "venv" / "bin"
     programs.mkdir(parents=True)
     world.env = {**world.env, "PATH": f"{programs}:/usr/bin"}
     assert judged(world, "Write", "$CWD/venv/bin/ls", mode="acceptEdits").behavior == "ask"
-    assert judged(world, "Bash", "cp a.txt venv/bin/ls", mode="acceptEdits").behavior == "ask"
     assert judged(world, "Write", "$CWD/venv/lib/x", mode="acceptEdits").behavior == "allow"
-
-
-def test_git_behind_a_change_asks(world: Workplace) -> None:
-    for command in ("mkdir objects && git status", "echo x > HEAD; git status", "touch x; git log"):
-        assert judged(world, "Bash", command, mode="acceptEdits").behavior == "ask"
-    assert judged(world, "Bash", "ls; git status", mode="acceptEdits").behavior == "allow"
-    assert judged(world, "Bash", "diff sub sub/deep").behavior == "ask"
-
-
-def test_names_that_become_options(world: Workplace) -> None:
-    assert judged(world, "Bash", "sort *").behavior == "ask"  # `link` and `away` lead out
-    for name in ("link", "away"):
-        (world.root / name).unlink()
-    assert judged(world, "Bash", "cat *.txt").behavior == "allow"
-    (world.root / "-o.txt").write_text("x")
-    assert judged(world, "Bash", "sort *.txt").behavior == "ask"
 
 
 @pytest.mark.requirement("E83")
@@ -403,10 +261,13 @@ def test_suggestions_are_enough(world: Workplace) -> None:
         rules = NONE.with_updates(found.suggestions)
         assert judged(world, tool, about, rules=rules).behavior == "allow", (about, found)
     assert tried > 30
+    assert judged(world, "Bash", "rm *").suggestions == []
+    assert judged(world, "Bash", "*").suggestions == []
+    assert judged(world, "Bash", "x:*").suggestions == []
     where = judged(world, "Write", "$CWD/new.txt").suggestions
     assert where == [{"type": "setMode", "mode": "acceptEdits", "destination": "session"}]
     push = judged(world, "Bash", "git push").suggestions
-    rule = {"toolName": "Bash", "ruleContent": "git push *"}
+    rule = {"toolName": "Bash", "ruleContent": "git push"}
     assert push == [{"type": "addRules", "rules": [rule], "behavior": "allow", "destination": "localSettings"}]
 
 
@@ -430,68 +291,35 @@ def test_other_tools(world: Workplace) -> None:
 
 
 @pytest.mark.requirement("E83")
-def test_rules_for_paths_hold_for_commands_and_searches(world: Workplace) -> None:
-    rules = Rules.of(allow=["Bash", "Read"], deny=["Read(.env)", "Edit(sub/**)"])
-    for command in ("cat .env", "grep -r x .env", "cat < .env", "ls; head .env", "cat ./.env"):
-        for mode in ("default", "bypassPermissions"):
-            assert judged(world, "Bash", command, rules=rules, mode=mode).behavior == "deny", command
-    for command in ("echo x > sub/c.txt", "touch sub/c.txt", "sed -i s/a/b/ sub/c.txt"):
-        assert judged(world, "Bash", command, rules=rules, mode="acceptEdits").behavior == "deny", command
-    assert judged(world, "Bash", "cat a.txt", rules=rules).behavior == "allow"
-    hides = hidden(rules, world)
-    assert hides is not None
-    assert hides(world.root / ".env")
-    assert not hides(world.root / "a.txt")
-    assert hidden(Rules.of(deny=["Bash(rm *)"]), world) is None
-
-
-def test_long_commands_are_no_way_past_a_rule(world: Workplace) -> None:
-    rules = Rules.of(allow=["Bash"], deny=["Bash(rm *)"])
-    for command in (
-        "sudo rm x " + "y " * 5000,
-        "sudo " + "y " * 5000 + "rm x",
-        "ls; " * 5000 + "rm x",
-        "ls #" + "x" * 100_000 + "\nrm x",
-        "env " * 3000 + "rm x",
-    ):
-        for mode in ("default", "bypassPermissions"):
-            assert judged(world, "Bash", command, rules=rules, mode=mode).behavior == "deny"
-        assert judged(world, "Bash", command, mode="acceptEdits").behavior == "ask"
-
-
-@pytest.mark.requirement("E83")
 @pytest.mark.parametrize(
-    ("rule", "command", "behavior"),
-    [
-        ("cat *", "cat a.txt", "allow"),
-        ("cat *", "cat /etc/passwd", "ask"),
-        ("cat *", "cat link", "ask"),
-        ("cat *", "cat $X", "ask"),
-        ("cat *", "cat --unheard=/etc/passwd", "ask"),
-        ("cat /etc/passwd", "cat /etc/passwd", "ask"),
-        ("touch *", "touch made", "allow"),
-        ("touch *", "touch made > x", "ask"),
-        ("touch *", "touch made &", "ask"),
-        ("touch *", "touch .git/config", "ask"),
-        ("touch *", "touch $OUT/x", "ask"),
-        ("sort *", "sort -o x a.txt", "ask"),
-        ("sort -o x a.txt", "sort -o x a.txt", "allow"),
-        ("npm *", "npm run build", "allow"),
-        ("npm *", "npm run build > log", "ask"),
-        ("npm *", "npm run $X", "ask"),
-        ("npm run $X", "npm run $X", "allow"),
-        ("npm *", "NODE_OPTIONS=x npm test", "ask"),
-        ("A=1 npm *", "A=1 npm test", "allow"),
-        ("A=1 npm *", "A=2 npm test", "ask"),
-        ("* --version", "LD_PRELOAD=x git --version", "ask"),
-        ("find *", "find . -name x", "allow"),
-        ("find *", "find . -delete", "ask"),
-        ("find . -delete", "find . -delete", "allow"),
-        ("echo $(whoami)", "echo $(whoami)", "allow"),
-        ("echo $(cat /etc/passwd)", "echo $(cat /etc/passwd)", "ask"),
-        ("npm *", "timeout 5 npm test", "ask"),
-    ],
+    "rule", [".env", "./.env", "**/.env", "/.env", "secrets/**", "./secrets", "/secrets/*", "*.key"]
 )
-def test_rules_for_commands(rule: str, command: str, behavior: str, world: Workplace) -> None:
-    rules = Rules.of(allow=[f"Bash({rule})"])
-    assert judged(world, "Bash", command, rules=rules).behavior == behavior
+def test_rules_count_from_the_root_wherever_bash_is(rule: str, world: Workplace) -> None:
+    (world.root / "secrets").mkdir()
+    inside = rule.strip("./*") in {"secrets", "key"}
+    path = world.root / ("secrets/a.key" if inside else ".env")
+    for behavior in ("deny", "ask"):
+        rules = Rules.of(**{behavior: [f"Read({rule})", f"Edit({rule})"]})
+        for folder in ("", "sub", "sub/deep", ".."):
+            world.cwd = world.root / folder
+            for tool in ("Read", "Grep", "Write"):
+                for mode in ("default", "acceptEdits", "bypassPermissions"):
+                    assert judged(world, tool, str(path), rules=rules, mode=mode).behavior == behavior
+            assert judged(world, "Bash", f"cat {os.path.relpath(path, world.cwd)}", rules=rules).behavior == behavior
+            hides = hidden(rules, world)
+            assert behavior == "ask" or (hides is not None and hides(path))
+
+
+def test_rule_that_allows_does_not_move_with_bash(world: Workplace) -> None:
+    rules = Rules.of(allow=["Edit(docs/**)", "Read(/x)"])
+    world.cwd = world.root / "sub"
+    assert judged(world, "Write", "$CWD/docs/x", rules=rules).behavior == "allow"
+    assert judged(world, "Write", "$CWD/sub/docs/x", rules=rules).behavior == "ask"
+    assert judged(world, "Write", "docs/x", rules=rules).behavior == "ask"
+
+
+def test_rule_that_denies_holds_in_additional_directories(world: Workplace) -> None:
+    more = world.root.parent / "outside"
+    world.directories.append(more)
+    assert judged(world, "Read", str(more / ".env"), rules=Rules.of(deny=["Read(.env)"])).behavior == "deny"
+    assert judged(world, "Write", str(more / "docs/x"), rules=Rules.of(allow=["Edit(docs/**)"])).behavior == "ask"

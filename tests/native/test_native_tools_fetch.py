@@ -192,8 +192,10 @@ def test_public_addresses() -> None:
     assert is_public("8.8.8.8")
     assert is_public("2606:4700::1111")
     assert is_public("::ffff:8.8.8.8")
-    for number in ("::", "2002:7f00:1::", "100.64.0.1", "255.255.255.255", "198.18.0.1", "ff02::1"):
-        assert not is_public(number)
+    private = "::", "2002:7f00:1::", "100.64.0.1", "255.255.255.255", "198.18.0.1", "ff02::1"
+    newer = "192.0.0.192", "192.0.0.8", "fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "5f00::1", "::ffff:192.0.0.192"
+    for number in private + newer:
+        assert not is_public(number), number
 
 
 def test_hostile_pages_take_no_time() -> None:

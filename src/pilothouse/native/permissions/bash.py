@@ -1,384 +1,227 @@
-"""Judges the commands of the Bash tool: every part of one on its own, and all it reads and writes.
+"""Judges the commands of the Bash tool without judging what they do.
 
-Owns how rules, tables and paths come together for a command line. One part that nobody allows makes the whole a
-question; one that a rule denies, wherever it hides, denies the whole.
+A command asks unless a rule allows it to the letter, or with any plain words behind its beginning. Rules that deny or
+ask look for their words anywhere in the text: too much rather than too little. No program counts as harmless.
 """
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from pilothouse.native.permissions import shell
-from pilothouse.native.permissions.commands import (
-    FIND_ACTING,
-    FOLLOWING,
-    MOVING,
-    PATH_PROGRAMS,
-    edits,
-    looks,
-    unwrapped,
-)
-from pilothouse.native.permissions.files import judge_edit, judge_read
-from pilothouse.native.permissions.paths import Matching, Place, inside, place
-from pilothouse.native.permissions.rules import Rule, covers_command
-from pilothouse.native.permissions.shell import Redirection, Simple, Unclear, Word, names
-from pilothouse.native.permissions.verdicts import ALLOW, JSON, Verdict, command_rule
+from pilothouse.native.permissions.paths import Matching, guarded, inside, place
+from pilothouse.native.permissions.rules import Rule, allows_command, is_plain, prefix_in, wildcard
+from pilothouse.native.permissions.verdicts import ALLOW, JSON, Verdict, add_rule
 
-# Commands that run what stands behind them. To forbid, every tail of such a command is looked at.
-WRAPPERS = names(
-    "! builtin chroot command do doas else env exec if ionice nice nohup nsenter setsid stdbuf strace sudo then time "
-    "timeout unbuffer unshare until watch while xargs"
-)
-SHELLS = names("bash dash eval ksh sh zsh")
 NEEDS_APPROVAL = "No rule allows this command"
-CHANGED_THEN_GIT = (
-    "This command changes the directory before git runs, which would use the hooks and the configuration found there"
-)
-TOUCHED_THEN_GIT = "This command may change files before git runs, which could give it other hooks and configuration"
-THROUGH_FOLDERS = "A directory may hold links, and this command shows what they lead to: {}"
-FOREIGN_REPOSITORY = "There is a bare repository here, and git would use its hooks and configuration"
-MOVED_FIRST = "Files are moved before this part runs, so where its paths lead is not known"
-BEHIND = "Files are changed in the background or in a pipe, so in which order is not known"
-DANGEROUS = "This removes a directory that everything depends on: {}"
-CLIMBS = "A path that goes up again behind a directory may follow a link: {}"
-MOST_COMMAND = 50_000
-"""Characters of the longest command that is judged."""
-MOST_PARTS = 100
-MOST_CANDIDATES = 2000
-MOST_MATCHES = 1000
-MOST_SUGGESTIONS = 5
-_Question = Callable[[Place, Matching], Verdict]
+DENIED = "Permission to run this command is denied by a rule: {}"
+PERHAPS = "A rule denies {}, and what this command runs is known only when it runs"
+ASKED = "A rule asks about this command: {}"
+ELSEWHERE = "{} leads out of the working directories, or to a guarded file: a rule has to name the whole command"
+REMOVES = "This may remove the root, the home directory or the work"
+LONGEST_SUGGESTION = 2000
+"""Characters of a command that a rule is suggested for."""
+MOST_PATHS = 200
+"""Words of a command whose links are followed. A longer command asks where a rule speaks of paths."""
+
+# What stands between words, for whoever looks for a word: the shell's operators (`<&-` is one), `=`, `,` and `:`.
+_BETWEEN = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:])+")
+_BUILDING = re.compile(r"[$`]")
+_GUESSING = re.compile(r"[*?\[\]{}]+")
+_MADE_UP = re.compile(r"[$`{]")
+_RECURSIVE = re.compile(r"-[a-z]*r|--r", re.IGNORECASE)
+_UNQUOTED = str.maketrans("", "", "'\"\\")
+_SPACED = str.maketrans("'\"\\", "   ")
 
 
 def judge_bash(command: str, matching: Matching) -> Verdict:
-    """Judge a command line as the model gave it. While planning, only looking is allowed, whatever rules allow."""
-    if len(command) > MOST_COMMAND:
-        reason = "This command is too long to be checked"
-        return Verdict("deny", reason) if matching.rules.speaking("deny", "Bash") else Verdict.ask(reason)
-    if denied := _spoken_of("deny", command, matching):
-        return Verdict("deny", f"Permission to run this command is denied by a rule: Bash({denied.content or '*'})")
-    if danger := _dangerous(command, matching):
-        return Verdict.ask(danger, firm=True)
-    if asked := _spoken_of("ask", command, matching):
-        return Verdict.ask(f"A rule asks about this command: Bash({asked.content or '*'})", firm=True)
+    """Judge a command as the model gave it. While planning, no rule allows one."""
+    texts = _Texts.read(command)
+    denied, certain = _find("deny", texts, matching)
+    if denied is not None and certain:
+        return Verdict("deny", DENIED.format(_shown(denied)))
+    if denied is not None:
+        return Verdict.ask(PERHAPS.format(_shown(denied)), firm=True)
+    asked, _ = _find("ask", texts, matching)
+    if asked is not None:
+        return Verdict.ask(ASKED.format(_shown(asked)), firm=True)
     allowing = () if matching.planning else matching.rules.speaking("allow", "Bash")
-    contents = [rule.content for rule in allowing if rule.content is not None]
-    verdict = _by_parts(command, matching, contents)
-    if verdict.behavior == "ask" and not verdict.firm and len(contents) < len(allowing):
+    if any(rule.content == command for rule in allowing if rule.content and prefix_in(rule.content) is None):
         return ALLOW
-    return verdict
+    if _removes(command, texts, matching):
+        return Verdict.ask(REMOVES, firm=True)
+    if any(rule.content is None for rule in allowing):
+        return ALLOW
+    reason, blocked = NEEDS_APPROVAL, None
+    for rule in allowing:
+        if rule.content is not None and allows_command(rule.content, command):
+            blocked = _elsewhere(rule.content, command, matching)
+            if blocked is None:
+                return ALLOW
+            reason = ELSEWHERE.format(blocked)
+    return Verdict.ask(reason, *_suggestions(command), blocked=blocked)
 
 
-def _by_parts(command: str, matching: Matching, contents: Sequence[str]) -> Verdict:
-    try:
-        parts = shell.split(command)
-    except Unclear as error:
-        return ALLOW if command.strip() in contents and _pathless(command) else Verdict.ask(str(error))
-    if len(parts) > MOST_PARTS:
-        return Verdict.ask("This command has too many parts to be checked")
-    judge = _Judge(matching, contents, alone=not any(part.background for part in parts))
-    return _together([judge.part(part) for part in parts])
+def _elsewhere(content: str, command: str, matching: Matching) -> str | None:
+    """The first word behind the beginning that a rule allows which, as a path, leads out of the work or is guarded."""
+    for word in command.split()[len((prefix_in(content) or "").split()) :]:
+        # `-I/usr/include`: a path may stand right behind an option.
+        path = word[word.find("/") :] if word.startswith("-") and "/" in word else word
+        spot = place(path, matching.workplace)
+        climbs = "/.." in path.lstrip("./")  # up again behind a directory, which may be a link
+        if climbs or not inside(spot.real, matching.workplace) or guarded(spot, matching.workplace):
+            return word
+    return None
 
 
-def _pathless(command: str) -> bool:
-    """Whether nothing in a command that cannot be told apart is known to go where paths lead."""
-    if any(character in command for character in "<>*"):
-        return False
-    programs = {word.text.rsplit("/", 1)[-1] for words in _loosely(command) for word in words}
-    return not programs & PATH_PROGRAMS
+def _shown(rule: Rule) -> str:
+    return f"{rule.tool}({rule.content or '*'})"
 
 
-def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    for behavior in ("deny", "ask"):
-        found = [verdict for verdict in verdicts if verdict.behavior == behavior]
-        if found:
-            suggestions: list[JSON] = []
-            for verdict in found:
-                suggestions += [each for each in verdict.suggestions if each not in suggestions]
-            if len(suggestions) > MOST_SUGGESTIONS or any(not verdict.suggestions for verdict in found):
-                suggestions = []  # half of what is needed would only look like enough
-            return msgspec.structs.replace(
-                found[0], suggestions=tuple(suggestions), firm=any(verdict.firm for verdict in found)
-            )
-    return ALLOW
+def _suggestions(command: str) -> list[JSON]:
+    """A rule for exactly this command, unless its text would mean more as a rule."""
+    if not command.strip() or command.endswith("*") or len(command) > LONGEST_SUGGESTION:
+        return []
+    return [add_rule("Bash", command, "localSettings")]
 
 
-class _Judge:
-    """Judges the parts of one command line in order: a part may change what the next ones mean."""
+class _Texts(msgspec.Struct, frozen=True):
+    """The words of a command, as texts to hold against rules that forbid.
 
-    def __init__(self, matching: Matching, contents: Sequence[str], *, alone: bool) -> None:
-        self.matching = matching
-        self.contents = contents
-        # Without `&` anywhere, so that one part has ended before the next begins.
-        self.alone = alone
-        # Where the part may run: after `cd x || y` that is one of several places.
-        self.bases: list[Path] = [matching.workplace.cwd]
-        self.changed = False
-        self.moved = False
-        self.touched = False
+    `known` are the words as they stand there: once without quotes, once with blanks in the place of quotes. `guessed`
+    are the same, where each part that the shell fills in is a `*`. `paths` are the words with their slashes.
+    """
 
-    def part(self, part: Simple) -> Verdict:
-        verdict = self._words(part)
-        if verdict.behavior == "allow":
-            streams = [self._stream(each, part) for each in part.redirections if not each.harmless]
-            verdict = _together([verdict, *streams])
-        words = unwrapped(part.words)
-        self.moved |= bool(words) and words[0].text in MOVING
-        self.touched |= looks(words) is None or any(each.writes and not each.harmless for each in part.redirections)
-        return verdict
+    known: tuple[Sequence[str], ...]
+    guessed: tuple[Sequence[str], ...]
+    paths: Sequence[str]
 
-    def _words(self, part: Simple) -> Verdict:
-        name = unwrapped(part.words)[0].text if part.words else ""
-        if name == "cd":
-            return self._cd(part)
-        verdict = None
-        if not part.assignments and not any(word.expands for word in part.words):
-            verdict = self._by_table(part, name)
-            if verdict is not None and (verdict.behavior != "ask" or verdict.firm):
-                return verdict
-        if not part.words:
-            # Redirections are judged on their own; a variable holds for all that comes behind it.
-            return Verdict.ask(NEEDS_APPROVAL) if part.assignments else ALLOW
-        ruled = self._by_rule(part, name)
-        within = self._within(part, name, exactly=ruled == "exactly")
-        if ruled and within.behavior == "allow":
-            return ALLOW
-        if within.behavior != "ask":
-            return verdict or Verdict.ask(NEEDS_APPROVAL, command_rule(part.text))
-        more = (command_rule(part.text), *within.suggestions) if within.suggestions else ()
-        return msgspec.structs.replace(within, suggestions=more)
-
-    def _by_rule(self, part: Simple, name: str) -> Literal["exactly", "broadly"] | None:
-        """How a rule speaks of these words, if one does."""
-        if part.text in (content for content in self.contents if "*" not in content):
-            return "exactly"
-        if name == "find" and any(word.text in FIND_ACTING for word in part.words):
-            return None
-        if any(word.expands for word in part.words):
-            return None
-        for content in self.contents:
-            if part.assignments and not content.startswith(part.assignments[0].raw + " "):
-                continue  # a variable can make another program of it
-            if covers_command(content, part.text):
-                return "broadly"
-        return None
-
-    def _within(self, part: Simple, name: str, *, exactly: bool) -> Verdict:
-        """Whether a command whose paths are known stays where it may be: a rule for its words says nothing of them."""
-        if name not in PATH_PROGRAMS:
-            return ALLOW
-        words = self._expanded(part.words)
-        changed, seen = (edits(words), looks(words)) if words is not None else (None, None)
-        if changed is not None:
-            if not self.alone:
-                return Verdict.ask(BEHIND)
-            return self._paths(changed, part, _judge_accepted, blamed="")
-        if seen is not None:
-            return self._paths(seen, part, judge_read, blamed="")
-        return ALLOW if exactly else Verdict.ask(NEEDS_APPROVAL)
-
-    def _by_table(self, part: Simple, name: str) -> Verdict | None:
-        """What the tables say, or None if they do not know the command."""
-        words = self._expanded(part.words)
-        if words is None:
-            return None
-        seen = looks(words)
-        if seen is not None:
-            if name == "git" and (reason := self._git()):
-                return Verdict.ask(reason)
-            folder = next((text for text in seen if name in FOLLOWING and self._is_folder(text)), None)
-            if folder is not None:
-                return Verdict.ask(THROUGH_FOLDERS.format(folder), command_rule(part.text))
-            return self._paths(seen, part, judge_read, blamed=part.text)
-        changed = edits(words) if self.matching.accepting else None
-        if changed is None:
-            return None
-        if part.piped or not self.alone:
-            return Verdict.ask(BEHIND)
-        return self._paths(changed, part, judge_edit, blamed=part.text)
-
-    def _paths(self, texts: Sequence[str], part: Simple, judge: _Question, *, blamed: str) -> Verdict:
-        if texts and self.moved:
-            return Verdict.ask(MOVED_FIRST)
-        found: list[Verdict] = []
-        for text in texts:
-            if climbs(text):
-                return Verdict.ask(CLIMBS.format(text), blocked=text)
-            found += [judge(spot, self.matching) for spot in self._places(text)]
-        together = _together(found)
-        if blamed and together.behavior == "ask" and together.suggestions:
-            return msgspec.structs.replace(together, suggestions=(command_rule(blamed), *together.suggestions))
-        return together
-
-    def _stream(self, stream: Redirection, part: Simple) -> Verdict:
-        if stream.writes and (self.moved or not self.alone):
-            return Verdict.ask(MOVED_FIRST if self.moved else NEEDS_APPROVAL)
-        text = stream.target.text
-        question = judge_edit if stream.writes else judge_read
-        return self._paths([f"./{text}" if text.startswith("~") else text], part, question, blamed="")
-
-    def _is_folder(self, text: str) -> bool:
-        return any(spot.real.is_dir() for spot in self._places(text))
-
-    def _places(self, text: str) -> Iterator[Place]:
-        for base in self.bases:
-            yield place(text, self.matching.workplace, base)
-
-    def _cd(self, part: Simple) -> Verdict:
-        words = self._expanded(part.words[1:]) if part.words[0].raw == "cd" else None
-        if words is None or part.assignments or len(words) != 1 or words[0].text.startswith("-"):
-            return Verdict.ask("Where this changes the directory to is not known before it runs")
-        text = words[0].text
-        if climbs(text) or self.moved:
-            return Verdict.ask(CLIMBS.format(text), blocked=text)
-        spots = list(self._places(text))
-        if any(spot.plain != spot.real for spot in spots):
-            return Verdict.ask(f"This changes the directory through a link: {text}", blocked=text)
-        # CDPATH would take a plain name elsewhere.
-        if self.matching.workplace.env.get("CDPATH") and not text.startswith((".", "/")):
-            return Verdict.ask("CDPATH is set, so where this changes the directory to is not known")
-        verdict = _together([judge_read(spot, self.matching) for spot in spots])
-        self.changed = True
-        self.bases = list(dict.fromkeys([*self.bases, *(spot.real for spot in spots)]))
-        return verdict
-
-    def _git(self) -> str | None:
-        if self.changed:
-            return CHANGED_THEN_GIT
-        if self.touched:
-            return TOUCHED_THEN_GIT
-        where = self.matching.workplace
-        for folder in (where.cwd, *where.cwd.parents):
-            if (folder / "HEAD").exists() and (folder / "objects").exists():
-                return FOREIGN_REPOSITORY
-            if folder == where.root or (folder / ".git").exists():
-                break
-        return None
-
-    def _expanded(self, words: Sequence[Word]) -> Sequence[Word] | None:
-        """The words as the program gets them: file names in place of patterns; None if that is not known."""
-        found: list[Word] = []
-        for word in words:
-            if word.expands or (word.home and word.raw != "~" and not word.raw.startswith("~/")):
-                return None
-            if word.glob:
-                matches = self._matches(word.text) if not self.changed and not self.moved else None
-                if matches is None:
-                    return None
-                found += [Word(name, name) for name in matches]
-            elif word.text.startswith("~") and not word.home:
-                found.append(Word(f"./{word.text}", word.raw))
-            else:
-                found.append(word)
-        return found
-
-    def _matches(self, pattern: str) -> list[str] | None:
-        if any(character in pattern for character in "[]\\") or pattern.startswith(("~", "-")) or climbs(pattern):
-            return None
-        folder = os.path.dirname(pattern.split("*")[0].split("?")[0])  # noqa: PTH120 - a text, which may be empty
-        if not inside(place(folder or ".", self.matching.workplace).real, self.matching.workplace):
-            return None
-        found: list[str] = []
-        for name in glob.iglob(pattern, root_dir=self.matching.workplace.cwd):  # noqa: PTH207 - relative names
-            found.append(name)
-            if len(found) > MOST_MATCHES or name.startswith("-"):
-                return None
-        return found or [pattern]
+    @classmethod
+    def read(cls, command: str) -> _Texts:
+        command = command.replace("\\\n", "")
+        forms = [command.translate(_UNQUOTED), command.translate(_SPACED)]
+        plain = [_GUESSING.sub(" ", _BUILDING.sub(" ", form)) for form in forms]
+        return cls(
+            tuple([part for word in _BETWEEN.split(form) for part in _parts(word)] for form in plain),
+            tuple([_pattern(part) for word in _BETWEEN.split(form) for part in _parts(word)] for form in forms),
+            list(dict.fromkeys(word for form in plain for word in _BETWEEN.split(form) if word)),
+        )
 
 
-def _judge_accepted(spot: Place, matching: Matching) -> Verdict:
-    """May this be changed, when somebody allowed the command that does it?"""
-    return judge_edit(spot, msgspec.structs.replace(matching, accepting=not matching.planning))
+def _parts(word: str) -> Iterator[str]:
+    return (part.casefold() for part in word.split("/") if part)
 
 
-def climbs(path: str) -> bool:
-    """Whether a path goes up again behind a directory, where a link may lead elsewhere."""
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    while parts and parts[0] == ".." and not path.startswith("/"):
-        parts.pop(0)
-    return ".." in parts
+def _pattern(part: str) -> str:
+    """What a part of a word may become: from `$` on anything, at `*`, `?`, brackets and braces anything too."""
+    known = _BUILDING.split(part)[0]
+    return _GUESSING.sub("*", known) + ("*" if known != part else "")
 
 
 # to forbid
 
 
-def _spoken_of(behavior: Literal["deny", "ask"], command: str, matching: Matching) -> Rule | None:
-    speaking = matching.rules.speaking(behavior, "Bash")
-    if not speaking:
+def _find(behavior: Literal["deny", "ask"], texts: _Texts, matching: Matching) -> tuple[Rule | None, bool]:
+    """The rule that speaks of a command, and whether that is certain: one that is certain comes first."""
+    perhaps: Rule | None = None
+    for rule in matching.rules.speaking(behavior, "Bash"):
+        words = _command_words(rule.content or "")
+        if any(_holds(words, known) for known in texts.known):
+            return rule, True
+        if any(_may_hold(words, guessed) for guessed in texts.guessed):
+            perhaps = perhaps or rule
+    for rule in _path_rules(behavior, matching):
+        words = _path_words(rule.content or "")
+        if words and any(_holds(words, known) for known in texts.known):
+            return rule, True
+        if any(_may_hold(words, guessed) for guessed in texts.guessed) or len(texts.paths) > MOST_PATHS:
+            perhaps = perhaps or rule
+    found = _behind_links(behavior, texts, matching)
+    return (found, True) if found is not None else (perhaps, False)
+
+
+def _command_words(content: str) -> list[str]:
+    """The words of a rule for commands: of a path its last part, so that a program is found wherever it lies."""
+    words = _BETWEEN.split(content.removesuffix(":*").translate(_UNQUOTED))
+    return _patterns(word.rstrip("/").rsplit("/", 1)[-1] for word in words)
+
+
+def _path_rules(behavior: Literal["deny", "ask"], matching: Matching) -> list[Rule]:
+    """The rules for files: what may not be read or changed may not be in a command either."""
+    rules = (rule for tool in ("Read", "Edit") for rule in matching.rules.speaking(behavior, tool))
+    return [rule for rule in rules if rule.content is not None]
+
+
+def _path_words(content: str) -> list[str]:
+    return _patterns(part for part in content.split("/") if part not in {"~", ".", ".."})
+
+
+def _patterns(words: Iterable[str]) -> list[str]:
+    """The words of a rule that say something."""
+    return [pattern for word in words if (pattern := _pattern(word.casefold())).strip("*")]
+
+
+def _holds(words: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether a text has these words, in this order."""
+    at = 0
+    for part in known:
+        if at < len(words) and wildcard(words[at], part):
+            at += 1
+    return at == len(words)
+
+
+def _may_hold(words: Sequence[str], guessed: Sequence[str]) -> bool:
+    """Whether a text may have these words, in this order, once the shell has filled in what it makes up."""
+    at = 0
+    for part in guessed:
+        if at == len(words):
+            break
+        word = words[at]
+        if "*" in part and (wildcard(part, word.replace("*", "")) or wildcard(word, part.replace("*", ""))):
+            return True  # and what it stands for may go on
+        if wildcard(word, part):
+            at += 1
+    return at == len(words)
+
+
+def _behind_links(behavior: Literal["deny", "ask"], texts: _Texts, matching: Matching) -> Rule | None:
+    """The rule for files that speaks of what a word of the command leads to."""
+    if not _path_rules(behavior, matching):
         return None
-    whole = next((rule for rule in speaking if rule.content is None), None)
-    if whole:
-        return whole
-    candidates = _candidates(command)
-    if candidates is None:
-        return speaking[0]  # too much to look at is not a way past it
-    found = (rule for rule in speaking if any(covers_command(rule.content or "", text) for text in candidates))
-    return next(found, None)
-
-
-def _candidates(command: str) -> list[str] | None:
-    """All that the command might run, as texts to hold against rules that forbid. Too much rather than too little.
-
-    None if there is more than can be looked at.
-    """
-    found = dict.fromkeys([command.strip()])
-    pending = [[word.text for word in words] for words in _loosely(command)]
-    looked_at = 0
-    while pending:
-        looked_at += 1
-        if looked_at + len(pending) > MOST_CANDIDATES:
-            return None
-        words = pending.pop()
-        while words and "=" in words[0] and words[0].split("=")[0].isidentifier():
-            words = words[1:]
-        if not words:
+    for word in texts.paths[:MOST_PATHS]:
+        if "\0" in word:
             continue
-        words[0] = words[0].rsplit("/", 1)[-1]
-        found.setdefault(" ".join(words))
-        if words[0] in WRAPPERS:
-            pending += [words[at:] for at in range(1, len(words))]
-        if words[0] in SHELLS:
-            pending += [[word.text for word in inner] for text in words[1:] for inner in _loosely(text)]
-        if words[0] == "find":
-            pending += [words[at + 1 :] for at, word in enumerate(words) if word.startswith(("-exec", "-ok"))]
-    return list(found)
-
-
-def _loosely(command: str) -> Iterator[tuple[Word, ...]]:
-    """The commands in it: exactly, if it can be told apart, and otherwise whatever looks like one."""
-    try:
-        for part in shell.split(command):
-            yield part.words
-            yield tuple(word for word in (*part.assignments, *part.words))
-    except Unclear:
-        for piece in shell.fragments(command):
-            plain = piece.translate(str.maketrans("", "", "'\"\\"))
-            yield tuple(Word(text, text) for text in plain.split())
-
-
-def _dangerous(command: str, matching: Matching) -> str | None:
-    """Whether it removes the root, the home directory or a directory of the work."""
-    where = matching.workplace
-    home = where.env.get("HOME")
-    kept = {where.root, where.cwd, *map(Path, (home,) if home else ()), *where.directories}
-    candidates = _candidates(command)
-    if candidates is None:
-        return "This command has too many parts to be checked"
-    for text in candidates:
-        words = text.split()
-        if words[:1] not in (["rm"], ["rmdir"]):
-            continue
-        for target in words[1:]:
-            bare = target.removesuffix("/*").removesuffix("*") or "/"
-            if target.startswith("-") or "\0" in bare:
-                continue
-            real = place(bare.replace("$HOME", "~", 1) if bare.startswith("$HOME") else bare, where).real
-            if len(real.parts) <= 2 or any(folder == real or real in folder.parents for folder in kept):
-                return DANGEROUS.format(target)
+        spot = place(word, matching.workplace)
+        for tool in ("Read", "Edit"):
+            rule = matching.forbidding(behavior, tool, spot)
+            if rule is not None and rule.content is not None:
+                return rule
     return None
+
+
+# what even bypassing permissions asks about
+
+
+def _removes(command: str, texts: _Texts, matching: Matching) -> bool:
+    """Whether it may remove what everything depends on: `rm -r` and `find -delete`, but for plain names in the work."""
+    for known in texts.known:
+        if "find" in known and ("-delete" in known or "rm" in known):
+            return True
+        if "rm" in known and (any(map(_RECURSIVE.match, known)) or _MADE_UP.search(command)):
+            return not is_plain(command) or any(_is_kept(word, matching) for word in command.split())
+    return False
+
+
+def _is_kept(word: str, matching: Matching) -> bool:
+    where = matching.workplace
+    real = place(word, where).real
+    home = where.env.get("HOME")
+    kept = [where.root, where.cwd, *where.directories, *((Path(home),) if home else ())]
+    if any(Path(os.path.realpath(folder)).is_relative_to(real) for folder in kept):
+        return True
+    return not any(real.is_relative_to(os.path.realpath(folder)) for folder in (where.root, *where.directories))

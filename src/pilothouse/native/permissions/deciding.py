@@ -41,7 +41,7 @@ def decide(
         workplace: directories and environment.
         read_only: whether the tool only looks; of tools that are not known here and of no MCP server, these may run.
 
-    Never raises because of `tool_input`: what cannot be judged is asked about. (E83)
+    Never raises because of `tool_input`: what cannot be judged is asked about.
 
     Example:
         >>> where = Workplace("/tmp", env={})
@@ -55,7 +55,7 @@ def decide(
     try:
         verdict = _judge(tool_name, tool_input, matching, read_only=read_only)
     except (OSError, ValueError) as error:
-        verdict = Verdict.ask(f"This call cannot be judged: {error}")
+        verdict = Verdict.ask(f"This call cannot be judged: {error}", firm=True)
     return _by_mode(verdict, mode)
 
 

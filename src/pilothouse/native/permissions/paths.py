@@ -7,6 +7,7 @@ resolve links; opens nothing. Knows no mode.
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,20 +15,28 @@ from typing import Literal
 import msgspec
 
 from pilothouse.native.permissions.rules import Rule, Rules, covers_path
-from pilothouse.native.permissions.shell import names
 from pilothouse.native.tools.base import Workplace
 
 Use = Literal["Read", "Edit"]
 
-# What is in these can run later without anybody being asked, or holds secrets.
-GUARDED_FOLDERS = names(".aws .azure .claude .docker .git .gnupg .husky .idea .kube .pilothouse .ssh .vscode")
-GUARDED_FILES = names(
-    ".bash_aliases .bash_login .bash_logout .bash_profile .bashrc .claude.json .cshrc .env .envrc .gitattributes "
-    ".gitconfig .gitmodules .inputrc .kshrc .mcp.json .netrc .npmrc .pgpass .profile .pypirc .ripgreprc .tcshrc "
-    ".yarnrc .yarnrc.yml .zlogin .zlogout .zprofile .zshenv .zshrc authorized_keys git-credentials id_dsa id_ecdsa "
-    "id_ed25519 id_rsa known_hosts"
+# What is in these can run later without anybody being asked, or holds secrets. Names in small letters.
+_GUARDED_FOLDERS = (
+    ".aws .azure .buildkite .cargo .circleci .claude .config .cursor .devcontainer .direnv .docker .forgejo .git "
+    ".gitea .github .gnupg .hg .husky .idea .jj .kube .m2 .pilothouse .ssh .svn .vim .vscode .windsurf "
+    ".woodpecker .zed"
 )
-GUARDED_BEGINNINGS = (".env.",)
+GUARDED_FOLDERS = frozenset(_GUARDED_FOLDERS.split())
+_GUARDED_FILES = (
+    ".bash_aliases .bash_login .bash_logout .bash_profile .bashrc .claude.json .condarc .cshrc .curlrc .dockercfg "
+    ".emacs .env .envrc .exrc .gdbinit .gitattributes .gitconfig .gitlab-ci.yml .gitmodules .hgrc .inputrc .irbrc "
+    ".kshrc .lldbinit .login .mcp.json .mise.toml .netrc .npmrc .nvimrc .pam_environment .pgpass .pre-commit-"
+    "config.yaml .profile .pryrc .psqlrc .pypirc .pythonrc .ripgreprc .rprofile .screenrc .tcshrc .tmux.conf "
+    ".tool-versions .travis.yml .vimrc .wgetrc .xinitrc .xprofile .yarnrc .yarnrc.yml .zlogin .zlogout .zprofile "
+    ".zshenv .zshrc authorized_keys azure-pipelines.yml bitbucket-pipelines.yml git-credentials hgrc id_dsa "
+    "id_ecdsa id_ed25519 id_rsa jenkinsfile known_hosts lefthook.yml mise.toml pilothouse.toml pip.conf"
+)
+GUARDED_FILES = frozenset(_GUARDED_FILES.split())
+GUARDED_BEGINNINGS = (".env.", ".lefthook.")
 # The CLI's own place for working copies lies in a guarded folder but is meant for work.
 OPEN_FOLDERS = ((".claude", "worktrees"),)
 
@@ -79,12 +88,17 @@ def _is_program(path: Path, workplace: Workplace) -> bool:
 
 
 def _guarded(path: Path) -> bool:
-    # Trailing dots and spaces, streams after a colon: what some file systems take for the same name.
-    parts = [part.casefold().split(":")[0].rstrip(". ") for part in path.parts]
+    parts = [_same_name(part) for part in path.parts]
     for at, part in enumerate(parts):
         if part in GUARDED_FOLDERS and not any(tuple(parts[at : at + 2]) == opened for opened in OPEN_FOLDERS):
             return True
     return parts[-1] in GUARDED_FILES or parts[-1].startswith(GUARDED_BEGINNINGS)
+
+
+def _same_name(part: str) -> str:
+    """A name as some file systems read it: no capitals, trailing dots and spaces, streams or invisible letters."""
+    seen = "".join(letter for letter in part if unicodedata.category(letter) != "Cf")
+    return seen.casefold().split(":")[0].rstrip(". ")
 
 
 class Matching(msgspec.Struct, frozen=True):
@@ -117,6 +131,7 @@ class Matching(msgspec.Struct, frozen=True):
     def _covers(self, content: str, path: Path, *, loosely: bool = False) -> bool:
         where = self.workplace
         home = where.env.get("HOME", "~")
-        return covers_path(
-            content, path.as_posix(), cwd=where.cwd.as_posix(), root=where.root.as_posix(), home=home, loosely=loosely
+        roots = [where.root, *(where.directories if loosely else ())]
+        return any(
+            covers_path(content, path.as_posix(), root=root.as_posix(), home=home, loosely=loosely) for root in roots
         )

@@ -1,12 +1,13 @@
 """Permission rules: how they are written, and which of them speak of a call.
 
 Owns the text form (`Bash(git *)`, `Read(//etc/**)`, `mcp__x__y`, `Edit`) and its matching. A rule that cannot be read
-never allows, and forbids more rather than less. Knows no mode and does no I/O; what a shell command runs is told to it.
+never allows, and forbids more rather than less. Knows no mode and does no I/O.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -26,6 +27,8 @@ WITHOUT_PATHS = (EDITORS | READERS) - {"Edit", "Read"}
 NAMED_BY = {"Agent": "subagent_type", "Skill": "skill"}
 _RULE = re.compile(r"([^()\s]+)(?:\((.*)\))?\Z", re.DOTALL)
 _NAME = re.compile(r"[^()\s]+")
+# Letters that mean nothing to a shell wherever they stand, but for the blank, which parts words.
+_PLAIN = re.compile(r"[A-Za-z0-9_./,:@+ -]+")
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -148,53 +151,73 @@ def wildcard(pattern: str, text: str) -> bool:
     return True
 
 
-def covers_command(content: str, text: str) -> bool:
-    """Whether the content of a rule for Bash speaks of a simple command.
+def is_plain(command: str) -> bool:
+    """Whether a shell does no more to a text than part it at blanks: one program, and its arguments as written."""
+    return _PLAIN.fullmatch(command) is not None
 
-    `git:*` and `git *` are `git` with anything behind it, or nothing; every other `*` stands for anything.
+
+def prefix_in(content: str) -> str | None:
+    """The beginning that a rule such as `git:*` or `npm run *` allows; None for the text of one command."""
+    for ending in (":*", " *"):
+        if content.endswith(ending):
+            return content.removesuffix(ending)
+    return None
+
+
+def allows_command(content: str, command: str) -> bool:
+    """Whether the content of a rule for Bash allows a command.
+
+    `git:*` and `git *` allow `git` with any plain words behind it, or none; any other content allows that text alone.
+    A command with anything in it that a shell treats specially is never one of plain words.
     """
-    if content.endswith(":*"):
-        content = content[:-2] + " *"
-    if content.endswith(" *") and "*" not in content[:-2]:
-        return text == content[:-2] or text.startswith(content[:-1])
-    return wildcard(content, text)
+    prefix = prefix_in(content)
+    if prefix is None:
+        return command == content
+    words = prefix.split()
+    return bool(words) and is_plain(command) and command.split()[: len(words)] == words
 
 
-def covers_path(content: str, path: str, *, cwd: str, root: str, home: str, loosely: bool = False) -> bool:
+def covers_path(content: str, path: str, *, root: str, home: str, loosely: bool = False) -> bool:
     """Whether the content of a rule for a file tool speaks of an absolute path.
 
-    As in `.gitignore`: `//etc/**` is absolute, `~/x` in the home directory, `/x` in the session's first directory, and
-    everything else at the working directory or, without a slash in it, anywhere below. A directory covers all in it.
+    As in `.gitignore`: `//etc/**` is absolute, `~/x` in the home directory, and everything else in the directory in
+    which the session started: `/x` and `a/x` right there, `x` without a slash anywhere below. A directory covers all in
+    it. Where Bash has gone meanwhile makes no difference.
 
     Args:
         content: the pattern.
         path: absolute and normal, with `/`.
-        cwd: working directory.
         root: directory in which the session started.
         home: home directory.
-        loosely: capitals and small letters are the same, as on the file systems that make them so.
+        loosely: for rules that forbid: letters that some file systems take for the same are the same.
     """
     if content.startswith("//"):
         base, pattern = "", content[1:]
     elif content == "~" or content.startswith("~/"):
         base, pattern = home, content[1:] or "/"
-    elif content.startswith("/"):
-        base, pattern = root, content
     else:
-        base, pattern = cwd, content.removeprefix("./")
+        base, pattern = root, content.removeprefix("./")
         if "/" not in pattern.rstrip("/"):
             pattern = f"**/{pattern}"
-        pattern = f"/{pattern}"
-    base = base.rstrip("/")
+    base, pattern = base.rstrip("/"), f"/{pattern.lstrip('/')}"
     if loosely:
-        base, pattern, path = base.casefold(), pattern.casefold(), path.casefold()
+        base, pattern, path = (unicodedata.normalize("NFC", text).casefold() for text in (base, pattern, path))
     if not path.startswith(base + "/") and path != base:
         return False
     parts = [part for part in path[len(base) :].split("/") if part]
-    return covers_parts(tuple(part for part in pattern.split("/") if part), parts)
+    return covers_parts(tuple(part for part in pattern.split("/") if part not in {"", "."}), parts)
 
 
 def covers_host(content: str, host: str) -> bool:
-    """Whether `domain:example.com` or `domain:*.example.com` speaks of a host name."""
+    """Whether `domain:example.com` or `domain:*.example.com` speaks of a host name, however it is written."""
     kind, _, pattern = content.partition(":")
-    return kind == "domain" and bool(host) and wildcard(pattern.casefold(), host.casefold().rstrip("."))
+    return kind == "domain" and bool(host) and wildcard(_ascii_host(pattern), _ascii_host(host))
+
+
+def _ascii_host(host: str) -> str:
+    """A host name as it is looked up: the form for internationalized names, in small letters, without the last dot."""
+    try:
+        host = host.encode("idna").decode()
+    except UnicodeError:  # no name that can be looked up
+        host = unicodedata.normalize("NFKC", host)
+    return host.casefold().rstrip(".")

@@ -9,15 +9,8 @@ from typing import Any
 import msgspec
 
 from pilothouse.native.permissions.rules import Behavior
-from pilothouse.native.permissions.shell import names
 
 JSON = dict[str, Any]
-
-# A rule for the beginning of these would allow anything: a suggestion names the whole command.
-CARRIERS = names(
-    "bash command dash doas env eval exec find ksh nice node nohup perl php python python3 ruby sed sh stdbuf sudo "
-    "time timeout xargs zsh awk cp dd kill ln mv rm rmdir ssh tee touch chmod chown curl wget"
-)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -78,19 +71,3 @@ def read_rules(*paths: Path) -> list[JSON]:
     """The updates that let everything in or beside these paths be read. Never the whole disk."""
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
     return [add_rule("Read", f"/{folder.as_posix()}/**", "session") for folder in folders if folder != folder.parent]
-
-
-def command_rule(text: str) -> JSON:
-    """The update that allows a command: with any arguments where its second word is a subcommand, else as it is."""
-    first, _, rest = text.partition(" ")
-    second = rest.split(" ", 1)[0]
-    general = (
-        first not in CARRIERS
-        and "=" not in first
-        and second[:1].isalpha()
-        and second.replace("-", "").isalnum()
-        and second.isascii()
-    )
-    # A star in the command would stand for anything in a rule.
-    content = f"{first} {second} *" if general or "*" in text else text
-    return add_rule("Bash", content, "localSettings")

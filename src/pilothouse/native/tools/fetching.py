@@ -45,6 +45,8 @@ TEXTS = (
     "application/yaml",
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Not public, whatever the version of Python knows of them.
+_NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -225,6 +227,8 @@ def is_public(number: str) -> bool:
             return False
         if address.ipv4_mapped is not None:
             return True
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
