@@ -62,7 +62,7 @@ def settings(code: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call):
             yield from (ast.unparse(keyword) for keyword in node.keywords if keyword.arg in TABLE)
-            if isinstance(node.func, ast.Attribute) and node.func.attr in TABLE:
+            if isinstance(node.func, ast.Attribute) and node.func.attr in TABLE and node.args:
                 yield f"{node.func.attr}={ast.unparse(node.args[0])}"
 
 

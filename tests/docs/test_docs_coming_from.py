@@ -14,6 +14,8 @@ import anyio
 import pytest
 from docs_calls import Call, calls, run, settings, used
 from docs_pages import DOCS, blocks
+from docs_sessions import ASKED, GIVES, TOKEN, check_model, check_session, running_session
+from docs_sessions import PROMPTS as SESSION_PROMPTS
 
 import pilothouse as ph
 from pilothouse import sync
@@ -92,6 +94,7 @@ HANDSHAKE: dict[str, dict[str, object]] = {
         "agents": {"reviewer": {"description": "Reviews", "prompt": "Review."}}
     },
     "custom_tools=[add]": {"sdkMcpServers": ["tools"]},
+    "custom_tools=[ph.tool(add)]": {},  # the bridge that is set with it needs no server
     "hooks={'PostToolUse': check}": {"hooks": {"PostToolUse": [{"matcher": None, "hookCallbackIds": ["hook_0"]}]}},
     "hooks={'PreToolUse': [ph.HookMatcher('Bash', check)]}": {
         "hooks": {"PreToolUse": [{"matcher": "Bash", "hookCallbackIds": ["hook_0"], "onFailure": "block"}]}
@@ -107,6 +110,7 @@ KEPT: dict[str, tuple[str, object]] = {
     "cli='bundled'": ("cli", "bundled"),
     "cli='global'": ("cli", "global"),
     "cwd='project'": ("cwd", "project"),
+    "tool_bridge='xml'": ("tool_bridge", "xml"),
     "inherit_env=False": ("inherit_env", False),
     "max_line_bytes=10000000": ("max_line_bytes", 10_000_000),
     "max_line_bytes=1024 * 1024": ("max_line_bytes", 1024 * 1024),
@@ -123,6 +127,7 @@ GIVEN = {"stderr=show", "transport=mock_transport", "transport=mock_transport('H
     "confirm=check",
     "on_elicitation=check",
     "on_user_dialog=check",
+    "transport=ph.on_host('ws://127.0.0.1:8765', token=token)",
 }
 """Objects of the caller: they come back as they are."""
 
@@ -132,8 +137,6 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "(await ph.query(prompt, output_type=Invoice)).output": lambda v: v == Invoice("7"),
     'FakeCLI().text("Mock response")': lambda v: Path(v.path).exists(),
     'FakeCLI.shell("exit 1")': lambda v: Path(v.path).exists(),
-    "[message async for message in ph.query(prompt)]": lambda v: v[-1].type == "result",
-    "[text async for text in agent.query(prompt).text_stream()]": lambda v: v[-1] == "It printed hi.",
     'agent.query(prompt, model="opus").options.explain()': lambda v: v["model"].origin == "call",
     "anyio.get_cancelled_exc_class()": lambda v: issubclass(v, BaseException),
     'await ph.query(prompt, transport=mock_transport("Hello"))': lambda v: v.text == "Hello",
@@ -151,6 +154,9 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     'ph.HookOutput(permission_decision="defer")': lambda v: v.permission_decision == "defer",
     'ph.HookOutput.deny("No.")': lambda v: v.permission_decision == "deny",
     "ph.Options()": lambda v: v.to_cli_args() == [],
+    'ph.Options(custom_tools=[ph.tool(add)], tool_bridge="xml")': lambda v: "sdkMcpServers" not in handshake(v),
+    'ph.Options(transport=ph.on_host("ws://127.0.0.1:8765", token=token))': lambda v: "8765" in repr(v.transport()),
+    'model = ph.LanguageModel("opus", max_thinking_tokens=2000)': lambda v: v.model == "opus",
     "ph.QueryResult(from_dict(frame) for frame in frames.sample_messages())": lambda v: v.text == "It printed hi.",
     'ph.create_tool("add", "Adds", {"a": float, "b": float}, add)': lambda v: v(1, 2) == 3 and takes(v, "number"),
     'ph.create_tool("add", "Adds", {"a": int, "b": int}, add)': lambda v: v(1, 2) == 3 and takes(v, "integer"),
@@ -228,6 +234,7 @@ class World:
     """The names of the page, and what the code of one row did."""
 
     fake: FakeCLI
+    monkeypatch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=dict[str, Any])
     shown: list[Any] = field(default_factory=list[Any])
 
@@ -250,6 +257,8 @@ class World:
             may=check_nothing,
             check=check_nothing,
             add=add,
+            token=TOKEN,
+            model=ph.LanguageModel("haiku"),
         )
 
     async def running(self, *, stops: bool) -> ph.Query:
@@ -270,7 +279,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.chdir(tmp_path)
     with FakeCLI().turn(*turn()).forever() as fake, as_default():
         monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
-        yield World(fake)
+        yield World(fake, monkeypatch)
 
 
 def all_code() -> list[str]:
@@ -285,7 +294,7 @@ def test_every_system_has_a_table() -> None:
 def test_what_is_expected_stands_on_the_page() -> None:
     expected = {*ARGUMENTS, *VARIABLES, *HANDSHAKE, *KEPT, *GIVEN}
     assert {item for code in all_code() for item in settings(code)} == expected
-    assert set(CHECKS) <= set(all_code())
+    assert {*CHECKS, *ASKED, *GIVES, *SESSION_PROMPTS} <= set(all_code())
 
 
 def test_the_page_says_which_names_it_uses(world: World) -> None:
@@ -293,9 +302,9 @@ def test_the_page_says_which_names_it_uses(world: World) -> None:
     imported: dict[str, Any] = {}
     exec(preamble.compiled(), imported)
     given = {name for row in re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE) for name in names_in(row)}
-    assert {*world.names, "query"} <= given
+    assert {*world.names, "query", "session"} <= given
     for code in all_code():
-        unknown = used(code) - set(imported) - set(world.names) - {"query"} - set(vars(builtins))
+        unknown = used(code) - set(imported) - set(world.names) - {"query", "session"} - set(vars(builtins))
         assert not unknown, code
 
 
@@ -336,6 +345,14 @@ async def run_all(call: Call, world: World) -> None:
 
 async def run_one(code: str, world: World) -> None:
     world.shown.clear()
+    if "session" in used(code):
+        await run_session(code, world)
+        return
+    if "model" in used(code):
+        with FakeCLI().text("A fine project.").forever() as fake:
+            world.monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
+            check_model(code, await run(code, world.names), fake.calls[-1], world.shown)
+        return
     if "query" not in used(code):
         check(code, await run(code, world.names), world)
         return
@@ -351,6 +368,14 @@ async def run_one(code: str, world: World) -> None:
         if "interrupt" in code:
             assert (await query.result()).outcome == "interrupted"
     check(code, value, world)
+
+
+async def run_session(code: str, world: World) -> None:
+    async with running_session(turn()) as (session, transport):
+        names = world.names | {"session": session, "prompts": (text for text in PROMPTS)}
+        value = await run(code, names)
+        check_session(code, value, session, transport.sent_frames, {"prompt": [PROMPT], "prompts": PROMPTS})
+        assert world.shown or "show" not in code
 
 
 def check(code: str, value: Any, world: World) -> None:
