@@ -135,6 +135,44 @@ async def test_a_malformed_call_is_told_to_the_model_and_not_handed_back() -> No
     assert [each.id for each in listener.results] == [call.id for call in listener.calls[:3]]
 
 
+BARE = OSLO.replace(f"-{NONCE}", "")
+
+
+@pytest.mark.parametrize("runs_here", [True, False])
+async def test_a_call_without_the_suffix_goes_back_to_the_model_once(runs_here: bool) -> None:
+    """The model is told why nothing ran, and may call again."""
+    model = model_of(*turns(f"Let me see.\n{BARE}", OSLO, "It is sunny."))
+    listener = await heard(model.stream("go", [weather if runs_here else WEATHER]))
+    first, second = listener.calls
+    assert "suffix" in str(first.error)
+    assert (second.name, second.input, second.error) == ("weather", {"city": "Oslo"}, None)
+    assert (listener.results[0].id, listener.results[0].is_error) == (first.id, True)
+    assert "<tool_use" not in listener.text
+    if runs_here:
+        assert listener.result.text == "Let me see.\nIt is sunny."
+    else:
+        assert [call.id for call in listener.result.pending_calls] == [second.id]
+
+
+async def test_a_model_that_forgets_the_suffix_again_is_answered_with_a_warning() -> None:
+    result = await model_of(*turns(BARE, BARE, "never asked")).generate("go", [weather])
+    assert (len(result.steps), result.finish_reason) == (2, "stop")
+    assert BARE in result.text
+    (warning,) = result.warnings
+    assert (warning.kind, "suffix" in warning.message) == ("tool-call", True)
+
+
+async def test_without_tools_the_markup_of_a_call_is_text() -> None:
+    result = await model_of(*turns(BARE)).generate("go")
+    assert (result.text, result.warnings) == (BARE, ())
+
+
+async def test_a_call_of_an_unknown_tool_is_answered_with_the_list() -> None:
+    model = model_of(*turns(call_text("nope"), "sorry"))
+    listener = await heard(model.stream("go", [weather]))
+    assert listener.results[0].output == "There is no tool 'nope'; the tools are: weather"
+
+
 async def test_some_calls_run_here_and_some_are_handed_back() -> None:
     other = {"name": "other", "input_schema": {"type": "object"}}
     reply = OSLO + call_text("other", a=1) + call_text("nope")

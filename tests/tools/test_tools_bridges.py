@@ -9,7 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+import pilothouse as ph
 from pilothouse.messages import Message, ResultMessage, UserMessage, from_dict
+from pilothouse.testing import frames, mock_transport
 from pilothouse.tools import ToolContext, ToolFailure, as_tool, image_content
 from pilothouse.tools.blocks import model_content
 from pilothouse.tools.bridges import DeferredBridge, Rules, ToolHost
@@ -140,7 +142,10 @@ async def test_an_input_that_does_not_fit_is_told_by_its_field() -> None:
 async def test_a_call_that_cannot_be_run_is_told_so(fault: HostCall) -> None:
     ran = await host(*ALLOWED).run(fault)
     assert ran.is_error
-    assert ran.result["content"][0]["text"] in ("There is no tool mcp__tools__other.", "cut off")
+    assert ran.result["content"][0]["text"] in (
+        "There is no tool 'mcp__tools__other'; the tools are: mcp__tools__weather",
+        "cut off",
+    )
 
 
 @pytest.mark.requirement("S37")
@@ -420,3 +425,20 @@ def test_a_results_message_reads_like_one_of_the_cli() -> None:
     assert isinstance(message, UserMessage)
     assert message.session_id == "s"
     assert message.raw["type"] == "user"
+
+
+@pytest.mark.requirement("S45")
+async def test_the_text_bridge_tells_the_model_of_a_call_without_the_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.tools.bridges.text.new_nonce", lambda: "n0nce")
+    body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'
+    bare, right = (f"<tool_use{end}>{body}</tool_use{end}>" for end in ("", "-n0nce"))
+    told = [[frames.init(), frames.assistant(text), frames.result(text)] for text in (bare, right, "done")]
+    transport = mock_transport(*told)
+    result = await ph.query(
+        "go", transport=transport, custom_tools=[weather], tool_bridge="xml", allowed_tools=["mcp__tools"]
+    )
+    prompts = [frame["message"]["content"] for frame in transport.sent_frames if frame["type"] == "user"]
+    assert "lacks the suffix" in str(prompts[1])
+    assert "sunny in Rome" in str(prompts[2])
+    assert result.text == "done"
+    assert "<tool_use" not in result.full_text

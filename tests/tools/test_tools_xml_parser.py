@@ -110,13 +110,16 @@ def test_settings_that_cannot_be_used(settings_: dict[str, Any]) -> None:
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.sampled_from([None, "ab"]), st.integers(1, 9))
+@given(
+    st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.sampled_from([None, "ab"]), st.integers(1, 9), st.booleans()
+)
 def test_documents_of_fragments_lose_nothing_whatever_the_chunks(
-    parts: list[str], nonce: str | None, size: int
+    parts: list[str], nonce: str | None, size: int, refuse_bare: bool
 ) -> None:
     text = "".join(parts)
-    whole = parse(text, SCHEMAS, nonce)
-    parser = StreamParser(SCHEMAS, nonce)
+    all_at_once = StreamParser(SCHEMAS, nonce, refuse_bare=refuse_bare)
+    whole = merge(all_at_once.feed(text) + all_at_once.close())
+    parser = StreamParser(SCHEMAS, nonce, refuse_bare=refuse_bare)
     chunks = [event for at in range(0, len(text), size) for event in parser.feed(text[at : at + size])]
     assert merge(chunks + parser.close()) == whole
     assert [event for event in whole if isinstance(event, Finish)] == [whole[-1]]

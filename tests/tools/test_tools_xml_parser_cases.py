@@ -152,6 +152,38 @@ def test_hard_case(text: str, expected: list[Any], nonce: str | None) -> None:
         assert run([text[:at], text[at:]], nonce=nonce) == whole
 
 
+BARE = call()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BARE, [{"missing_suffix"}]),
+        (f"Let me look.\n{BARE}\nDone", ["Let me look.\n", {"missing_suffix"}, "\nDone"]),
+        ("< Tool_Use >\n <tool_name> getWeather </tool_name></tool_use>", [{"missing_suffix"}]),
+        (f"<tool_use><tool_name>getWeather</tool_name></tool_use-{NONCE}>.", [{"missing_suffix"}, "."]),
+        (BARE + BARE, [{"missing_suffix"}, {"missing_suffix"}]),
+        ("<tool_use><tool_name>getWeather</tool_name>", [{"missing_suffix"}]),
+        (f"<tool_use><tool_name>stop</tool_name> {call(outer=f'tool_use-{NONCE}')}",
+         [{"missing_suffix"}, ("getWeather", {"city": "Oslo"})]),
+        (call(name="other"), [call(name="other")]),
+        (f"Quoted: {BARE}", [f"Quoted: {BARE}"]),
+        ("<tool_use> is the tag", ["<tool_use> is the tag"]),
+        ("<tool_use>" + " " * 600 + "<tool_name>getWeather</tool_name>",
+         ["<tool_use>" + " " * 600 + "<tool_name>getWeather</tool_name>"]),
+        (f"`{BARE}`", [f"`{BARE}`"]),
+        (f"```\n{BARE}\n```", [f"```\n{BARE}\n```"]),
+        (f"> {BARE}", [f"> {BARE}"]),
+    ],
+)  # fmt: skip
+def test_a_call_without_the_nonce_is_refused_and_never_run(text: str, expected: list[Any]) -> None:
+    for size in (1, 7, len(text)):
+        parser = StreamParser(TOOLS, NONCE, refuse_bare=True)
+        events = [event for at in range(0, len(text), size) for event in parser.feed(text[at : at + size])]
+        assert brief(merge(events + parser.close()))[: len(expected)] == expected
+    assert not any(isinstance(event, ToolCallError) for event in parse(text, TOOLS, NONCE))  # refused only if asked
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from([case for case in CASES if len(case[1]) < 1000]), st.data())
 def test_hard_case_01_any_split_of_any_case_is_the_same(

@@ -143,7 +143,7 @@ class CallWarning(Struct, frozen=True):
     """Something of the request that could not be done as asked.
 
     Attributes:
-        kind: "unsupported-part", "unsupported-setting" or "tool-choice".
+        kind: "unsupported-part", "unsupported-setting", "tool-choice", or "tool-call" (a call that was not run).
         message: what, and where.
     """
 

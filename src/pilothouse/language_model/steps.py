@@ -6,6 +6,7 @@ the parts.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,9 +40,9 @@ from pilothouse.options import Options
 from pilothouse.tools import sdk_server
 from pilothouse.tools.blocks import model_content
 from pilothouse.tools.bridges import Rules, Step, ToolHost
-from pilothouse.tools.bridges.host import NO_SUCH_TOOL, Ask, HostCall, Ran
+from pilothouse.tools.bridges.host import Ask, HostCall, Ran
 from pilothouse.tools.bridges.steps import Ledger
-from pilothouse.tools.failures import ToolError, ToolFailure, ToolInputError
+from pilothouse.tools.failures import ToolError, ToolFailure, ToolInputError, no_such_tool
 from pilothouse.tools.xml import Answer, Event, Reply, ReplyReader, StreamParser, results_content
 from pilothouse.tools.xml import Retracted as ParsedRetracted
 from pilothouse.tools.xml import TextDelta as ParsedText
@@ -49,6 +50,7 @@ from pilothouse.tools.xml import ThinkingDelta as ParsedThinking
 from pilothouse.tools.xml import ToolCall as ParsedCall
 from pilothouse.tools.xml import ToolCallDelta as ParsedDelta
 from pilothouse.tools.xml import ToolCallStart as ParsedStart
+from pilothouse.tools.xml.replies import lacks_suffix
 
 # Why the model stopped, in the words of frameworks. (S43)
 FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
@@ -58,6 +60,7 @@ FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "model_context_window_exceeded": "length",
     "refusal": "content-filter",
 }
+_BARE_CALL: Final = re.compile(r"<\s*tool_use\s*>\s*<\s*tool_name\s*>", re.IGNORECASE)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -103,10 +106,17 @@ class ModelRun:
         self._plan = plan
         self._ledger = Ledger(self.host, options.max_turns)
         offered = self.offered
+        self._was_told_suffix = False
         self._reader = ReplyReader(
-            lambda: StreamParser(tools=offered, nonce=plan.nonce, mint=_new_id, used=set(plan.used_ids))
+            lambda: StreamParser(
+                tools=offered,
+                nonce=plan.nonce,
+                mint=_new_id,
+                used=set(plan.used_ids),
+                refuse_bare=bool(offered) and not self._was_told_suffix,
+            )
         )
-        self._known = frozenset([tool.name for tool in self.host.offered]) | plan.offer.declared.keys()
+        self._known = [*(tool.name for tool in self.host.offered), *plan.offer.declared]
         self._steps: list[ModelStep] = []
         self._calls: tuple[ToolCall, ...] = ()
         self._failures: dict[str, ToolError] = {}
@@ -172,6 +182,9 @@ class ModelRun:
         warnings = self._plan.warnings
         if self._plan.must_call and not failed and not any(step.tool_calls for step in self._steps):
             warnings += (CallWarning("tool-choice", "the model was told to call a tool, and called none"),)
+        if self._was_told_suffix and self._steps and _BARE_CALL.search(self._steps[-1].text):
+            text = "the text of the last answer holds a call without its suffix, which was not run"
+            warnings += (CallWarning("tool-call", text),)
         return GenerateResult(
             steps=tuple(self._steps), finish_reason=reason, warnings=warnings, response=self._response
         )
@@ -192,6 +205,7 @@ class ModelRun:
     def _close(self, result: ResultMessage) -> None:
         reply = self._reader.end(result)
         said, self._stop_reason = result.stop_reason or self._stop_reason, None
+        self._was_told_suffix = self._was_told_suffix or lacks_suffix(reply)
         calls = tuple(self._checked(call) for call in reply.calls)
         reason = _finish_reason(result, said, calls)
         if reason is None:
@@ -209,7 +223,7 @@ class ModelRun:
         if call.name in self._plan.offer.declared:
             problem = self._plan.offer.problem(call.name, arguments)
         elif call.name not in self._known:
-            problem = ToolInputError(NO_SUCH_TOOL.format(name=call.name))
+            problem = ToolInputError(no_such_tool(call.name, self._known))
         if problem is None:
             return ToolCall(call.id, call.name, arguments)
         self._failures[call.id] = problem

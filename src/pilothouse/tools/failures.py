@@ -13,11 +13,15 @@ Owns the errors of one call and the report of it. Knows nothing of schemas, serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
 import msgspec
 
 from pilothouse.errors import PilothouseError
+
+_LONGEST: Final = 100  # of a name that is shown
+_LISTED: Final = 50  # names that are shown
 
 
 class ToolError(PilothouseError):
@@ -67,3 +71,11 @@ class ToolFailure(msgspec.Struct, frozen=True, kw_only=True):
     error: ToolError
     server_name: str | None = None
     tool_use_id: str | None = None
+
+
+def no_such_tool(name: str, known: Collection[str]) -> str:
+    """Tell the model that there is no tool `name`, and which tools there are."""
+    shown = name if len(name) <= _LONGEST else name[:_LONGEST] + "…"
+    more = f", … ({len(known)} in all)" if len(known) > _LISTED else ""
+    listed = ", ".join(list(known)[:_LISTED]) + more
+    return f"There is no tool {shown!r}" + (f"; the tools are: {listed}" if known else "")

@@ -17,14 +17,13 @@ from msgspec import Struct, field
 from pilothouse.tools.bridges.rules import Rules
 from pilothouse.tools.content import error_result
 from pilothouse.tools.context import ToolContext
-from pilothouse.tools.failures import ToolError, ToolFailure, ToolInputError
+from pilothouse.tools.failures import ToolError, ToolFailure, ToolInputError, no_such_tool
 from pilothouse.tools.tool import Tool
 
 Ask = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Answers a question in the words of the control protocol."""
 
 NOT_GRANTED = "Permission to use {name} was not granted."
-NO_SUCH_TOOL = "There is no tool {name}."
 
 
 class HostCall(Struct, frozen=True):
@@ -178,7 +177,7 @@ class ToolHost:
     async def _invoke(self, call: HostCall) -> Mapping[str, Any]:
         tool = self._tools.get(call.name)
         if tool is None:
-            return error_result(NO_SUCH_TOOL.format(name=call.name))
+            return error_result(no_such_tool(call.name, [self.full_name(tool.name) for tool in self.offered]))
         context = ToolContext(
             tool_name=tool.name, server_name=self._server, tool_use_id=call.id, session=self.session
         )  # fmt: skip

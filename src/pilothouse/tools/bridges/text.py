@@ -19,7 +19,7 @@ from pilothouse.tools.xml.events import ToolCall, ToolCallError
 from pilothouse.tools.xml.frames import Answer, results_content
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.protocol import new_nonce, system_prompt
-from pilothouse.tools.xml.replies import Reply, ReplyReader
+from pilothouse.tools.xml.replies import Reply, ReplyReader, lacks_suffix
 
 # Where the text stands, in the events of a turn's begin and end.
 _SAID: Final = {"UserPromptSubmit": "prompt", "Stop": "last_assistant_message"}
@@ -76,8 +76,12 @@ class XmlSteps:
         self._bridge = bridge
         self._ledger = ledger
         tools = bridge.host.offered
+        self._was_told_suffix = False
         self._reader = ReplyReader(
-            lambda: StreamParser(tools=tools, nonce=bridge.nonce), full_name=bridge.host.full_name
+            lambda: StreamParser(
+                tools=tools, nonce=bridge.nonce, refuse_bare=bool(tools) and not self._was_told_suffix
+            ),
+            full_name=bridge.host.full_name,
         )
         self._reply = Reply()
 
@@ -94,6 +98,7 @@ class XmlSteps:
         if result.is_woken:
             return result
         self._reply = self._reader.end(result)
+        self._was_told_suffix = self._was_told_suffix or lacks_suffix(self._reply)
         if self._reply.calls:  # what the CLI takes for an answer is a call
             return structs.replace(result, stop_reason=DEFERRED)
         return self._ledger.closing(result)

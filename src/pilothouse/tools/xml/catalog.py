@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from pilothouse.errors import UsageError
+from pilothouse.tools.failures import no_such_tool
 from pilothouse.tools.tool import Tool
 
 Tools: TypeAlias = "Iterable[Tool[..., Any] | Mapping[str, Any]] | Mapping[str, Any]"
 """Tools, definitions with `name` and `input_schema` (or `inputSchema`, `parameters`), or names with their schemas."""
 
 _SCHEMA_KEYS: Final = ("input_schema", "inputSchema", "parameters")
-_LONGEST: Final = 100  # of a name that is compared or shown
+_LONGEST: Final = 100  # of a name that is compared
 
 
 class Catalog:
@@ -42,6 +43,10 @@ class Catalog:
         """Whether a call may name it."""
         return not self._schemas or name in self._schemas
 
+    def __contains__(self, name: str) -> bool:
+        """Whether it is one of the tools that were given."""
+        return name in self._schemas
+
     def schema(self, name: str) -> Any:
         """JSON Schema of what it takes; None if that is not known."""
         return self._schemas.get(name)
@@ -50,9 +55,8 @@ class Catalog:
         """What to tell the model of a name that is not known."""
         import difflib  # slow to import, and only on the way to an error
 
-        shown = name if len(name) <= _LONGEST else name[:_LONGEST] + "…"
         close = difflib.get_close_matches(name[:_LONGEST], self._schemas, n=1, cutoff=0.5)
-        return f"There is no tool {shown!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+        return no_such_tool(name, self._schemas) + (f"; did you mean {close[0]!r}?" if close else "")
 
 
 def _is_mapping(value: object) -> bool:

@@ -66,8 +66,8 @@ class ToolCallError(Struct, frozen=True):
         id: as of a call; the answer to the model names it.
         name: the tool, if it was said.
         code: what kind of fault: `missing_name`, `unknown_tool`, `invalid_call`, `invalid_json`, `unclosed` (a tag in
-            the call, or the call when another began), `truncated`, `too_large`, or `invented_result` (a result that
-            the model made up; no call of its own).
+            the call, or the call when another began), `truncated`, `too_large`, `missing_suffix` (no nonce in the outer
+            tag), or `invented_result` (a result that the model made up; no call of its own).
         message: what is wrong, for the model.
         raw: what the model wrote, tags included; only the beginning of what is too large.
     """

@@ -24,6 +24,16 @@ DEFAULT_MAX_CALL_CHARS: Final = 16 * 1024 * 1024
 
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVENTED: Final = "A result must not be made up: results come from the tools, in the next message"
+_BARE: Final = "tool_use"
+_BARE_HEAD: Final = 512  # characters behind a bare tag in which the name of the tool has to come
+_BARE_NAME: Final = re.compile(
+    r"\s*(?:<\s*tool_call_id\s*>[^<>]*<\s*/\s*tool_call_id\s*>\s*)?<\s*tool_name\s*>\s*([^<>]*[^<>\s])\s*<\s*/",
+    re.IGNORECASE,
+)
+_NO_SUFFIX: Final = (
+    "The call of {name} was not run: its outer tag lacks the suffix. Write the call again with the suffix in both "
+    "outer tags, as the rules say. A call that is only to be shown stands in a code fence"
+)
 
 
 class StreamParser:
@@ -43,6 +53,8 @@ class StreamParser:
       that are the first thing in a fence are calls; the lines of the fence stay text. Comments and CDATA sections
       hide nothing outside of a call.
     - `<thinking>` up to the next `</thinking>`, or to the end of the reply, is thinking, whatever stands in it.
+    - With `refuse_bare`, a `<tool_use>` tag without the nonce that begins a line and is followed by the name of a known
+      tool is an error of code `missing_suffix`, and never a call. Anywhere else it is text.
     - A result that the model wrote by itself (`<tool_result>` after a call; with a nonce, `<tool_result-NONCE>`
       anywhere) is an error of code `invented_result`, up to its end tag or the end of the reply.
 
@@ -55,6 +67,7 @@ class StreamParser:
         mint: makes ids; by default `call_1`, `call_2`, … without those that are used.
         used: ids of earlier calls; the new ones are added. Share one set among the parsers of a session.
         max_call_chars: longest call, in characters; a longer one is an error, and the reply goes on. 16 Mi by default.
+        refuse_bare: whether a call without the nonce is an error, so that the model can be told; off by default.
         unwrap_text: whether `<text>` tags around prose are dropped; off by default, when they are text.
 
     Raises:
@@ -69,6 +82,7 @@ class StreamParser:
         mint: Callable[[], str] | None = None,
         used: set[str] | None = None,
         max_call_chars: int = DEFAULT_MAX_CALL_CHARS,
+        refuse_bare: bool = False,
         unwrap_text: bool = False,
     ) -> None:
         if nonce is not None and not _NONCE.fullmatch(nonce):
@@ -89,14 +103,17 @@ class StreamParser:
         self._reason: Finish = Finish("stop")
         self._closed = False
         self._text_depth = 0
-        self._forged: StringIO | None = None
-        self._forged_size = 0
+        self._held: StringIO | None = None  # what is an error when it has ended
+        self._held_size = 0
+        self._fault: tuple[str | None, str, str] = (None, "", "")  # name, code and message of that error
         # What a tag in the text does; each says whether it did anything.
         self._actions: dict[tuple[str, bool], Callable[[Tag], bool]] = {
             (outer, False): self._open_call,
             (result, False): self._open_result,
             ("thinking", False): self._open_thinking,
         }
+        if refuse_bare and nonce is not None:
+            self._actions[_BARE, False] = self._open_bare
         if unwrap_text:
             self._actions |= {("text", False): self._open_prose, ("text", True): self._close_prose}
         self._in_fence = {outer, result} if nonce is not None else set[str]()
@@ -127,8 +144,8 @@ class StreamParser:
             self._call.end()
             self._after_call()
             events += self._run()
-        if self._forged is not None:
-            self._close_result()
+        if self._held is not None:
+            self._close_held()
             events += self._taken()
         return [*events, self._reason]
 
@@ -154,6 +171,8 @@ class StreamParser:
             return False
         hidden = self._quoting.hides(first_in_fence=tag.local in self._in_fence)
         action = None if hidden else self._actions.get((tag.local, tag.is_end))
+        if action == self._open_bare and self._quoting.begins_line and self._waits_for_name(tag):
+            return False
         if action is None or not action(tag):
             self._say(tag.end)
         else:
@@ -218,34 +237,62 @@ class StreamParser:
     def _open_result(self, tag: Tag) -> bool:
         if not (self._any_call or self._in_fence):
             return False
-        self._forged, self._forged_size = StringIO(), 0
-        self._forge(self._source.take(tag.end))
+        self._open_held(tag, (None, "invented_result", _INVENTED), self._in_result)
         if tag.is_empty:
-            self._close_result()
-        else:
-            self._step = self._in_result
+            self._close_held()
         return True
 
     def _in_result(self) -> bool:
-        tag = self._pass_to_end(seeker_of(self._result), self._forge)
+        tag = self._pass_to_end(seeker_of(self._result), self._hold)
         if tag is None:
             return False
-        self._forge(self._source.take(tag.end))
+        self._hold(self._source.take(tag.end))
         if tag.is_end:
-            self._close_result()
+            self._close_held()
         return True
 
-    def _forge(self, text: str) -> None:
-        if self._forged is not None and self._forged_size <= self._rules.limit:
-            self._forged.write(text[: self._rules.limit - self._forged_size])
-            self._forged_size += len(text)
+    # Calls without the nonce
 
-    def _close_result(self) -> None:
-        raw = self._forged.getvalue() if self._forged else ""
-        if self._forged_size > self._rules.limit:
+    def _waits_for_name(self, tag: Tag) -> bool:
+        rest = self._source.data[tag.end : tag.end + _BARE_HEAD]
+        if self._source.final or len(rest) == _BARE_HEAD or _BARE_NAME.match(rest):
+            return False
+        return rest.lstrip()[:1] in ("", "<")
+
+    def _open_bare(self, tag: Tag) -> bool:
+        found = _BARE_NAME.match(self._source.data[tag.end : tag.end + _BARE_HEAD])
+        name = found[1] if found is not None and not tag.is_empty else None
+        if name is None or name not in self._rules.catalog or not self._quoting.begins_line:
+            return False
+        self._open_held(tag, (name, "missing_suffix", _NO_SUFFIX.format(name=name)), self._in_bare)
+        return True
+
+    def _in_bare(self) -> bool:
+        tag = self._pass_to_end(seeker_of(_BARE, self._rules.outer), self._hold)
+        if tag is None:
+            return False
+        if tag.is_end:
+            self._hold(self._source.take(tag.end))
+        self._close_held()
+        return True
+
+    # What is held until it has ended, and is an error then
+
+    def _open_held(self, tag: Tag, fault: tuple[str | None, str, str], step: Callable[[], bool]) -> None:
+        self._held, self._held_size, self._fault, self._step = StringIO(), 0, fault, step
+        self._hold(self._source.take(tag.end))
+
+    def _hold(self, text: str) -> None:
+        if self._held is not None and self._held_size <= self._rules.limit:
+            self._held.write(text[: self._rules.limit - self._held_size])
+            self._held_size += len(text)
+
+    def _close_held(self) -> None:
+        raw = self._held.getvalue() if self._held else ""
+        if self._held_size > self._rules.limit:
             raw = raw[:RAW_HEAD]
-        self._events.append(ToolCallError(self._ids.take(), None, "invented_result", _INVENTED, raw))
-        self._forged = None
+        self._events.append(ToolCallError(self._ids.take(), *self._fault, raw))
+        self._held = None
         self._step = self._in_text
 
     # Wrapped prose

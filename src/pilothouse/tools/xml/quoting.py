@@ -49,6 +49,11 @@ class Quoting:
             return not (first_in_fence and self._direct)
         return self._ticks > 0 or self._line is _Line.QUOTE
 
+    @property
+    def begins_line(self) -> bool:
+        """Whether only white space stands before this place in its line."""
+        return self._line is _Line.BLANK
+
     def new_line(self) -> None:
         """Something that is no text stood here; what follows it counts as the beginning of a line."""
         self._line = _Line.BLANK

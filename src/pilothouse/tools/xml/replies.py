@@ -315,6 +315,11 @@ class _View:
         return TextBlock(part.text) if part.kind == TEXT else ThinkingBlock(part.text)
 
 
+def lacks_suffix(reply: Reply) -> bool:
+    """Whether a call of the reply was refused because it lacks the nonce."""
+    return any(isinstance(call, ToolCallError) and call.code == "missing_suffix" for call in reply.calls)
+
+
 def _is_spoken(message: AssistantMessage) -> bool:
     """Whether the model of the conversation itself said this, now."""
     foreign = message.parent_tool_use_id or message.agent_id or message.subagent_type or message.local_command_source
