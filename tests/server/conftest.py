@@ -21,7 +21,7 @@ def serve_host(tmp_path: Path) -> Iterator[MakeHost]:
     made: list[Served] = []
 
     def make(**given: Any) -> Served:
-        access = {name: given.pop(name) for name in ("token", "origins", "names") if name in given}
+        access = {name: given.pop(name) for name in ("token", "tokens", "origins", "names") if name in given}
         own = {name: given.pop(name) for name in ("make_transport",) if name in given}
         environ = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **given.pop("environ", {})}
         chosen = settings(tmp_path, **{"drain_seconds": 0.2, **given})

@@ -21,6 +21,18 @@ def test_flags() -> None:
     words = "--host ::1 --port 9 --public --root a --root b --env X_* --name n --origin https://o --token-file t"
     line = f"serve {words} --journal j --cli c --max-sessions 3 --idle 4 --drain 5 --keep-days 0.5"
     asked = parse([*line.split()])
+    limits = "--client a=f --max-permission-mode plan --no-client-programs --no-client-mcp --no-client-settings"
+    more = parse(["serve", *limits.split(), "--managed-settings", "m", "--verbatim-prompts", "--allow-flag", "brief"])
+    assert more == ServeRequest(
+        clients=("a=f",),
+        max_permission_mode="plan",
+        no_client_programs=True,
+        no_client_mcp=True,
+        no_client_settings=True,
+        managed_settings="m",
+        verbatim_prompts=True,
+        allow_flags=("brief",),
+    )
     places = {"roots": ("a", "b"), "env": ("X_*",), "names": ("n",), "origins": ("https://o",), "cli": "c"}
     numbers = {"max_sessions": 3, "idle": 4.0, "drain": 5.0, "keep_days": 0.5}
     assert asked == ServeRequest("::1", 9, True, "t", journal="j", **places, **numbers)  # type: ignore[arg-type]
@@ -45,6 +57,36 @@ def test_the_token_is_shown_once_and_only_when_it_was_made(
             code, said = made.end(signal.SIGTERM)
         assert (code, said.count(token)) == (0, 0)  # the line above was the only one
     assert capsys.readouterr().out == ""
+
+
+def test_limits_and_tokens_of_the_command(tmp_path: Path) -> None:
+    token = tmp_path / "ann"
+    token.write_text("the-token-of-ann-0123456789")
+    token.chmod(0o600)
+    (tmp_path / "managed.json").write_text('{"permissions": {"deny": ["Bash"]}}')
+    limits = ("--max-permission-mode", "default", "--no-client-mcp", "--no-client-settings", "--no-client-programs")
+    more = ("--managed-settings", str(tmp_path / "managed.json"), "--verbatim-prompts", "--allow-flag", "brief")
+    with FakeCLI() as fake:
+        program = Program(tmp_path, fake.path, *limits, *more, "--client", f"ann={token}")
+        with program as served:
+            ann = token.read_text()
+            for options, words in (
+                ({"permission_mode": "acceptEdits"}, "up to 'default'"),
+                ({"mcp_servers": {"s": {"command": "x"}}}, "no MCP servers"),
+                ({"settings": {"model": "x"}}, "no settings"),
+                ({"plugins": ["."]}, "no plugins"),
+                ({"verbatim_prompts": False}, "every prompt as it is"),
+            ):
+                _, told = served.request("POST", "/v1/sessions", {"options": options}, token=ann)
+                assert words in told["error"]["message"], told
+            assert (
+                served.request("POST", "/v1/sessions", {"options": {"extra_args": {"brief": None}}}, token=ann)[0]
+                == 201
+            )
+            program.end(signal.SIGTERM)
+        [call] = fake.calls
+        assert "--brief" in call.argv
+        assert '--managed-settings={"permissions":{"deny":["Bash"]}}' in call.argv
 
 
 def test_where_tokens_come_from(tmp_path: Path) -> None:
@@ -98,6 +140,12 @@ def test_settings_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (("--root", "/no/where"), "is no directory"),
         (("--token-file", "/no/where"), "cannot be read"),
         (("--journal", "/dev/null/x"), "cannot be opened"),
+        (("--max-permission-mode", "root"), "expected one of plan"),
+        (("--managed-settings", "/no/where"), "cannot be read"),
+        (("--managed-settings", "/dev/null"), "cannot be read"),
+        (("--allow-flag=--x",), "without dashes"),
+        (("--client", "ann"), "expected NAME=FILE"),
+        (("--client", "ann=/no/where"), "cannot be read"),
     ],
 )
 def test_starts_that_fail(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.options import Options, PrivateFile, render
-from pilothouse.server.policy import DEFAULT_ENV, TOKEN_VARIABLE, Policy, Refusal, Wish
+from pilothouse.options.table import TABLE
+from pilothouse.options.targets import flags_of
+from pilothouse.server.input_check import InputCheck, RequestRefused
+from pilothouse.server.policy import DEFAULT_ENV, TAKEN, TOKEN_VARIABLE, ClientLimits, Policy, Refusal, Wish
 
 ARGV = ("--print", "--verbose")
 BASE = {"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host", TOKEN_VARIABLE: "x" * 20, "CLAUDECODE": "1"}
+
+
+def _plain(file: PrivateFile) -> Any:
+    return json.loads(file.content) if file.suffix == ".json" else file.content
+
+
+def changed(policy: Policy, **limits: Any) -> Policy:
+    return msgspec.structs.replace(policy, limits=ClientLimits(**limits))
+
+
+def settings_file(**settings: Any) -> dict[str, Any]:
+    return {"argv": ARGV, "files": (PrivateFile("settings", ".json", json.dumps(settings).encode()),)}
 
 
 @pytest.fixture
@@ -32,12 +50,13 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         settings='{"a": 1}',
         add_dirs=[str(tmp_path / "second")],
         resume="0b0c0d0e-0000-4000-8000-000000000000",
-        extra_args={"some-new-flag": "value", "switch": None},
         cwd=str(tmp_path / "root" / "sub"),
     )
     made = render(options, {})
     admitted = policy.admit(Wish(made.argv, made.tail, made.files, {"ANTHROPIC_MODEL": "x"}, made.cwd))
-    assert (admitted.argv, admitted.files, admitted.cwd) == (made.argv, made.files, made.cwd)
+    assert (admitted.argv, admitted.cwd) == (made.argv, made.cwd)
+    read = [(file.flag, file.suffix, _plain(file)) for file in made.files]
+    assert [(file.flag, file.suffix, _plain(file)) for file in admitted.files] == read
     assert admitted.cli == "/bin/claude"
     assert dict(admitted.env) == {
         "PATH": "/bin",
@@ -56,8 +75,8 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         ({"argv": (*ARGV, "update")}, "--flag=value alone"),
         ({"argv": (*ARGV, "-c")}, "--flag=value alone"),
         ({"argv": (*ARGV, "--worktree=x")}, "--worktree: this host does not take it"),
-        ({"argv": (*ARGV, "--bg")}, "outside of this session"),
-        ({"argv": (*ARGV, "--plugin-url=https://x/y.zip")}, "fetches files from elsewhere"),
+        ({"argv": (*ARGV, "--bg")}, "--bg: this host does not take it"),
+        ({"argv": (*ARGV, "--plugin-url=https://x/y.zip")}, "--allow-flag plugin-url"),
         ({"argv": (*ARGV, "--add-dir=/etc")}, "--add-dir: '/etc' is not below"),
         ({"argv": (*ARGV, "--add-dir=out/etc")}, "is not below"),
         ({"argv": (*ARGV, "--add-dir=../root-too")}, "is not below"),
@@ -66,13 +85,45 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         ({"argv": (*ARGV, "--resume=../../secret.jsonl")}, "and no path"),
         ({"argv": (*ARGV, "--model=" + "x" * 200_000)}, "too long"),
         ({"argv": (*ARGV, "--model=a\0b")}, "NUL"),
+        *(
+            ({"argv": (*ARGV, f"--{flag}")}, "this host does not take it")
+            for flag in (
+                "remote=x",
+                "rc",
+                "attach-serve",
+                "messaging-socket-path=/tmp/x",
+                "client-data-url=http://x",
+                "forward-home-settings",
+                "dangerously-skip-permissions",
+                "Model=x",
+            )
+        ),
+        ({"argv": (*ARGV, "--mcp-config= /outside.json")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir= /")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=/\n")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=~")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=~root/x")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir=\u00a0/etc")}, "no plain path"),
+        ({"argv": (*ARGV, "--add-dir")}, "expected --add-dir=value"),
+        ({"argv": (*ARGV, "--settings", "--model=/../../../etc/passwd")}, "expected --settings=value"),
+        ({"argv": (*ARGV, "--input-format", "--bg")}, "--bg: this host"),
+        ({"argv": (*ARGV, "--settings={}/../../outside.json")}, "is not below"),
+        ({"argv": (*ARGV, "--managed-settings=/etc/passwd")}, "is not below"),
+        ({"argv": (*ARGV, "--settings=sub")}, "--settings: 'sub'"),
+        ({"argv": (*ARGV, "--settings=[]")}, "expected a JSON object"),
+        ({"argv": ARGV, "files": (PrivateFile("settings", ".json", b'{"a": '),)}, "expected a JSON object"),
+        ({"argv": ARGV, "files": (PrivateFile("managed-settings", ".json", b"{}"),)}, "reads none from a file"),
+        ({"argv": ARGV, "files": (PrivateFile("plugin-dir", ".zip", b""),)}, "does not take it as a file"),
+        (settings_file(env={"PATH": "/tmp"}), "--settings: env: this host does not take 'PATH'"),
+        (settings_file(env={"NODE_OPTIONS": "-r /x"}), "does not take 'NODE_OPTIONS'"),
+        ({"argv": ARGV, "initialize": {"managedSettings": {"env": {"LD_PRELOAD": "x"}}}}, "does not take 'LD_PRELOAD'"),
         ({"argv": ARGV, "tail": ("--print", "update")}, "could be a command"),
         ({"argv": ARGV, "tail": ("--print", "--worktree")}, "one prompt"),
         ({"argv": ARGV, "tail": ("mcp", "list")}, "one prompt"),
         ({"argv": ARGV, "cwd": "/"}, "cwd: '/' is not below"),
         ({"argv": ARGV, "cwd": "out"}, "is not below"),
         ({"argv": ARGV, "cwd": ".."}, "is not below"),
-        ({"argv": ARGV, "cwd": "a\0b"}, "is not below"),
+        ({"argv": ARGV, "cwd": "a\0b"}, "no plain path"),
         ({"argv": ARGV, "cwd": "no/where"}, "there is no directory"),
         ({"argv": ARGV, "env": {"PATH": "/tmp"}}, "env: this host does not take 'PATH'"),
         ({"argv": ARGV, "env": {"LD_PRELOAD": None}}, "does not take 'LD_PRELOAD'"),
@@ -80,7 +131,10 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         ({"argv": ARGV, "env": {"ANTHROPIC_A": "x\0"}}, "cannot be set"),
         ({"argv": ARGV, "files": (PrivateFile("settings", "/../x", b""),)}, "cannot be written"),
         ({"argv": ARGV, "files": (PrivateFile("a=b", ".json", b""),)}, "cannot be written"),
-        ({"argv": ARGV, "files": (PrivateFile("plugin-url", ".json", b""),)}, "fetches"),
+        (
+            {"argv": ARGV, "files": (PrivateFile("plugin-url", ".json", b""),)},
+            "--plugin-url: this host does not take it",
+        ),
     ],
 )
 def test_what_is_refused(policy: Policy, wish: dict[str, Any], words: str) -> None:
@@ -93,7 +147,8 @@ def test_what_is_refused(policy: Policy, wish: dict[str, Any], words: str) -> No
 def test_links_between_roots_and_relative_places(policy: Policy, tmp_path: Path) -> None:
     assert policy.admit(Wish(ARGV, cwd="beside")).cwd == str(tmp_path / "second")
     assert policy.admit(Wish(ARGV)).cwd == str(tmp_path / "root")
-    assert policy.admit(Wish((*ARGV, "--add-dir=sub"))).argv[-1] == "--add-dir=sub"
+    for spelled, real in (("sub", "root/sub"), ("beside", "second"), ("sub/../beside/.", "second")):
+        assert policy.admit(Wish((*ARGV, f"--add-dir={spelled}"))).argv[-1] == f"--add-dir={tmp_path / real}"
 
 
 def test_the_key_of_the_host_does_not_go_to_another_api(policy: Policy) -> None:
@@ -102,3 +157,190 @@ def test_the_key_of_the_host_does_not_go_to_another_api(policy: Policy) -> None:
     own = {**elsewhere, "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-client"}
     assert policy.admit(Wish(ARGV, env=own)).env["ANTHROPIC_API_KEY"] == "sk-ant-the-key-of-the-client"
     assert "ANTHROPIC_API_KEY" not in policy.admit(Wish(ARGV, env={"ANTHROPIC_API_KEY": None})).env
+
+
+ELSEWHERE = {"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/"}}
+SERVER = {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${ANTHROPIC_API_KEY}"}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ELSEWHERE,
+        *(
+            {"env": {name: "x"}}
+            for name in ("ANTHROPIC_UNIX_SOCKET", "ANTHROPIC_FOUNDRY_RESOURCE", "CLAUDE_CODE_API_BASE")
+        ),
+        *({"env": {name: "x"}} for name in ("CLAUDE_CODE_HTTPS_PROXY", "CLAUDE_CODE_CLIENT_CERT")),
+        {"apiKeyHelper": "echo sk-ant-of-the-client"},
+        {
+            "hooks": {
+                "Stop": [{"hooks": [{"type": "http", "url": "http://x/", "allowedEnvVars": ["ANTHROPIC_API_KEY"]}]}]
+            }
+        },
+    ],
+)
+def test_settings_that_redirect_do_not_get_the_key(policy: Policy, tmp_path: Path, settings: dict[str, Any]) -> None:
+    text = json.dumps(settings)
+    (tmp_path / "root" / "settings.json").write_text(text)
+    for wish in (
+        Wish((*ARGV, f"--settings={text}")),
+        Wish((*ARGV, "--settings=settings.json")),
+        Wish((*ARGV, f"--managed-settings={text}")),
+        Wish(**settings_file(**settings)),
+        Wish(ARGV, initialize={"managedSettings": settings}),
+    ):
+        admitted = policy.admit(wish)
+        assert "ANTHROPIC_API_KEY" not in admitted.env
+        given = [file.content.decode() for file in admitted.files]
+        given += [argument.partition("=")[2] for argument in admitted.argv if "settings=" in argument]
+        assert [json.loads(one) for one in given] == [settings] or wish.initialize
+    assert "ANTHROPIC_API_KEY" in policy.admit(Wish(**settings_file(model="x", env={"ANTHROPIC_BASE_URL": ""}))).env
+
+
+def test_servers_that_name_the_key_do_not_get_it(policy: Policy) -> None:
+    servers = {"mcpServers": {"s": SERVER}}
+    agents = {"a": {"description": "d", "prompt": "p", "mcpServers": [{"s": SERVER}]}}
+    for wish in (
+        Wish((*ARGV, f"--mcp-config={json.dumps(servers)}")),
+        Wish((*ARGV, f"--agents={json.dumps(agents)}")),
+        Wish(ARGV, initialize={"agents": agents}),
+    ):
+        assert "ANTHROPIC_API_KEY" not in policy.admit(wish).env
+    other = {"mcpServers": {"s": {"command": "x", "env": {"BASE_URL": "http://x", "A": "${HOME}"}}}}
+    assert "ANTHROPIC_API_KEY" in policy.admit(Wish((*ARGV, f"--mcp-config={json.dumps(other)}"))).env
+
+
+def test_what_an_operator_does_not_let_clients_have(policy: Policy, tmp_path: Path) -> None:
+    sdk = {"mcpServers": {"mine": {"type": "sdk", "name": "mine"}}}
+    low = changed(policy, permission_mode="default", programs=False, mcp_servers=False, settings=False)
+    low.admit(Wish((*ARGV, "--permission-mode=plan", f"--mcp-config={json.dumps(sdk)}")))
+    (tmp_path / "root" / "plugin").mkdir()
+    for wish, words in (
+        (Wish((*ARGV, "--permission-mode=acceptEdits")), "permission modes up to 'default'"),
+        (Wish((*ARGV, "--permission-mode=newMode")), "permission modes up to 'default'"),
+        (Wish((*ARGV, "--allow-dangerously-skip-permissions")), "permission modes up to"),
+        (Wish((*ARGV, "--plugin-dir=plugin")), "takes no plugins of clients"),
+        (Wish((*ARGV, f"--mcp-config={json.dumps({'mcpServers': {'s': SERVER}})}")), "takes no MCP servers of clients"),
+        (Wish((*ARGV, '--settings={"model": "x"}')), "takes no settings of clients"),
+        (Wish(ARGV, initialize={"agents": {"a": {"permissionMode": "auto"}}}), "permission modes up to"),
+        (Wish(ARGV, initialize={"agents": {"a": {"hooks": {"Stop": []}}}}), "takes no hooks of clients"),
+    ):
+        with pytest.raises(Refusal, match=words):
+            low.admit(wish)
+        policy.admit(wish)
+    some = changed(policy, permission_mode="acceptEdits", programs=False)
+    for settings, words in (
+        ({"permissions": {"defaultMode": "bypassPermissions"}}, "up to 'acceptEdits'"),
+        ({"hooks": {"Stop": [1]}}, "takes no hooks"),
+        ({"statusLine": {"type": "command"}, "apiKeyHelper": "x"}, "takes no apiKeyHelper, statusLine"),
+    ):
+        with pytest.raises(Refusal, match=words):
+            some.admit(Wish(**settings_file(**settings)))
+    some.admit(Wish(**settings_file(permissions={"defaultMode": "acceptEdits"}, hooks={})))
+
+
+def test_settings_that_an_operator_forces(policy: Policy) -> None:
+    forced = {"permissions": {"deny": ["Bash"]}}
+    held = changed(policy, managed_settings=forced)
+    name, _, value = held.admit(Wish(ARGV)).argv[-1].partition("=")
+    assert (name, json.loads(value)) == ("--managed-settings", forced)
+    for wish in (Wish((*ARGV, "--managed-settings={}")), Wish(ARGV, initialize={"managedSettings": {"a": 1}})):
+        with pytest.raises(Refusal, match="those of this host hold"):
+            held.admit(wish)
+
+
+def test_flags_that_an_operator_allows(policy: Policy) -> None:
+    with pytest.raises(Refusal, match="--allow-flag brief"):
+        policy.admit(Wish((*ARGV, "--brief")))
+    assert changed(policy, flags=("brief",)).admit(Wish((*ARGV, "--brief"))).argv[-1] == "--brief"
+    for wrong in (
+        {"flags": ("--brief",)},
+        {"permission_mode": "root"},
+        {"managed_settings": {"a": "x" * 70_000}},
+        {"managed_settings": {"a": object()}},
+    ):
+        with pytest.raises(UsageError):
+            ClientLimits(**wrong)  # type: ignore[arg-type]
+
+
+# What a client says while its session runs.
+
+
+def line(subtype: str, **body: Any) -> bytes:
+    request = {"subtype": subtype, **body}
+    return json.dumps({"type": "control_request", "request_id": "r1", "request": request}).encode() + b"\n"
+
+
+def test_requests_that_would_send_the_key_elsewhere(policy: Policy) -> None:
+    check = InputCheck(policy).check
+    for said in (
+        line("apply_flag_settings", settings=ELSEWHERE),
+        line("update_settings", source="userSettings", settings=ELSEWHERE),
+        line("initialize", managedSettings=ELSEWHERE),
+        line("mcp_set_servers", servers={"s": SERVER}),
+        line("apply_flag_settings", settings={"env": {"PATH": "/tmp"}}),
+        line("apply_flag_settings", settings=ELSEWHERE).replace(b"control_request", b"control\\u005frequest"),
+    ):
+        with pytest.raises(RequestRefused) as refused:
+            check(said)
+        answer = json.loads(refused.value.answer())["response"]
+        assert (answer["subtype"], answer["request_id"]) == ("error", "r1")
+    deep = line("x").replace(b'"x"', b"[" * 100_000 + b"]" * 100_000)
+    for said in (b'{"type": "update_environment_variables", "variables": {}}\n', b"x\r" + line("interrupt"), deep):
+        with pytest.raises(ProtocolError):
+            check(said)
+    for said in (
+        line("set_permission_mode", mode="bypassPermissions"),
+        line("anything"),
+        b"no JSON\n",
+        b'{"type": "\n',
+    ):
+        assert check(said) == said
+
+
+def test_requests_above_the_limits(policy: Policy) -> None:
+    check = InputCheck(changed(policy, permission_mode="default", mcp_servers=False)).check
+    for said, words in (
+        (line("set_permission_mode", mode="bypassPermissions"), "up to 'default'"),
+        (line("apply_flag_settings", settings={"permissions": {"defaultMode": "auto"}}), "up to 'default'"),
+        (line("initialize", agents={"a": {"permissionMode": "acceptEdits"}}), "up to 'default'"),
+        (line("mcp_set_servers", servers={"s": {"command": "x"}}), "takes no MCP servers"),
+        (line("start_shell_task", command="x"), "does not take control requests 'start_shell_task'"),
+        (line("set_mcp_permission_mode_override", mode="plan"), "does not take"),
+    ):
+        with pytest.raises(RequestRefused, match=words):
+            check(said)
+    update = {"type": "setMode", "mode": "bypassPermissions", "destination": "session"}
+    body: dict[str, Any] = {"behavior": "allow", "updatedPermissions": [update]}
+    answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "1", "response": body}}
+    for said in (json.dumps(answer).encode(), b'{"type": "bash_command", "command": "x"}\n'):
+        with pytest.raises(ProtocolError, match="this host"):
+            check(said)
+    body["updatedInput"] = {"x": body.pop("updatedPermissions")}
+    for fine in (
+        json.dumps(answer).encode(),
+        line("set_permission_mode", mode="plan"),
+        line("mcp_set_servers", servers={}),
+    ):
+        assert check(fine) == fine
+
+
+def test_prompts_as_they_are(policy: Policy) -> None:
+    verbatim = changed(policy, verbatim_prompts=True)
+    said = {"type": "user", "message": {"role": "user", "content": "@/etc/passwd"}}
+    for given in (said, {**said, "client_composed": False}):
+        passed = json.loads(InputCheck(verbatim).check(json.dumps(given).encode()))
+        assert passed == {**said, "client_composed": True}
+    assert InputCheck(policy).check(json.dumps(said).encode()) == json.dumps(said).encode()
+    with pytest.raises(Refusal, match="through stdin"):
+        verbatim.admit(Wish(ARGV, tail=("--print", "@/etc/passwd is this")))
+
+
+def test_every_flag_that_pilothouse_sends_is_taken() -> None:
+    flags = {flag for row in TABLE.values() for flag in flags_of(row.target)}
+    assert flags <= TAKEN.keys()
+    assert (
+        not {"remote", "rc", "cloud", "worktree", "plugin-url", "sdk-url", "dangerously-skip-permissions"}
+        & TAKEN.keys()
+    )

@@ -110,6 +110,29 @@ def test_events_of_a_session_over_the_wire_and_its_end(serve_host: MakeHost) -> 
         assert fake.calls[0].control("interrupt")
 
 
+def test_who_looks_on_sees_that_a_session_asks(serve_host: MakeHost) -> None:
+    script = FakeCLI().expect("user").emit(frames.init()).ask("hook_callback", callback_id="h", input={})
+    with script.ask("can_use_tool", tool_name="Bash", input={"command": "ls"}).emit(frames.result("done")) as fake:
+        served = serve_host(cli=fake.path)
+        with served.dial() as client:
+            client.start()
+            client.send(0, prompt("hi"))
+            client.until_output(b"hook_callback")
+            first = json.loads(next(line for line in client.output.splitlines() if b"hook_callback" in line))
+            said = prompt("hi")
+            body = {"subtype": "success", "request_id": first["request_id"], "response": {}}
+            client.send(len(said), json.dumps({"type": "control_response", "response": body}).encode() + b"\n")
+            with served.events(client.session) as events:
+                assert next(events)["data"]["type"] == "system"
+                asked = next(events)
+                assert asked["event"] == "asked"
+                request = asked["data"]["request"]
+                assert (request["subtype"], request["tool_name"]) == ("can_use_tool", "Bash")
+            with served.events(client.session, asked["id"]) as events:
+                served.request("DELETE", f"/v1/sessions/{client.session}")
+                assert next(events)["event"] == "end"
+
+
 def test_a_line_that_is_too_long_for_an_event(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.server.events.LONGEST_LINE", 1000)
     long = frames.assistant("x" * 2000)

@@ -5,14 +5,20 @@ Owns what is said about it. What a host does is in `pilothouse.server`, which is
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.serve_flags import ServeRequest
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.transports.errands import run_briefly
+
+if TYPE_CHECKING:
+    from pilothouse.server import ClientLimits
 
 FAILED = 1
 SECONDS_OF_A_DAY = 86400.0
@@ -39,11 +45,13 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         drain_seconds=request.drain,
         keep_seconds=request.keep_days * SECONDS_OF_A_DAY,
         env=request.env or server.DEFAULT_ENV,
+        clients=await run_briefly(_limits, request),
     )
+    tokens = await run_briefly(_tokens, request.clients)
     token, made = await run_briefly(server.find_token, request.token_file, os.environ)
     server.raise_descriptor_limit()
     host = server.Host(settings)
-    application = server.app(host, token=token, origins=request.origins, names=request.names)
+    application = server.app(host, token=token, tokens=tokens, origins=request.origins, names=request.names)
     listening = server.listen(request.host, request.port, public=request.public)
     address = listening.getsockname()
 
@@ -65,6 +73,40 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         listening.close()
     screen.note("ended: every session is closed, and what was said is in the journal", "quiet")
     return 0
+
+
+def _limits(request: ServeRequest) -> ClientLimits:
+    from pilothouse import server
+
+    managed: Any = None
+    if request.managed_settings is not None:
+        try:
+            managed = json.loads(Path(request.managed_settings).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--managed-settings: {request.managed_settings} cannot be read: {error}") from None
+        if not isinstance(managed, dict):
+            raise UsageError(f"--managed-settings: expected a JSON object in {request.managed_settings}")
+    return server.ClientLimits(
+        permission_mode=request.max_permission_mode,
+        programs=not request.no_client_programs,
+        mcp_servers=not request.no_client_mcp,
+        settings=not request.no_client_settings,
+        managed_settings=cast("dict[str, Any] | None", managed),
+        verbatim_prompts=request.verbatim_prompts,
+        flags=request.allow_flags,
+    )
+
+
+def _tokens(clients: Sequence[str]) -> dict[str, str]:
+    from pilothouse import server
+
+    found: dict[str, str] = {}
+    for client in clients:
+        name, equals, file = client.partition("=")
+        if not name or not equals or name in found:
+            raise UsageError(f"--client: expected NAME=FILE, each name once, got {client!r}")
+        found[name] = server.read_token(Path(file))
+    return found
 
 
 def _tell(screen: Screen, address: str, port: int) -> None:

@@ -43,6 +43,14 @@ class ServeRequest:
     idle: float = 3600.0
     drain: float = 30.0
     keep_days: float = 7.0
+    clients: tuple[str, ...] = ()
+    max_permission_mode: str = "bypassPermissions"
+    no_client_programs: bool = False
+    no_client_mcp: bool = False
+    no_client_settings: bool = False
+    managed_settings: str | None = None
+    verbatim_prompts: bool = False
+    allow_flags: tuple[str, ...] = ()
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +64,14 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--origin", dest="origins", action="append", default=[], help="an origin of web pages that may use this host"
     )
     where.add_argument("--token-file", metavar="FILE", help="holds the token; only you may read it")
+    where.add_argument(
+        "--client",
+        dest="clients",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a further token, in a file, whose owner sees only sessions of its own",
+    )
     sessions = parser.add_argument_group("sessions")
     sessions.add_argument(
         "--root",
@@ -73,6 +89,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="variables that clients may set (ANTHROPIC_*, CLAUDE_CODE_*); replaces these",
     )
+    _add_limits(parser)
     sessions.add_argument("--max-sessions", type=int, default=32, metavar="N", help="children at a time (32)")
     sessions.add_argument("--idle", type=float, default=3600.0, metavar="SECONDS", help="until an unused child ends")
     sessions.add_argument("--drain", type=float, default=30.0, metavar="SECONDS", help="for running turns at the end")
@@ -80,9 +97,34 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     sessions.add_argument("--keep-days", type=float, default=7.0, metavar="N", help="for sessions that have ended (7)")
 
 
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = parser.add_argument_group("what clients may have")
+    limits.add_argument(
+        "--max-permission-mode",
+        default="bypassPermissions",
+        metavar="MODE",
+        help="of plan, dontAsk, default, acceptEdits, auto, bypassPermissions: this one and those before it",
+    )
+    limits.add_argument("--no-client-programs", action="store_true", help="no hooks, helpers and plugins of clients")
+    limits.add_argument("--no-client-mcp", action="store_true", help="no MCP servers of clients")
+    limits.add_argument("--no-client-settings", action="store_true", help="no settings of clients")
+    limits.add_argument("--managed-settings", metavar="FILE", help="settings, as JSON, that hold for every session")
+    limits.add_argument(
+        "--verbatim-prompts", action="store_true", help="send prompts as they are: no @path, no /command"
+    )
+    limits.add_argument(
+        "--allow-flag",
+        dest="allow_flags",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further flag of the CLI that clients may give",
+    )
+
+
 def serve_request(asked: argparse.Namespace) -> ServeRequest:
     """The request that the flags stand for."""
     fields: dict[str, Any] = {name: getattr(asked, name) for name in ServeRequest.__dataclass_fields__}
-    for name in ("roots", "env", "origins", "names"):
+    for name in ("roots", "env", "origins", "names", "clients", "allow_flags"):
         fields[name] = tuple(fields[name])
     return ServeRequest(**fields)

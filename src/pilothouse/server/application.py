@@ -49,7 +49,14 @@ CHILD_DESCRIPTORS = 8
 """For the pipes of one child."""
 
 
-def app(host: Host, *, token: str | None, origins: Sequence[str] = (), names: Sequence[str] = ()) -> ASGIApp:
+def app(
+    host: Host,
+    *,
+    token: str | None,
+    tokens: Mapping[str, str] | None = None,
+    origins: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> ASGIApp:
     """The ASGI application of a host, to be served or mounted in another one. (E84)
 
     The host has to be open (`async with host`), on the event loop that serves the application: in its lifespan, or
@@ -57,12 +64,14 @@ def app(host: Host, *, token: str | None, origins: Sequence[str] = (), names: Se
 
     Args:
         host: whose sessions.
-        token: what clients have to send as `Authorization: Bearer …`; None where something before this checks them.
+        token: what clients have to send as `Authorization: Bearer …`; whoever has it sees all sessions. None where
+            something before this checks them, or where there are `tokens` alone.
+        tokens: further tokens by the name of their owner, who sees only the sessions that were started with it.
         origins: origins of pages that may use it, such as "https://console.example.com". Default none.
         names: names by which it is reached, besides "localhost" and addresses.
 
     Raises:
-        UsageError: the token is too short; or the extra is not installed.
+        UsageError: a token is too short, can be guessed, or is there twice; or the extra is not installed.
     """
     try:
         from starlette.applications import Starlette
@@ -77,15 +86,20 @@ def app(host: Host, *, token: str | None, origins: Sequence[str] = (), names: Se
     from pilothouse.server.rest import not_there, routes
     from pilothouse.server.wire import serve_wire
 
-    if token is not None:
-        check_token(token)
+    owners = dict(tokens or {})
+    given = [*owners.values(), *([] if token is None else [token])]
+    for one in given:
+        check_token(one)
+    if len(set(given)) < len(given) or not all(owners):
+        raise UsageError("the tokens: expected each once, each with the name of its owner")
 
     async def wire(websocket: WebSocket) -> None:
         await serve_wire(host, websocket)
 
     methods = ["GET", "POST", "DELETE"]
     allowed = ["authorization", "content-type", "last-event-id"]
-    layers = [Middleware(Guard, access=Access(token, tuple(origins), tuple(name.lower() for name in names)))]
+    access = Access(token, tuple(origins), tuple(name.lower() for name in names), owners)
+    layers = [Middleware(Guard, access=access)]
     if origins:
         layers.insert(
             0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=allowed)
@@ -128,7 +142,7 @@ def find_token(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]
         UsageError: the file cannot be read, others may read it, or what it holds is no token.
     """
     if file is not None:
-        token, made = _read_token(Path(file)), False
+        token, made = read_token(Path(file)), False
     elif environ.get(TOKEN_VARIABLE):
         token, made = environ[TOKEN_VARIABLE], False
     else:
@@ -137,7 +151,12 @@ def find_token(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]
     return token, made
 
 
-def _read_token(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in a file. Blocking.
+
+    Raises:
+        UsageError: the file cannot be read, or others may read it.
+    """
     try:
         if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise UsageError(f"others may read the token file {path}: chmod 600 {path}")

@@ -21,10 +21,17 @@ LONGEST_LINE = 16 * 1024 * 1024
 """Bytes of a message that is sent; a longer one is an event "oversize" that says where it is."""
 HEARTBEAT = b": still here\n\n"
 _NO_MESSAGES = frozenset({"", "control_request", "control_response", "control_cancel_request", "keep_alive"})
+_ASKS = frozenset({"can_use_tool", "elicitation", "request_user_dialog"})
+"""Control requests that wait for a person. The others, such as hooks and tools, a program answers."""
+
+
+class _Request(msgspec.Struct):
+    subtype: str = ""
 
 
 class _Typed(msgspec.Struct):
     type: str = ""
+    request: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 _typed = msgspec.json.Decoder(_Typed)
@@ -98,12 +105,22 @@ def _event(end: int, line: bytes | None) -> bytes:
     if line is None:
         return _named("oversize", end, {"message": f"a message is longer than {LONGEST_LINE:,} bytes"})
     try:
-        kind = _typed.decode(line).type
+        said = _typed.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return b""
+    kind = said.type
+    if kind == "control_request" and _asks(said.request):
+        return b"id: %d\nevent: asked\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
     if kind in _NO_MESSAGES:
         return b""
     return b"id: %d\ndata: %s\n\n" % (end, line.replace(b"\r", b""))
+
+
+def _asks(request: msgspec.Raw) -> bool:
+    try:
+        return msgspec.json.decode(request, type=_Request).subtype in _ASKS
+    except msgspec.DecodeError:
+        return False
 
 
 def _named(name: str, place: int, body: dict[str, str]) -> bytes:

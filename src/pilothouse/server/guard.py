@@ -10,7 +10,8 @@ import hashlib
 import hmac
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -18,12 +19,15 @@ import anyio
 from pilothouse.server.policy import Refusal
 
 if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN = "/healthz"
 """Answers without a token; there is nothing to learn from it."""
 SLOT = "pilothouse.slot"
 """Of the state of a request: the slot of its connection, where the host serves itself."""
+OWNER = "pilothouse.owner"
+"""Of the state of a request: whose token it has; "" for who sees all."""
 WRONG_TOKEN_SECONDS = 1.0
 """Before a wrong token is answered, so that tokens cannot be tried fast on one connection."""
 STATUS = {
@@ -47,17 +51,20 @@ class Access(NamedTuple):
     """Who may speak.
 
     Args:
-        token: what they have to send; None: everybody may, which only a host inside of another application wants.
+        token: what they have to send; None without `owners`: everybody may, which only a host inside of another
+            application wants.
         origins: pages of these origins may; others may not, and programs send none.
         names: names of this host besides "localhost"; addresses are always right.
+        owners: further tokens, by the name of the owner.
     """
 
     token: str | None
     origins: Sequence[str] = ()
     names: Sequence[str] = ()
+    owners: Mapping[str, str] = MappingProxyType({})
 
-    def check(self, headers: Sequence[tuple[bytes, bytes]], *, is_open: bool) -> None:
-        """Look at the headers of a request.
+    def check(self, headers: Sequence[tuple[bytes, bytes]], *, is_open: bool) -> str:
+        """Look at the headers of a request; returns the owner of its token, "" for who sees all.
 
         Raises:
             Refusal: it may not go on.
@@ -66,8 +73,11 @@ class Access(NamedTuple):
         origins = _all(headers, b"origin")
         if origins and (len(origins) > 1 or origins[0] not in self.origins):
             raise Refusal("forbidden", "pages of this origin may not use this host; allow it with --origin")
-        if not is_open and self.token is not None and not self._has_token(_all(headers, b"authorization")):
+        if is_open or (self.token is None and not self.owners):
+            return ""
+        if (owner := self._owner(_all(headers, b"authorization"))) is None:
             raise Refusal("unauthorized", "a token is needed: send it as `Authorization: Bearer …`")
+        return owner
 
     def _check_host(self, hosts: list[str]) -> None:
         # A page of another site can point a name of its own at this address, but it cannot change what the browser
@@ -84,10 +94,13 @@ class Access(NamedTuple):
             return False
         return True
 
-    def _has_token(self, given: list[str]) -> bool:
+    def _owner(self, given: list[str]) -> str | None:
         scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
-        assert self.token is not None
-        return hmac.compare_digest(_digest(token.strip()), _digest(self.token)) and scheme.lower() == "bearer"
+        sent = _digest(token.strip())
+        known = {**self.owners, "": self.token}
+        # Each is compared, so that the time does not tell which one it was.
+        fits = [owner for owner, own in known.items() if own is not None and hmac.compare_digest(sent, _digest(own))]
+        return fits[0] if fits and scheme.lower() == "bearer" else None
 
 
 class Guard:
@@ -108,7 +121,8 @@ class Guard:
             path: str = scope["path"].removeprefix(scope.get("root_path", ""))
             is_open = path == OPEN and scope["type"] == "http"
             try:
-                self._access.check(scope["headers"], is_open=is_open)
+                owner = self._access.check(scope["headers"], is_open=is_open)
+                scope.setdefault("state", {})[OWNER] = owner
                 slot = None if is_open else scope.get("state", {}).get(SLOT)
                 if slot is not None and not slot.take():
                     raise Refusal("limit", "this host has too many connections")
@@ -124,6 +138,11 @@ class Guard:
                     slot.release()
             return
         await self._app(scope, receive, send)
+
+
+def request_owner(connection: HTTPConnection) -> str:
+    """Whose token a request has that the guard let through; "" for who sees all."""
+    return str(connection.scope.get("state", {}).get(OWNER, ""))
 
 
 def refusal_body(refusal: Refusal) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from pilothouse.options import Invocation, Options, render
 from pilothouse.options.outside import from_table
 from pilothouse.options.secrets import invocation_secrets
 from pilothouse.server.hosted import HostedSession
+from pilothouse.server.input_check import InputCheck
 from pilothouse.server.journal import Journal, SessionRecord
 from pilothouse.server.policy import Policy, Refusal, Wish
 from pilothouse.server.prompted_session import PromptedSession
@@ -68,7 +69,7 @@ class Host:
     ) -> None:
         self.settings = settings
         base = dict(os.environ if environ is None else environ)
-        self.policy = Policy(settings.cli, settings.real_roots(), settings.env, base)
+        self.policy = Policy(settings.cli, settings.real_roots(), settings.env, base, settings.clients)
         self.journal = Journal(
             settings.journal,
             keep_bytes=settings.keep_bytes,
@@ -78,7 +79,7 @@ class Host:
         self.draining = False
         self._make_transport = make_transport
         self._sessions: dict[str, HostedSession] = {}
-        self._by_client: dict[str, tuple[anyio.Event, WireSession | None]] = {}
+        self._by_client: dict[tuple[str, str], tuple[anyio.Event, WireSession | None]] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._starting = 0
 
@@ -170,14 +171,18 @@ class Host:
         """All that are known, the oldest first."""
         return list(self._sessions.values())
 
-    def get(self, session: str) -> HostedSession:
+    def get(self, session: str, owner: str = "") -> HostedSession:
         """The session with this id.
+
+        Args:
+            session: its id.
+            owner: who asks; "" sees all, and others their own.
 
         Raises:
             Refusal: there is none ("unknown_session").
         """
         found = self._sessions.get(session)
-        if found is None:
+        if found is None or owner not in ("", found.record.owner):
             raise Refusal("unknown_session", f"there is no session {session[:80]!a} on this host")
         return found
 
@@ -187,37 +192,44 @@ class Host:
         if sum(s.has_child for s in self._sessions.values()) + self._starting >= self.settings.max_sessions:
             raise Refusal("limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time")
 
-    async def start_wire(self, client: str, wish: Wish) -> WireSession:
+    async def start_wire(self, client: str, wish: Wish, owner: str = "") -> WireSession:
         """Start a child for a client; the session that this client has started before, if it asks again.
+
+        Args:
+            client: the id that it gave itself.
+            wish: what it wants to have started.
+            owner: whose session it is.
 
         Raises:
             Refusal: the host does not take it.
             PilothouseError: the child could not be started.
         """
-        while (known := self._by_client.get(client)) is not None:
+        key = (owner, client)
+        while (known := self._by_client.get(key)) is not None:
             starting, session = known
             await starting.wait()
             if session is not None:
                 return session
         starting = anyio.Event()
-        self._by_client[client] = (starting, None)
+        self._by_client[key] = (starting, None)
         try:
-            session = await self._start_wire(client, wish)
-            self._by_client[client] = (starting, session)
+            session = await self._start_wire(client, wish, owner)
+            self._by_client[key] = (starting, session)
             return session
         except BaseException:
-            del self._by_client[client]
+            del self._by_client[key]
             raise
         finally:
             starting.set()
 
-    async def _start_wire(self, client: str, wish: Wish) -> WireSession:
+    async def _start_wire(self, client: str, wish: Wish, owner: str) -> WireSession:
         self._admit_one()
         self._starting += 1
         try:
             invocation = await run_briefly(self.policy.admit, wish)
-            record = _record("wire", client, _shown(wish, invocation))
-            session = WireSession(self.journal, record, unacknowledged=self.settings.unacknowledged)
+            record = _record("wire", client, _shown(wish, invocation), owner)
+            check = InputCheck(self.policy)
+            session = WireSession(self.journal, record, unacknowledged=self.settings.unacknowledged, check=check)
             await self.journal.create(record)
             try:
                 await session.start(self._make_transport(), invocation)
@@ -233,11 +245,12 @@ class Host:
         _log.info("session %s started for a client", session.id)
         return session
 
-    async def start_prompted(self, given: Mapping[str, Any]) -> PromptedSession:
+    async def start_prompted(self, given: Mapping[str, Any], owner: str = "") -> PromptedSession:
         """Start a session of the host's own.
 
         Args:
             given: options, as they may stand in a configuration file.
+            owner: whose session it is.
 
         Raises:
             OptionsError: an option that cannot work, or that only the host decides.
@@ -252,7 +265,7 @@ class Host:
             await run_briefly(self._admitted, options, rendered)
             secret = bool(invocation_secrets(rendered))
             kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
-            record = _record("hosted", "", kept)
+            record = _record("hosted", "", kept, owner)
             session = self._prompted(record, options)
             await self.journal.create(record)
             try:
@@ -275,7 +288,13 @@ class Host:
         options = from_table(given, self.policy.roots[0], lambda name: f"options.{name}")
         root = self.policy.roots[0]
         # A session of this process would turn partial messages on; those who listen here say so if they want them.
-        return Options.stack(Options.layer(cli=self.policy.cli, cwd=root, partial_messages=False), options)
+        # A prompt as it is written reads no file: `@/path` would, wherever it lies.
+        below = Options.layer(cli=self.policy.cli, cwd=root, partial_messages=False, verbatim_prompts=True)
+        if self.policy.limits.verbatim_prompts and not options.verbatim_prompts and "verbatim_prompts" in given:
+            raise OptionsError(
+                "option 'verbatim_prompts': this host sends every prompt as it is", option="verbatim_prompts"
+            )
+        return Options.stack(below, options)
 
     def _prompted(self, record: SessionRecord, options: Options | None) -> PromptedSession:
         def admit(invocation: Invocation) -> Invocation:
@@ -285,8 +304,8 @@ class Host:
         return PromptedSession(self.journal, record, options, admit=admit, make_transport=self._make_transport)
 
     def _admitted(self, options: Options, invocation: Invocation) -> Invocation:
-        wish = Wish(invocation.argv, invocation.tail, invocation.files, options.to_env(), invocation.cwd)
-        return self.policy.admit(wish)
+        given = (invocation.argv, invocation.tail, invocation.files, options.to_env(), invocation.cwd)
+        return self.policy.admit(Wish(*given, initialize=invocation.initialize))
 
     async def ask(self, session: PromptedSession, prompt: Prompt) -> Query:
         """Have a session of the host's own answer a prompt; it goes on by itself.
@@ -316,11 +335,12 @@ class Host:
 
     def _drop(self, session: HostedSession) -> None:
         self._sessions.pop(session.id, None)
-        self._by_client.pop(session.record.client, None)
+        self._by_client.pop((session.record.owner, session.record.client), None)
 
 
-def _record(kind: Any, client: str, start: Mapping[str, Any]) -> SessionRecord:
+def _record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> SessionRecord:
     now = time.time()
+    start = {**start, "owner": owner} if owner else start
     return SessionRecord(uuid.uuid4().hex, kind, "live", client, now, now, start)
 
 

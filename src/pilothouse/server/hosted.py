@@ -83,6 +83,7 @@ class HostedSession(ABC):
         return {
             "id": record.id,
             "kind": record.kind,
+            "owner": record.owner or None,
             "state": self.state,
             "created": record.created,
             "start": record.start,

@@ -78,6 +78,11 @@ class SessionRecord(Struct):
     input_ended: bool = False
     ending: Ending | None = None
 
+    @property
+    def owner(self) -> str:
+        """Whose token started it; "" for the one that sees all."""
+        return str(self.start.get("owner", ""))
+
 
 class Journal:
     """The sessions of a host on disk. Used from one event loop of asyncio. (E84)

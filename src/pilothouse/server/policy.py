@@ -9,15 +9,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from pilothouse.errors import PilothouseError
+from pilothouse.errors import LineDecodeError, PilothouseError, UsageError
+from pilothouse.messages.jsonline import dump_line, load_line
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.options.render import COMMON_ARGS, STDIN_ARGS
 from pilothouse.options.secrets import secret_values
+from pilothouse.options.table import TABLE
+from pilothouse.options.targets import (
+    Config,
+    Flag,
+    Json,
+    Names,
+    Parts,
+    PathFlag,
+    Repeated,
+    Switch,
+    SwitchOrFlag,
+    Target,
+    Text,
+)
+from pilothouse.server.powers import MODES, Powers, is_above
 
 TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 """Holds the token of the host; no child gets it."""
@@ -26,28 +44,9 @@ NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", TOKEN_VARIABLE)
 LONGEST = 128 * 1024
 """Characters of one argument or variable."""
 
-_ELSEWHERE = "it starts or reaches something outside of this session"
-_DENIED: dict[str, str] = {
-    **dict.fromkeys(("background", "bg", "chrome", "cloud", "desktop", "environment", "from-pr", "ide"), _ELSEWHERE),
-    **dict.fromkeys(("remote-control", "remote-control-session-name-prefix", "sdk-url", "teleport"), _ELSEWHERE),
-    **dict.fromkeys(("tmux", "worktree"), _ELSEWHERE),
-    **dict.fromkeys(("file", "plugin-url"), "it fetches files from elsewhere"),
-    **dict.fromkeys(("help", "version"), "it starts no session"),
-}
-# Their values are paths; those marked True may be JSON instead.
-_PATHS: dict[str, bool] = {
-    "add-dir": False,
-    "agents": True,
-    "append-subagent-system-prompt-file": False,
-    "append-system-prompt-file": False,
-    "debug-file": False,
-    "mcp-config": True,
-    "plugin-dir": False,
-    "plugin-dir-no-mcp": False,
-    "project-config-root": False,
-    "settings": True,
-    "system-prompt-file": False,
-}
+MOST_BYTES = 8 * 1024 * 1024
+"""Of a file of settings or MCP servers that a client names by its path."""
+
 # The only flags whose value may be an argument of its own: a bare word could be a command of the CLI.
 _SEPARATE = frozenset({"--input-format", "--output-format"})
 _FLAG = re.compile(r"--[A-Za-z][A-Za-z0-9-]*(=.*)?|-p", re.DOTALL)
@@ -55,8 +54,46 @@ _FILE_FLAG = re.compile(r"[a-z][a-z0-9-]*")
 _SUFFIX = re.compile(r"(\.[a-z0-9]{1,8})?")
 _RESUMED = re.compile(r"[^/\\\x00]*")
 _WORD = re.compile(r"[A-Za-z-]+")
-# Who says where the API is has to bring the key as well: else they could have that of the host sent there.
-_REDIRECTING = "*_BASE_URL"
+_PROGRAM_DIRECTORIES = ("plugin-dir", "plugin-dir-no-mcp")
+
+Use = Literal["switch", "value", "path", "settings", "servers", "agents"]
+
+
+def _uses(target: Target) -> Iterator[tuple[str, Use]]:
+    """The flags of a target, and what stands behind each."""
+    match target:
+        case Parts(targets=targets):
+            for part in targets:
+                yield from _uses(part)
+        case Switch(name) | SwitchOrFlag(name):
+            yield name, "switch"
+        case PathFlag(name) | Repeated(name):
+            yield name, "path"
+        case Text(name, file_flag):
+            yield name, "value"
+            if file_flag:
+                yield file_flag, "path"
+        case Json(name, switches=switches):
+            yield name, "value"
+            for switch in switches:
+                yield switch, "switch"
+        case Flag(name) | Names(name) | Config(name):
+            yield name, "value"
+        case _:
+            pass
+
+
+TAKEN: dict[str, Use] = {
+    **{name: use for row in TABLE.values() for name, use in _uses(row.target)},
+    **{argument.removeprefix("--"): "switch" for argument in (*COMMON_ARGS, *STDIN_ARGS) if argument.startswith("--")},
+    "p": "switch",
+    "resume": "switch",  # alone it is the latest conversation
+    "agents": "agents",
+    "managed-settings": "settings",
+    "mcp-config": "servers",
+    "settings": "settings",
+}
+"""The flags that a host takes, and what their values are: those that pilothouse itself sends."""
 
 
 class Refusal(PilothouseError):  # noqa: N818 - it is an answer
@@ -72,6 +109,70 @@ class Refusal(PilothouseError):  # noqa: N818 - it is an answer
         self.code = code
 
 
+class ClientLimits(Struct, frozen=True, kw_only=True):
+    """What the operator of a host lets clients have. By default all that the CLI offers.
+
+    Args:
+        permission_mode: the highest permission mode: of "plan", "dontAsk", "default", "acceptEdits", "auto" and
+            "bypassPermissions" (default) this one and those before it.
+        programs: whether settings and agents of clients may have hooks, helpers, status lines and plugins.
+        mcp_servers: whether clients may have MCP servers that the host starts or calls. Tools that run in the client
+            are not meant.
+        settings: whether clients may give settings at all.
+        managed_settings: settings that hold for every session, as an administrator's; clients then give none of these.
+            They are arguments of the CLI, which other users of the machine can see: no keys.
+        verbatim_prompts: whether prompts are sent as they are: no `@path`, no `/command`.
+        flags: names of further flags of the CLI that clients may give, without dashes. Their values are not checked.
+
+    Raises:
+        UsageError: there is no such permission mode, `flags` has dashes, or `managed_settings` is no JSON, or too long.
+    """
+
+    permission_mode: str = "bypassPermissions"
+    programs: bool = True
+    mcp_servers: bool = True
+    settings: bool = True
+    managed_settings: Mapping[str, Any] | None = None
+    verbatim_prompts: bool = False
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.permission_mode not in MODES:
+            raise UsageError(f"permission_mode: expected one of {', '.join(MODES)}, got {self.permission_mode!r}")
+        for flag in self.flags:
+            if not _FILE_FLAG.fullmatch(flag):
+                raise UsageError(f"flags: expected the name of a flag without dashes, such as 'brief', got {flag!r}")
+
+        try:
+            size = len(dump_line(self.managed_settings))
+        except PilothouseError as error:
+            raise UsageError(f"managed_settings: {error}") from None
+        if size > LONGEST // 2:
+            raise UsageError(f"managed_settings: expected at most {LONGEST // 2:,} bytes of JSON, got {size:,}")
+
+    def check_mode(self, mode: str, where: str) -> None:
+        """Refuse a permission mode that is too high.
+
+        Raises:
+            Refusal: it is.
+        """
+        if is_above(mode, self.permission_mode):
+            raise Refusal("forbidden", f"{where}: this host takes permission modes up to {self.permission_mode!r}")
+
+    def check_powers(self, found: Powers, where: str) -> None:
+        """Refuse what settings, servers or agents of a client may not do.
+
+        Raises:
+            Refusal: they do.
+        """
+        for mode in sorted(found.modes):
+            self.check_mode(mode, where)
+        if found.programs and not self.programs:
+            raise Refusal("forbidden", f"{where}: this host takes no {', '.join(sorted(found.programs))} of clients")
+        if found.servers and not self.mcp_servers:
+            raise Refusal("forbidden", f"{where}: this host takes no MCP servers of clients")
+
+
 class Wish(Struct, frozen=True):
     """What a client wants to have started; see `Invocation`.
 
@@ -82,6 +183,7 @@ class Wish(Struct, frozen=True):
         env: the variables that the client set itself; None takes one away.
         cwd: the working directory on the host; None: the first root.
         isolated: whether the child has a HOME of its own.
+        initialize: what the handshake says, where the host itself makes it.
     """
 
     argv: tuple[str, ...]
@@ -90,6 +192,7 @@ class Wish(Struct, frozen=True):
     env: Mapping[str, str | None] = {}
     cwd: str | None = None
     isolated: bool = False
+    initialize: Mapping[str, Any] | None = None
 
 
 class Policy(Struct, frozen=True):
@@ -100,15 +203,17 @@ class Policy(Struct, frozen=True):
         roots: directories below which sessions may work; the first one is where they work unasked.
         env: patterns of the names of variables that clients may set.
         base: the environment that children start from, with the key.
+        limits: what clients may have.
     """
 
     cli: str
     roots: tuple[str, ...]
     env: tuple[str, ...]
     base: Mapping[str, str]
+    limits: ClientLimits = ClientLimits()
 
     def admit(self, wish: Wish) -> Invocation:
-        """How a wish is carried out.
+        """How a wish is carried out: paths resolved, files that were named by their path read.
 
         Raises:
             Refusal: some of it is not taken; says what, and what would be.
@@ -116,59 +221,163 @@ class Policy(Struct, frozen=True):
         cwd = self._directory(wish.cwd)
         if not {"--print", "-p"} & {*wish.argv, *wish.tail}:
             raise Refusal("forbidden", "the arguments have no --print: this host starts no interactive session")
-        self._check_arguments(wish.argv, cwd)
-        self._check_tail(wish.tail)
+        found = Powers()
+        found.look_into_variables(wish.env)
+        argv, files = self._arguments(wish.argv, cwd, found)
         for file in wish.files:
-            _check_file(file)
+            if file.flag == "managed-settings":
+                raise Refusal("bad_request", "--managed-settings: the CLI reads none from a file; send it as JSON")
+            files.append(self._file(file, found))
+        self._check_tail(wish.tail)
+        self.look_into_handshake(wish.initialize or {}, found)
+        self.limits.check_powers(found, "the session")
+        if self.limits.managed_settings is not None:
+            # As an argument: the CLI passes over a file that it is given for this flag.
+            argv.append(f"--managed-settings={dump_line(self.limits.managed_settings).decode()}")
         return Invocation(
             cli=self.cli,
-            argv=wish.argv,
+            argv=tuple(argv),
             tail=wish.tail,
-            files=wish.files,
-            env=self._environment(wish.env),
+            files=tuple(files),
+            env=self._environment(wish.env, found),
             cwd=cwd,
             isolated=wish.isolated,
         )
 
+    # Directories and paths.
+
     def _directory(self, asked: str | None) -> str:
         if asked is None:
             return self.roots[0]
-        if not self._is_below(asked, self.roots[0]):
-            raise Refusal("forbidden", f"cwd: {asked!a} is not below {self._places()}")
-        path = os.path.realpath(os.path.join(self.roots[0], asked))  # noqa: PTH118 - Path has no realpath of its own
+        path = self._resolved(asked, self.roots[0], "cwd")
         if not os.path.isdir(path):  # noqa: PTH112
             raise Refusal("bad_request", f"cwd: there is no directory {asked!a} on this host")
         return path
 
-    def _is_below(self, path: str, cwd: str) -> bool:
-        if "\0" in path:
-            return False
-        real = os.path.realpath(os.path.join(cwd, path))  # noqa: PTH118
-        return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.roots)
+    def _resolved(self, path: str, cwd: str, where: str) -> str:
+        """The path without links: what is checked is what the CLI gets."""
+        if path != path.strip() or path.startswith("~") or not path.isprintable():
+            raise Refusal(
+                "forbidden", f"{where}: {path[:200]!a} is no plain path: it has blanks around it, ~, or controls"
+            )
+        real = os.path.realpath(os.path.join(cwd, path))  # noqa: PTH118 - Path has no realpath of its own
+        if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.roots):
+            raise Refusal("forbidden", f"{where}: {path[:200]!a} is not below {' or '.join(self.roots)}")
+        return real
 
-    def _places(self) -> str:
-        return " or ".join(self.roots)
+    # Arguments and files.
 
-    def _check_arguments(self, argv: Sequence[str], cwd: str) -> None:
+    def _arguments(self, argv: Sequence[str], cwd: str, found: Powers) -> tuple[list[str], list[PrivateFile]]:
+        taken: list[str] = []
+        files: list[PrivateFile] = []
         before = ""
         for argument in argv:
-            if not _FLAG.fullmatch(argument) and before not in _SEPARATE:
+            is_value = before in _SEPARATE and not argument.startswith("-")
+            if not _FLAG.fullmatch(argument) and not is_value:
                 raise Refusal("forbidden", f"argument {argument[:80]!a}: this host takes --flag and --flag=value alone")
             if len(argument) > LONGEST or "\0" in argument:
                 raise Refusal("bad_request", f"argument {argument[:80]!a}… is too long, or has a NUL in it")
+            if not is_value:
+                name, equals, value = argument.lstrip("-").partition("=")
+                made = self._flag(argument, name, value if equals else None, cwd, found)
+                (files if isinstance(made, PrivateFile) else taken).append(made)  # type: ignore[arg-type]
+            else:
+                taken.append(argument)
             before = argument
-            name, equals, value = argument.removeprefix("--").partition("=")
-            self._check_flag(name, value if equals else None, cwd)
+        return taken, files
 
-    def _check_flag(self, name: str, value: str | None, cwd: str) -> None:
-        if reason := _DENIED.get(name):
-            raise Refusal("forbidden", f"--{name}: this host does not take it: {reason}")
+    def _flag(self, argument: str, name: str, value: str | None, cwd: str, found: Powers) -> str | PrivateFile:
+        if name in self.limits.flags:
+            return argument
+        if (use := TAKEN.get(name)) is None:
+            raise Refusal("forbidden", f"--{name}: this host does not take it; its operator may: --allow-flag {name}")
         if name == "resume" and not _RESUMED.fullmatch(value or ""):
             raise Refusal("forbidden", "--resume: this host takes the id of a conversation, and no path")
-        if name not in _PATHS or value is None or (_PATHS[name] and value.lstrip().startswith(("{", "["))):
-            return
-        if not self._is_below(value, cwd):
-            raise Refusal("forbidden", f"--{name}: {value[:200]!a} is not below {self._places()}")
+        if value is None and use != "switch":
+            raise Refusal("bad_request", f"--{name}: expected --{name}=value")
+        if name == "permission-mode":
+            found.modes.add(value or "")
+        elif name == "allow-dangerously-skip-permissions":
+            found.modes.add(MODES[-1])
+        elif name in _PROGRAM_DIRECTORIES:
+            found.programs.add("plugins")
+        if use == "path":
+            return f"--{name}={self._resolved(value or '', cwd, f'--{name}')}"
+        if use in ("settings", "servers", "agents"):
+            file = self._file(PrivateFile(name, ".json", self._content(name, value or "", cwd)), found)
+            return f"--{name}={file.content.decode()}" if name == "managed-settings" else file
+        return argument
+
+    def _content(self, name: str, value: str, cwd: str) -> bytes:
+        """JSON text of an argument, or of the file that it names."""
+        if value.startswith(("{", "[")) and _parsed(value.encode("utf-8", "surrogatepass")) is not None:
+            return value.encode("utf-8", "surrogatepass")
+        path = self._resolved(value, cwd, f"--{name}")
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123 - it is resolved
+                content = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise Refusal("bad_request", f"--{name}: {value[:200]!a}: {error.strerror}") from None
+        if len(content) > MOST_BYTES:
+            raise Refusal("too_large", f"--{name}: {value[:200]!a} is longer than {MOST_BYTES:,} bytes")
+        return content
+
+    def _file(self, file: PrivateFile, found: Powers) -> PrivateFile:
+        """A file as it is written; JSON is written anew, so that nobody reads it otherwise than this host."""
+        if not _FILE_FLAG.fullmatch(file.flag) or not _SUFFIX.fullmatch(file.suffix):
+            raise Refusal(
+                "bad_request", f"files: {file.flag[:80]!a} with suffix {file.suffix[:20]!a} cannot be written"
+            )
+        use = TAKEN.get(file.flag)
+        if file.flag in self.limits.flags:
+            return file
+        if use == "path" and file.flag.endswith("-file"):
+            return file
+        if use not in ("settings", "servers", "agents"):
+            raise Refusal("forbidden", f"--{file.flag}: this host does not take it as a file")
+        value = _parsed(file.content)
+        if not isinstance(value, dict):
+            raise Refusal("bad_request", f"--{file.flag}: expected a JSON object")
+        self._look(file.flag, use, cast("dict[str, Any]", value), found)
+        return PrivateFile(file.flag, ".json", dump_line(value))
+
+    def _look(self, name: str, use: Use, value: Mapping[str, Any], found: Powers) -> None:
+        if use == "servers":
+            found.look_into_servers(value.get("mcpServers"))
+        elif use == "agents":
+            found.look_into_agents(value)
+        else:
+            self.look_into_settings(name, value, found)
+
+    def look_into_settings(self, name: str, value: Mapping[str, Any], found: Powers) -> None:
+        """Add what settings of a client do.
+
+        Args:
+            name: "settings" or "managed-settings".
+            value: of them.
+            found: gets it.
+
+        Raises:
+            Refusal: the host takes none of these, or not the variables in them.
+        """
+        if name == "managed-settings" and self.limits.managed_settings is not None:
+            raise Refusal("forbidden", "--managed-settings: those of this host hold")
+        if name == "settings" and not self.limits.settings:
+            raise Refusal("forbidden", "--settings: this host takes no settings of clients")
+        variables = value.get("env")
+        if isinstance(variables, Mapping):
+            self._check_variables(cast("Mapping[str, Any]", variables), f"--{name}: env")
+        found.look_into_settings(value)
+
+    def look_into_handshake(self, body: Mapping[str, Any], found: Powers) -> None:
+        """Add what the initialize request of a client does.
+
+        Raises:
+            Refusal: the host does not take part of it.
+        """
+        found.look_into_agents(body.get("agents"))
+        if body.get("managedSettings"):
+            self.look_into_settings("managed-settings", body["managedSettings"], found)
 
     def _check_tail(self, tail: Sequence[str]) -> None:
         # The prompt of the argv form: `--print "…"`, or `--print -- "-…"`.
@@ -180,24 +389,40 @@ class Policy(Struct, frozen=True):
             raise Refusal(
                 "forbidden", "tail: a prompt of one word could be a command of the CLI; send it through stdin"
             )
+        if words and self.limits.verbatim_prompts:
+            raise Refusal(
+                "forbidden", "tail: this host takes prompts through stdin, where they can be sent as they are"
+            )
 
-    def _environment(self, asked: Mapping[str, str | None]) -> ChildEnvironment:
+    # Variables.
+
+    def _check_variables(self, asked: Mapping[str, Any], where: str) -> None:
         for name, value in asked.items():
             if not any(fnmatchcase(name, pattern) for pattern in self.env) or name == TOKEN_VARIABLE:
                 raise Refusal(
-                    "forbidden", f"env: this host does not take {name[:80]!a}, but {', '.join(self.env) or 'none'}"
+                    "forbidden", f"{where}: this host does not take {name[:80]!a}, but {', '.join(self.env) or 'none'}"
                 )
-            if not name or "=" in name or "\0" in name + (value or "") or len(value or "") > LONGEST:
-                raise Refusal("bad_request", f"env: {name[:80]!a} cannot be set to that")
+            text = "" if value is None else str(value)
+            if not name or "=" in name or "\0" in name + text or len(text) > LONGEST:
+                raise Refusal("bad_request", f"{where}: {name[:80]!a} cannot be set to that")
+
+    def needs_own_key(self, found: Powers) -> bool:
+        """Whether a client has to bring its own key, because that of the host could go to an address of the client."""
+        secrets = {name for name, value in self.base.items() if secret_values({name: value})}
+        return found.redirects or bool(found.references & secrets)
+
+    def _environment(self, asked: Mapping[str, str | None], found: Powers) -> ChildEnvironment:
+        self._check_variables(asked, "env")
         base = {name: value for name, value in self.base.items() if name not in NOT_INHERITED}
-        if any(fnmatchcase(name, _REDIRECTING) for name, value in asked.items() if value):
+        if self.needs_own_key(found):
             base = {name: value for name, value in base.items() if not secret_values({name: value})}
         merged = {**base, **asked}
         return ChildEnvironment({name: value for name, value in merged.items() if value is not None})
 
 
-def _check_file(file: PrivateFile) -> None:
-    if not _FILE_FLAG.fullmatch(file.flag) or not _SUFFIX.fullmatch(file.suffix):
-        raise Refusal("bad_request", f"files: {file.flag[:80]!a} with suffix {file.suffix[:20]!a} cannot be written")
-    if file.flag in _DENIED:
-        raise Refusal("forbidden", f"--{file.flag}: this host does not take it: {_DENIED[file.flag]}")
+def _parsed(content: bytes) -> Any:
+    """JSON, as the CLI would read it; None if it is none."""
+    try:
+        return load_line(content)
+    except LineDecodeError:
+        return None

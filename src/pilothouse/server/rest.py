@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from pilothouse.errors import PilothouseError, ProcessError, SessionClosedError, UsageError
 from pilothouse.server.events import event_stream
-from pilothouse.server.guard import OPEN, STATUS, refusal_body
+from pilothouse.server.guard import OPEN, STATUS, refusal_body, request_owner
 from pilothouse.server.host import Host
 from pilothouse.server.hosted import HostedSession
 from pilothouse.server.journal import JournalError
@@ -93,12 +93,14 @@ async def _health(host: Host, request: Request) -> Response:
 
 
 async def _list(host: Host, request: Request) -> Response:
-    return JSONResponse({"sessions": [session.describe() for session in host.sessions], "draining": host.draining})
+    owner = request_owner(request)
+    seen = [session.describe() for session in host.sessions if owner in ("", session.record.owner)]
+    return JSONResponse({"sessions": seen, "draining": host.draining})
 
 
 async def _start(host: Host, request: Request) -> Response:
     asked = await _body(host, request, StartBody)
-    session = await host.start_prompted(asked.options)
+    session = await host.start_prompted(asked.options, request_owner(request))
     if asked.prompt is not None:
         await host.ask(session, asked.prompt)
     return JSONResponse(session.describe(), 201, {"location": f"/v1/sessions/{session.id}"})
@@ -147,7 +149,7 @@ async def _events(host: Host, request: Request) -> Response:
 
 
 def _session(host: Host, request: Request) -> HostedSession:
-    return host.get(request.path_params["id"])
+    return host.get(request.path_params["id"], request_owner(request))
 
 
 async def _body(host: Host, request: Request, kind: type[Any]) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pilothouse.errors import UsageError
-from pilothouse.server.policy import DEFAULT_ENV
+from pilothouse.server.policy import DEFAULT_ENV, ClientLimits
 
 
 class HostSettings(Struct, frozen=True, kw_only=True):
@@ -19,6 +19,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
         roots: directories below which sessions may work; the first is where they work unasked.
         cli: which CLI runs, as the option of the same name.
         env: patterns of names of variables that clients may set.
+        clients: what clients may have; by default all that the CLI offers.
         max_sessions: sessions with a child at a time.
         max_prompts: prompts of one session that may wait.
         max_body: bytes of the body of a request.
@@ -40,6 +41,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     cli: str = "auto"
     env: tuple[str, ...] = DEFAULT_ENV
+    clients: ClientLimits = ClientLimits()
     max_sessions: int = 32
     max_prompts: int = 16
     max_body: int = 8 * 1024 * 1024

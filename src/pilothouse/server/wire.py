@@ -38,6 +38,7 @@ from pilothouse.remote import (
     decode,
     encode,
 )
+from pilothouse.server.guard import request_owner
 from pilothouse.server.host import Host
 from pilothouse.server.output import PrunedError
 from pilothouse.server.policy import Refusal, Wish
@@ -69,7 +70,7 @@ async def serve_wire(host: Host, socket: WebSocket) -> None:
     await socket.accept(subprotocol=SUBPROTOCOL)
     try:
         try:
-            session, link, ready = await _attached(host, await _first(socket))
+            session, link, ready = await _attached(host, await _first(socket), request_owner(socket))
         except (Refusal, PilothouseError) as error:
             await socket.send_text(str(encode(_refused(error))))
             await socket.close(POLICY)
@@ -101,7 +102,7 @@ def _refused(error: PilothouseError) -> Refused:
     return Refused("start_failed", str(error))
 
 
-async def _attached(host: Host, said: Op | Data) -> tuple[WireSession, Link, Ready]:
+async def _attached(host: Host, said: Op | Data, owner: str) -> tuple[WireSession, Link, Ready]:
     """The session that a client starts or goes on with, and the answer.
 
     Raises:
@@ -115,9 +116,9 @@ async def _attached(host: Host, said: Op | Data) -> tuple[WireSession, Link, Rea
     if not 0 < len(said.client) <= 200:
         raise Refusal("bad_request", "client: expected an id")
     if isinstance(said, Start):
-        session = await host.start_wire(said.client, _wish(said.invocation))
+        session = await host.start_wire(said.client, _wish(said.invocation), owner)
         said = Attach(VERSION, said.client, session.id, 0)
-    found = host.get(said.session)
+    found = host.get(said.session, owner)
     if not isinstance(found, WireSession):
         raise Refusal("forbidden", "this session is driven by the host itself: use REST for it")
     return _attach(host, found, said)

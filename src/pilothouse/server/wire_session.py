@@ -19,6 +19,7 @@ from pilothouse.options import Invocation
 from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
 from pilothouse.remote import WINDOW, Inbound, WholeLines
 from pilothouse.server.hosted import HostedSession
+from pilothouse.server.input_check import InputCheck, RequestRefused
 from pilothouse.server.journal import Journal, SessionRecord
 from pilothouse.transports import Ending, Transport
 
@@ -40,6 +41,7 @@ class WireSession(HostedSession):
         journal: of the host.
         record: what the journal knows of it.
         unacknowledged: bytes of output that may wait for the client, before the child has to.
+        check: looks at what the client says; None where nothing will be said.
 
     Attributes:
         stderr: the last lines of standard error that no client has had.
@@ -50,7 +52,9 @@ class WireSession(HostedSession):
         ending_told: whether the one that is attached has been told of the ending.
     """
 
-    def __init__(self, journal: Journal, record: SessionRecord, *, unacknowledged: int) -> None:
+    def __init__(
+        self, journal: Journal, record: SessionRecord, *, unacknowledged: int, check: InputCheck | None = None
+    ) -> None:
         super().__init__(journal, record)
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_change: Callable[[], None] = _nothing
@@ -67,6 +71,9 @@ class WireSession(HostedSession):
         self._deaf = False
         self._input_changed = anyio.Event()
         self._working = False
+        self._check = check
+        self._answers: list[bytes] = []
+        self._speaking = anyio.Lock()
         if record.state == "ended":
             self._ended.set()
 
@@ -130,11 +137,20 @@ class WireSession(HostedSession):
     async def _pump(self, transport: Transport) -> None:
         before = b""
         while data := await transport.receive():
-            await self.keep_output(data)
+            await self._keep(data)
             if _RESULT.search(before + data):
                 self._working = False
             before = data[-_LONGEST:]
             await self.output.room(self._unacknowledged)
+
+    async def _keep(self, data: bytes) -> None:
+        """Journal what the child said, and between two of its lines what the host answers in its place."""
+        async with self._speaking:
+            if data:
+                await self.keep_output(data)
+            if self._answers and await self.output.ends_line():
+                answers, self._answers = b"".join(self._answers), []
+                await self.keep_output(answers)
 
     def hand_on(self, count: int) -> None:
         """The child has got the next bytes, and nobody is attached who has to hear of it."""
@@ -210,12 +226,29 @@ class WireSession(HostedSession):
             self.on_handed_on(len(data))
             self.record.input_end = inbound.received
 
-    async def _write(self, transport: Transport, data: bytes) -> None:
+    async def _write(self, transport: Transport, lines: bytes) -> None:
+        whole = [line + b"\n" for line in lines.split(b"\n")]
+        whole[-1] = whole[-1][:-1]  # the last one may have no end
+        data = b"".join([await self._checked(line) for line in whole if line])
         try:
             if data and not self._deaf:
                 await transport.send(data)
         except anyio.BrokenResourceError:
             self._deaf = True  # it takes no more, and will end: what still comes has nowhere to go
+
+    async def _checked(self, line: bytes) -> bytes:
+        """The line as the child gets it; b"" if the host answers it.
+
+        Raises:
+            ProtocolError: the session ends for it.
+        """
+        try:
+            return line if self._check is None else self._check.check(line)
+        except RequestRefused as refused:
+            _log.warning("session %s: %s", self.id, refused)
+            self._answers.append(refused.answer())
+            await self._keep(b"")
+            return b""
 
     async def interrupt(self) -> None:
         """Ask the child to stop its turn, between two lines of the client's.
