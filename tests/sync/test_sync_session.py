@@ -124,7 +124,7 @@ def test_a_crash_fails_its_query_and_the_next_one_resumes(talker: FakeCLI) -> No
             with pytest.raises(ph.CLIExitedError):
                 session.query("die").result()
             assert session.query("two").result().text == "re: two"
-            heard = [getattr(next(listener), "subtype", None) for _ in range(6)]
+            heard = [getattr(next(listener), "subtype", None) for _ in range(15)]
         assert session.restarts == 1
         assert heard.count("session_restarted") == 1
     assert f"--resume={session.id}" in talker.calls[1].argv
@@ -313,7 +313,8 @@ def test_messages_are_those_of_all_queries_and_end_with_the_session(talker: Fake
             session.query("two").result()
 
     in_threads(ask, lambda: heard.extend(m.type for m in listener))
-    assert heard == ["system", "assistant", "result"] * 2
+    told = "command_lifecycle"
+    assert heard == [told, told, "system", "assistant", "result", told] * 2
 
 
 def test_listening_hops_in_batches(talker: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +326,7 @@ def test_listening_hops_in_batches(talker: FakeCLI, monkeypatch: pytest.MonkeyPa
         hops: list[object] = []
         call = Portal.call
         monkeypatch.setattr(Portal, "call", lambda self, work, **how: hops.append(work) or call(self, work, **how))
-        assert [next(listener).type for _ in range(503)].count("assistant") == 501
+        assert [next(listener).type for _ in range(506)].count("assistant") == 501
         assert len(hops) < 150
 
 
@@ -356,11 +357,11 @@ def test_another_thread_ends_the_listening(talker: FakeCLI) -> None:
 
         def close() -> None:
             session.query("one").result()
-            eventually(lambda: len(heard) == 3)
+            eventually(lambda: len(heard) == 6)
             listener.close()
 
         in_threads(lambda: heard.extend(m.type for m in listener), close)
-        assert heard == ["system", "assistant", "result"]
+        assert heard[2:5] == ["system", "assistant", "result"]
         assert list(listener) == []
         assert session.query("two").result().text == "re: two"
 

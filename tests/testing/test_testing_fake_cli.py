@@ -29,8 +29,13 @@ def run(fake: FakeCLI, *said: Any, args: tuple[str, ...] = STREAM) -> subprocess
     return subprocess.run([fake.path, *args], input=wire(*said), capture_output=True, timeout=20)
 
 
-def parsed(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
+def written(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def parsed(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
+    """What was written, but for what becomes of the prompts."""
+    return [frame for frame in written(done) if frame["type"] != "command_lifecycle"]
 
 
 def types(done: subprocess.CompletedProcess[bytes]) -> list[str]:
@@ -39,7 +44,10 @@ def types(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 
 def read_frame(stream: IO[bytes] | None) -> dict[str, Any]:
     assert stream is not None
-    return json.loads(stream.readline())
+    frame = {"type": "command_lifecycle"}
+    while frame.get("type") == "command_lifecycle":
+        frame = json.loads(stream.readline())
+    return frame
 
 
 @contextlib.contextmanager
@@ -115,7 +123,7 @@ def test_stream_events_come_when_they_are_asked_for():
 
 
 def test_several_turns_wait_for_their_prompts():
-    fake = FakeCLI().text("one").text("two")
+    fake = FakeCLI(lifecycle=False).text("one").text("two")
     with child(fake) as process:
         send(process, INITIALIZE, USER)
         assert [read_frame(process.stdout)["type"] for _ in range(4)][-1] == "result"
@@ -123,6 +131,20 @@ def test_several_turns_wait_for_their_prompts():
         assert [read_frame(process.stdout).get("result") for _ in range(3)][-1] == "two"
         out, _ = process.communicate(timeout=20)
         assert (out, process.returncode) == (b"", 0)
+
+
+def test_it_tells_what_becomes_of_each_prompt():
+    fake = FakeCLI().text("one").text("two")
+    told = written(run(fake, USER, {**USER, "uuid": "u-2"}))
+    kinds = [(f.get("command_uuid"), f["state"]) if f["type"] == "command_lifecycle" else f["type"] for f in told]
+    one, two = (
+        [(uuid, "queued"), (uuid, "started"), "system", "assistant", "result", (uuid, "completed")]
+        for uuid in ("u-1", "u-2")
+    )
+    assert kinds == one + two
+    nameless = {name: value for name, value in USER.items() if name != "uuid"}
+    for plain in (run(FakeCLI().text("one"), nameless), run(FakeCLI(lifecycle=False).text("one"), USER)):
+        assert [frame["type"] for frame in written(plain)] == ["system", "assistant", "result"]
 
 
 def test_forever_answers_every_prompt_and_ends_with_stdin():

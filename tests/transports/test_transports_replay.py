@@ -37,11 +37,12 @@ async def test_a_session_is_the_same_again(path: Path) -> None:
 async def test_prompts_have_the_ids_of_now(path: Path) -> None:
     await record(path, "one")
     async with ph.session(transport=ReplayTransport(path)) as session:
-        query = session.query("one")
-        result = await query
+        listener = session.messages()
+        result = await session.query("one")
         assert result.result is not None
         named = (result.result.user_message_uuids or ("none",))[0]
-        lifecycle = next(m for m in result.messages if m.type == "command_lifecycle")
+        lifecycle = await anext(listener)
+        assert lifecycle.type == "command_lifecycle"
         assert lifecycle.raw["command_uuid"] == named
         assert named.encode() not in path.read_bytes()
         assert str(session.id).encode() in path.read_bytes()

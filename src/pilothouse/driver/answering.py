@@ -21,12 +21,20 @@ from pilothouse.driver.owned import Owned
 from pilothouse.driver.silence import Silence
 from pilothouse.driver.unanswered import Unanswered
 from pilothouse.errors import PilothouseError, SessionClosedError
-from pilothouse.messages import Message, ResultMessage, SystemMessage
+from pilothouse.messages import (
+    CommandLifecycleMessage,
+    ConversationResetMessage,
+    InitMessage,
+    Message,
+    ResultMessage,
+    SystemMessage,
+)
 
 if TYPE_CHECKING:
     from pilothouse.driver.continuation import Continuation, Continuing, Next
 
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
+HELD_BYTES = 1024 * 1024  # of what a peer says before its turn begins, that are held back for the init message
 LEFT_SECONDS = 1.0  # from the moment a peer has left after its result until the continuation must say that this was all
 
 
@@ -63,6 +71,9 @@ class Answering(Owned, ABC):
         self._limits = limits
         self._continuing = None if continuation is None else _at_work(continuation)
         self._inbox = Inbox()
+        self._has_opened = False  # the consumer has had the init message, or there was none
+        self._held: list[Message] = []  # what came before it
+        self._held_bytes = 0
         self._silence = Silence(limits)
         self._deadline: float | None = None  # of the whole query
         self._clock: anyio.CancelScope | None = None  # ends it then
@@ -171,6 +182,27 @@ class Answering(Owned, ABC):
     def fail(self, error: BaseException) -> None:
         """A part of it failed; the first error counts."""
         ...
+
+    def _in_order(self, batch: list[Message], size: int) -> list[Message]:
+        """A batch as the consumer gets it: no word about what becomes of prompts, and the init message comes first.
+
+        The CLI tells of hooks of the session, and of a conversation that was cleared, before the turn begins (2.1.330).
+        """
+        batch = [message for message in batch if message.__class__ is not CommandLifecycleMessage]
+        if self._has_opened:
+            return batch
+        self._held_bytes += size
+        for at, message in enumerate(batch):
+            if isinstance(message, InitMessage):
+                return [message, *self._release(), *batch[at + 1 :]]
+            if not isinstance(message, SystemMessage | ConversationResetMessage):
+                return [*self._release(), *batch[at:]]
+            self._held.append(message)
+        return self._release() if self._held_bytes > HELD_BYTES else []
+
+    def _release(self) -> list[Message]:
+        held, self._held, self._has_opened = self._held, [], True
+        return held
 
     def _read(self, batch: list[Message]) -> list[Message]:
         """What the continuation makes of a batch for the consumer. Its error is the query's, not the reader's."""
@@ -318,6 +350,8 @@ class Answering(Owned, ABC):
         if self.on_end is not None:
             self.on_end(self._failure)
             self.on_end = None
+        if held := self._release():
+            self._inbox.put(held, self._held_bytes)
         self._inbox.end(None if self.interrupted else self._failure)
         self._continuing = None  # it may keep much, and this may be kept for long
         super()._end()

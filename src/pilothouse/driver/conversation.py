@@ -389,7 +389,8 @@ class Conversation(Owned):
         if isinstance(message, CommandLifecycleMessage):
             if message.state == "started" and message.command_uuid in turn.unanswered:
                 self._begin(turn, message.command_uuid)
-        elif not self.says_lifecycle:
+            return False
+        if not self.says_lifecycle:
             self._begin(turn, None)  # an older peer, or a stand-in: it works on nothing else
         return turn.has_begun
 

@@ -84,7 +84,7 @@ class Exchange(Answering):
 
     @property
     def session_id(self) -> str | None:
-        """Id of the session, as its first message named it."""
+        """Id of the session, as it was named last."""
         return self._session_id
 
     # What the reader calls.
@@ -100,8 +100,10 @@ class Exchange(Answering):
             self._ever_heard = True
         if self._session_id is None:
             self._session_id = next((m.session_id for m in batch if m.session_id), None)
-        if self._continuing is not None:
-            shown = self._read(batch)
+        if not self._has_opened or CommandLifecycleMessage in kinds:
+            shown = self._in_order(batch, size)
+        if self._continuing is not None and shown:
+            shown = self._read(shown)
         if shown:
             self._inbox.put(shown, size)
         routes = self._ROUTES
@@ -143,6 +145,7 @@ class Exchange(Answering):
         self._end_turn()
 
     def _on_init(self, message: InitMessage) -> None:
+        self._session_id = message.session_id or self._session_id
         self._child.note_init(message)
 
     def _on_retry(self, message: ApiRetryMessage) -> None:

@@ -112,7 +112,9 @@ class Turn(Answering):
         """Messages that belong to this query; dropped once it was given up."""
         if self._given_up:
             return
-        if self._continuing is not None:
+        if not self._has_opened:
+            batch = self._in_order(batch, size)
+        if self._continuing is not None and batch:
             batch = self._read(batch)
         if not self._wants_partial:
             batch = [message for message in batch if message.__class__ is not StreamEvent]

@@ -40,6 +40,7 @@ class Child:
         self._prompted = False
         self._manual: dict[str, int] = dict(scenario["manual"])
         self._renames: dict[str, str] = {}
+        self._taken: list[str] = []  # uuids of user messages that wait for their result
         self._chunk: tuple[int, float] = (0, 0.0)
         self._asks = 0
         self.note(argv=self.argv, env=self.env, cwd=os.getcwd(), pid=os.getpid())  # noqa: PTH109 - pathlib is slow to load
@@ -131,9 +132,17 @@ class Child:
             line = json.dumps(self._marked(frame))
             for old, new in self._renames.items():
                 line = line.replace(old, new)
+            self.write(line.encode() + b"\n")
             if frame.get("type") == "result":
                 self.failed = bool(frame.get("is_error"))
-            self.write(line.encode() + b"\n")
+                while self._taken:
+                    self._tell_of(self._taken.pop(0), "completed")
+
+    def _tell_of(self, uuid: str, *states: str) -> None:
+        """Say what becomes of a user message."""
+        for state in states:
+            told = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
+            self.write(json.dumps(told).encode() + b"\n")
 
     def _marked(self, frame: dict[str, Any]) -> dict[str, Any]:
         user_uuid = self.user.get("uuid")
@@ -189,6 +198,9 @@ class Child:
             self._inbox.remove(found)
         if type == "user":
             self.user = found
+            if found.get("uuid") and self.scenario["lifecycle"]:
+                self._taken.append(found["uuid"])
+                self._tell_of(found["uuid"], "queued", "started")
             if rename and found.get("uuid"):
                 self._renames[rename] = found["uuid"]
         elif type == "control_request":

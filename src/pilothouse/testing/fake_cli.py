@@ -98,6 +98,9 @@ class FakeCLI:
         version: what `--version` prints.
         reads: False: never reads stdin, so that the writer finds a full pipe.
         mark: whether frames name the uuid of the user message that they answer, as those of the real CLI do.
+        lifecycle: whether it tells what becomes of each user message that has a uuid, as the real CLI does, in
+            `command_lifecycle` frames: "queued" and "started" when a step takes it, "completed" after its result. False
+            where the scenario writes these frames itself.
 
     Example:
         >>> import subprocess
@@ -110,7 +113,9 @@ class FakeCLI:
         (['--print', 'Say hello'], 0)
     """
 
-    def __init__(self, *, version: str = frames.VERSION, reads: bool = True, mark: bool = True) -> None:
+    def __init__(
+        self, *, version: str = frames.VERSION, reads: bool = True, mark: bool = True, lifecycle: bool = True
+    ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="pilothouse-fake-"))
         self._remove = weakref.finalize(self, shutil.rmtree, str(self._home), True)
         self._steps: list[list[Any]] = []
@@ -119,6 +124,7 @@ class FakeCLI:
             "version": version,
             "reads": reads,
             "mark": mark,
+            "lifecycle": lifecycle,
             "forever": False,
             "controls": dict(CONTROLS),
         }
@@ -161,7 +167,7 @@ class FakeCLI:
                 `{"t", "dir": "in" | "out" | "err" | "meta", "msg"}` a line.
             **settings: as for `FakeCLI`.
         """
-        fake = cls(**settings)
+        fake = cls(**{"lifecycle": False, **settings})
         for step in steps_from_transcript(Path(path).read_bytes(), str(path)):
             fake._add(step[0], *step[1], **step[2])
         return fake

@@ -256,6 +256,12 @@ def api_retry(
     }
 
 
+def lifecycle(command_uuid: str, state: str, *, session_id: str = SESSION_ID) -> Frame:
+    """What has become of a user message that has a uuid: "queued", "started", "completed" or "cancelled"."""
+    about = {"command_uuid": command_uuid, "state": state}
+    return {"type": "command_lifecycle", **about, "session_id": session_id, "uuid": _uuid()}
+
+
 def control_request(subtype: str, *, request_id: str = "fake_1", **body: Any) -> Frame:
     """A question of the CLI, such as `control_request("can_use_tool", tool_name="Bash", input={…})`."""
     return {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **body}}

@@ -38,9 +38,13 @@ def mock_transport(*turns: Turn, **controls: Any) -> MemoryTransport:
     answers = deque(_frames_of(turn) for turn in turns)
     payloads: dict[str, Any] = {"initialize": frames.server_info(), "interrupt": {"still_queued": []}, **controls}
 
-    async def next_turn(peer: MemoryPeer) -> None:
+    async def next_turn(peer: MemoryPeer, uuid: str | None = None) -> None:
         nothing_left = [frames.init(), frames.result("mock_transport has no turn left", is_error=True)]
-        for frame in answers.popleft() if answers else nothing_left:
+        turn = answers.popleft() if answers else nothing_left
+        if uuid is not None:  # the CLI says what becomes of a prompt that has one
+            begin = [frames.lifecycle(uuid, state) for state in ("queued", "started")]
+            turn = [*begin, *turn, frames.lifecycle(uuid, "completed")]
+        for frame in turn:
             await peer.write(frame)
 
     async def play(peer: MemoryPeer) -> None:
@@ -49,7 +53,7 @@ def mock_transport(*turns: Turn, **controls: Any) -> MemoryTransport:
             return
         while (frame := await peer.read_frame()) is not None:
             if frame.get("type") == "user":
-                await next_turn(peer)
+                await next_turn(peer, frame.get("uuid"))
             elif frame.get("type") == "control_request":
                 subtype = frame["request"].get("subtype", "")
                 error = None if subtype in payloads else f"Unsupported control request subtype: {subtype}"
