@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pilothouse.client import query as query
     from pilothouse.client import session as session
     from pilothouse.client import set_default_agent as set_default_agent
+    from pilothouse.client import trust as trust
     from pilothouse.client.costs import Costs as Costs
     from pilothouse.client.costs import TurnCosts as TurnCosts
     from pilothouse.driver.pool import Pool as Pool
@@ -356,7 +357,7 @@ _ROOMS = {
     "client": (
         "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Query QueryResult "
         "RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted "
-        "WaitingForLimit configure default_agent document image query session set_default_agent"
+        "WaitingForLimit configure default_agent document image query session set_default_agent trust"
     ),
     "client.costs": "Costs TurnCosts",
     "driver.pool": "Pool",

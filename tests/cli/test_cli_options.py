@@ -114,10 +114,13 @@ def test_flags_of_the_command_win_over_file_and_variables(pilothouse: Command, p
 
 def test_the_policy_of_this_place(pilothouse: Command, place: Path) -> None:
     (place / "pilothouse.toml").write_text('tools = ["Read", "Bash"]\nallowed_tools = ["Bash(git:*)"]\n')
-    ran = pilothouse.run("options", "--policy", cwd=place, env={"PILOTHOUSE_PERMISSION_MODE": "acceptEdits"})
+    env = {"PILOTHOUSE_PERMISSION_MODE": "acceptEdits", "PILOTHOUSE_CONFIG": "pilothouse.toml"}
+    ran = pilothouse.run("options", "--policy", cwd=place, env=env)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("permission mode: acceptEdits (permission_mode, PILOTHOUSE_PERMISSION_MODE): ")
     assert f"runs unasked:\n  Bash(git:*): allowed_tools, {place / 'pilothouse.toml'}:2\n" in ran.out
-    told = json.loads(pilothouse.run("options", "--policy", "--json", cwd=place).out)
+    told = json.loads(
+        pilothouse.run("options", "--policy", "--json", cwd=place, env={"PILOTHOUSE_CONFIG": "pilothouse.toml"}).out
+    )
     assert told["mode"] == "default"
     assert {"tool": "Read", "calls": "in its directories", "outcome": "runs"}.items() <= told["rows"][1].items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import stat
 import subprocess
 import sys
 from collections.abc import Generator
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
-from pilothouse.client.config_file import LARGEST, config_path
+from pilothouse.client.config_file import LARGEST, config_file
 from pilothouse.driver import exchange
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 
@@ -170,6 +169,7 @@ def test_a_wrong_configuration_call_changes_nothing() -> None:
 @pytest.mark.requirement("E12", "E43")
 def test_a_layer_may_need_what_another_one_has(project: Path) -> None:
     write(project / "pilothouse.toml", "fork_session = true\n")
+    ph.trust(project)
     assert ph.Agent(resume="id").query("go").options.fork_session
     with pytest.raises(ph.OptionsError, match="'fork_session' needs 'resume'"):
         ph.query("go")
@@ -221,14 +221,18 @@ def test_the_search_goes_up_to_the_root_of_the_repository(project: Path, monkeyp
     write(project / "pyproject.toml", "[tool.pilothouse]\nmax_turns = 2\nadd_dirs = ['lib', '/abs']\ncwd = '.'")
     inner = project / "packages" / "one"
     write(inner / "pyproject.toml", "[project]\nname = 'one'")
+    ph.trust(project)
     monkeypatch.chdir(inner)
     options = ph.query("go").options
     assert options.as_dict() == {"max_turns": 2, "add_dirs": [str(project / "lib"), "/abs"], "cwd": str(project)}
-    assert config_path() == str(project / "pyproject.toml")
+    file = config_file()
+    assert file is not None
+    assert file.path == str(project / "pyproject.toml")
 
 
 def test_names_of_the_cli_are_no_paths(project: Path) -> None:
     write(project / "pilothouse.toml", 'cli = "bundled"')
+    ph.trust("pilothouse.toml")
     assert ph.query("go").options.cli == "bundled"
     write(project / "pilothouse.toml", 'cli = "bin/claude"')
     ph.configure()
@@ -251,7 +255,7 @@ def test_a_variable_names_the_file_or_none(project: Path, tmp_path: Path, monkey
     assert ph.query("go").options.as_dict() == {"model": "team", "add_dirs": [str(tmp_path / "other" / "x")]}
     monkeypatch.setenv("PILOTHOUSE_CONFIG", "none")
     assert ph.query("go").options.as_dict() == {}
-    assert config_path() is None
+    assert config_file() is None
     monkeypatch.setenv("PILOTHOUSE_CONFIG", "missing.toml")
     with pytest.raises(
         ph.ConfigError, match=r"there is no configuration file .*missing\.toml \(from PILOTHOUSE_CONFIG"
@@ -317,21 +321,6 @@ def test_files_that_are_no_files(project: Path) -> None:
     path.unlink()
     path.symlink_to(project / "nowhere")
     assert ph.query("go").options.as_dict() == {}
-
-
-def test_what_another_user_left_in_a_shared_directory_does_not_count(
-    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(project / "pilothouse.toml", 'cli = "/evil"')
-    project.chmod(0o1777)
-    monkeypatch.setattr(os, "geteuid", lambda: os.stat(project).st_uid + 4711)
-    if os.stat(project).st_uid == 0:  # what root wrote is trusted by everybody
-        os.chown(project / "pilothouse.toml", 1234, -1)
-    assert ph.query("go").options.cli == "auto"
-    assert "passed over" in caplog.text
-    project.chmod(stat.S_IRWXU)
-    ph.configure()
-    assert ph.query("go").options.cli == "/evil"
 
 
 def test_a_working_directory_that_is_gone_has_no_file(project: Path, tmp_path: Path) -> None:
@@ -417,6 +406,7 @@ async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
     monkeypatch.setenv("PILOTHOUSE_FALLBACK_MODEL", "haiku")
     with FakeCLI().text("done") as fake:
         write(project / "pilothouse.toml", f'cli = "{fake.path}"\nallowed_tools = ["Read"]\n[env]\nFROM_FILE = "1"')
+        ph.trust(project)
         agent = ph.Agent(model="opus", api_key="sk-ant-test")
         await agent.query("go", max_turns=2)
         async for _ in agent.query("go", max_turns=2):

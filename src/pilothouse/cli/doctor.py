@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,6 +24,7 @@ from pilothouse.cli.failures import FAILED, failure
 from pilothouse.cli.findings import Finding, Status, configuration, limits, settings_of_the_cli, way_to_pay
 from pilothouse.cli.screen import Screen, Style
 from pilothouse.client import Query, default_agent
+from pilothouse.client.config_file import config_file, printable
 from pilothouse.errors import PilothouseError
 from pilothouse.messages import InitMessage
 from pilothouse.options import Options, Settings
@@ -57,6 +59,13 @@ class Patient:
             OptionsError: the file or a variable is wrong.
         """
         return default_agent().options.merge(Options(cli=self.request.cli) if self.request.cli else None)
+
+    def cli_of_file(self) -> str | None:
+        """The executable that the configuration file names, if it is the one in force: nothing runs it here."""
+        options, file = self.options(), config_file()
+        if file is None or self.request.cli or os.sep not in options.cli:
+            return None
+        return options.cli if options.explain()["cli"].origin.startswith(file.path) else None
 
 
 async def doctor(request: DoctorRequest, screen: Screen) -> int:
@@ -112,9 +121,12 @@ async def _configuration(patient: Patient) -> Iterable[Finding]:
 
 async def _cli(patient: Patient) -> Iterable[Finding]:
     try:
-        wanted = patient.options().cli
+        wanted, of_file = patient.options().cli, patient.cli_of_file()
     except PilothouseError:
         return [Finding("cli", "skipped", "the configuration cannot be read")]
+    if of_file is not None:
+        detail = f"{printable(of_file)}, named by the configuration file; doctor runs nothing that a file names"
+        return [Finding("cli", "note", detail, f"pilothouse doctor --cli {shlex.quote(of_file)} examines it")]
     try:
         path = await anyio.to_thread.run_sync(find_cli, wanted, os.environ)
         version = await anyio.to_thread.run_sync(check_version, path, os.environ)
@@ -157,7 +169,7 @@ async def _round_trip(patient: Patient) -> Iterable[Finding]:
     if patient.request.quick:
         return [Finding(name, "skipped", "left out with --quick")]
     if patient.executable is None:
-        return [Finding(name, "skipped", "there is no Claude Code to ask")]
+        return [Finding(name, "skipped", "no Claude Code was examined")]
     if not all(map(find_spec, ("starlette", "uvicorn"))):
         return [Finding(name, "skipped", "the scripted model needs an extra", "pip install 'pilothouse[testing]'")]
     started = time.perf_counter()

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from pilothouse.cli.failures import credentials
 from pilothouse.client import default_agent
-from pilothouse.client.config_file import CONFIG_VARIABLE, config_path
+from pilothouse.client.config_file import CONFIG_VARIABLE, ConfigFile, config_file, mark_told, printable, ways_to_trust
 from pilothouse.errors import OptionsError
 from pilothouse.options import TABLE
 from pilothouse.options.outside import PREFIX, variable_of
@@ -56,16 +56,12 @@ class Finding(Struct, frozen=True):
 def configuration(environ: Mapping[str, str]) -> Iterator[Finding]:
     """The layers beneath every query: the file and the variables."""
     try:
-        path = config_path()
-        explanation = default_agent().options.explain()
+        file = config_file()
+        yield from _config_file(file)
+        default_agent().options  # noqa: B018 - the variables are checked
     except OptionsError as error:
         yield Finding("configuration", "failed", str(error), f"{CONFIG_VARIABLE}=none goes on without a file")
         return
-    if path is None:
-        yield Finding("configuration", "ok", "no pilothouse.toml, and no [tool.pilothouse] in a pyproject.toml")
-    else:
-        set_there = [row.name for row in explanation.values() if row.origin.startswith(path)]
-        yield Finding("configuration", "ok", f"{path} sets {', '.join(set_there) or 'nothing'}")
     options = {variable_of(name) for name in TABLE}
     ours = [name for name in sorted(environ) if name.startswith(PREFIX) and environ[name]]
     known = [name for name in ours if name in options or name in OTHER_VARIABLES]
@@ -76,6 +72,19 @@ def configuration(environ: Mapping[str, str]) -> Iterator[Finding]:
             close = difflib.get_close_matches(name, [*filter(None, options), *OTHER_VARIABLES], n=1, cutoff=0.8)
             advice = f"did you mean {close[0]}?" if close else "pilothouse options lists the options"
             yield Finding("variables", "warning", f"{name} is not known and does nothing", advice)
+
+
+def _config_file(file: ConfigFile | None) -> Iterator[Finding]:
+    if file is None:
+        yield Finding("configuration", "ok", "no pilothouse.toml, and no [tool.pilothouse] in a pyproject.toml")
+        return
+    state = "trusted" if file.is_trusted else "not trusted"
+    held = f"{printable(file.path)} sets {', '.join(file.options) or 'nothing'} ({state})"
+    yield Finding("configuration", "ok", held)
+    if file.left_out:
+        mark_told(file)
+        advice = f"to trust it: {ways_to_trust(file.path)}"
+        yield Finding("configuration", "note", f"left out of it: {', '.join(file.left_out)}", advice)
 
 
 def settings_of_the_cli(environ: Mapping[str, str]) -> Iterator[Finding]:

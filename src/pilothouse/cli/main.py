@@ -56,6 +56,8 @@ def _run(argv: list[str] | None) -> int:
     if isinstance(request, AskRequest):
         return _ask(request, make_screen(out, notes))
     kind = type(request).__name__
+    if kind in _CONFIGURED and getattr(request, "action", "") not in ("results", "status"):
+        _tell_config_file(make_screen(out, notes), may_ask=kind == "ChatRequest")
     module, name = _RUNNERS[kind]
     run = getattr(import_module(f"pilothouse.cli.{module}"), name)
     return _shown(make_screen(out, notes if kind in _ANSWERING else out), partial(run, request))
@@ -65,11 +67,18 @@ def _ask(request: AskRequest, screen: Screen) -> int:
     from pilothouse.cli.ask import ask
     from pilothouse.cli.prompts import gather
 
+    _tell_config_file(screen, may_ask=request.form == "text")
     try:
         prompt = gather(request.prompt, screen.note)
     except (UsageError, OSError) as error:
         return _tell(error, screen)
     return _shown(screen, partial(ask, request, prompt))
+
+
+def _tell_config_file(screen: Screen, *, may_ask: bool) -> None:
+    from pilothouse.cli.trust import tell_config_file
+
+    tell_config_file(screen, may_ask=may_ask)
 
 
 def _shown(screen: Screen, run: Callable[[Screen], Coroutine[Any, Any, int]]) -> int:
@@ -108,6 +117,9 @@ _RUNNERS = {
 _ANSWERING = frozenset(
     {"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest", "WorkerRequest"}
 )
+
+# Those whose queries take settings from the configuration file; `ask` does, too.
+_CONFIGURED = frozenset({"BatchRequest", "ChatRequest", "WorkerRequest"})
 
 
 class _EndedBy:

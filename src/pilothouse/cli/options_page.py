@@ -80,6 +80,7 @@ def as_dict(option: Option, now: Explained) -> dict[str, Any]:
         "variable": variable_of(option.name),
         "flag": flag_of(option),
         "in_files": option.in_files,
+        "needs_trust": option.in_files and option.untrusted is None,
         "doc": option.doc,
         "now": now.value,
         "from": now.origin,
@@ -110,7 +111,7 @@ def _one(option: Option, now: Explained, screen: Screen) -> None:
         ("default", repr(facts["default"])),
         ("goes to", facts["goes_to"]),
         ("needs", f"Claude Code {option.since}" if option.since else ""),
-        ("file", f"{option.name} in [tool.pilothouse] or pilothouse.toml" if option.in_files else "not from a file"),
+        ("file", _place_in_file(option)),
         ("variable", facts["variable"] or ""),
         ("command line", f"pilothouse ask {facts['flag']}" if facts["flag"] else ""),
         ("here", f"{now.value}  ({now.origin})"),
@@ -118,6 +119,13 @@ def _one(option: Option, now: Explained, screen: Screen) -> None:
     for title, text in rows:
         if text:
             screen.note(f"  {title + ':':<14}{text}")
+
+
+def _place_in_file(option: Option) -> str:
+    if not option.in_files:
+        return "not from a file"
+    trust = "; only in a file that you trust" if option.untrusted is None else ""
+    return f"{option.name} in [tool.pilothouse] or pilothouse.toml{trust}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -9,6 +9,7 @@ from pilothouse.client.agent import defaults_kept as defaults_kept
 from pilothouse.client.agent import query as query
 from pilothouse.client.agent import session as session
 from pilothouse.client.agent import set_default_agent as set_default_agent
+from pilothouse.client.config_file import trust as trust
 from pilothouse.client.queries import Query as Query
 from pilothouse.client.result import QueryResult as QueryResult
 from pilothouse.on_demand import on_demand as on_demand

@@ -21,7 +21,7 @@ from pilothouse.client.rate_gate import RateGate
 from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
-from pilothouse.options.outside import PREFIX, from_environ
+from pilothouse.options.outside import PREFIX, from_environ, untrusted_over
 
 if TYPE_CHECKING:
     from pilothouse.client.sessions import Session
@@ -74,7 +74,11 @@ class Agent:
         return Options.stack(*self._layers(), whole=False)
 
     def _layers(self) -> tuple[Options, ...]:
-        return from_environ(_own_variables()), file_layer(), _configured, self._own
+        variables, file = from_environ(_own_variables()), file_layer()
+        if file is None:
+            return variables, _configured, self._own
+        options = file.options if file.is_trusted else untrusted_over(file.options, variables)
+        return variables, options, _configured, self._own
 
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
@@ -310,12 +314,15 @@ def set_default_agent(agent: Agent) -> Agent:
 
 @contextmanager
 def defaults_kept() -> Generator[None]:
-    """A block after which the default agent, and what `configure` set, are as before it."""
+    """A block after which the default agent, and what `configure` and `trust` did, are as before it."""
     global _configured, _default
+    from pilothouse.trust_store import trust_kept  # for tests
+
     before = _configured, _default
     forget()
     try:
-        yield
+        with trust_kept():
+            yield
     finally:
         _configured, _default = before
         forget()

@@ -4,7 +4,7 @@ Owns the search and the reading. What may stand in it, `options.outside` knows. 
 settings are first needed; `forget` makes the next use read again.
 """
 
-# ruff: noqa: PTH100, PTH109, PTH111, PTH116, PTH118, PTH120 - pathlib is slow to import on the way to a first answer, and raises where there is no home
+# ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH116, PTH118, PTH120 - pathlib is slow to import on the way to a first answer, and raises where there is no home
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import stat
 from collections.abc import Iterator
 from typing import Any, cast
 
+from msgspec import Struct
+
 from pilothouse.errors import ConfigError, OptionsError
 from pilothouse.options import Options
-from pilothouse.options.outside import from_table
+from pilothouse.options.outside import from_table, needing_trust
 
 CONFIG_VARIABLE = "PILOTHOUSE_CONFIG"
 NO_FILE = "none"
@@ -29,28 +31,69 @@ TABLE = rb"""tool["']?[ \t]*([\]=]|\.[ \t]*["']?pilothouse)"""
 """In every project file with a table of ours: `tool.pilothouse`, `[tool]` or `tool =`, in any spelling."""
 
 _log = logging.getLogger("pilothouse")
-_read: dict[str, tuple[str | None, Options]] = {}
 
 
-def file_layer() -> Options:
-    """What the configuration file says; empty if there is none. (E49)
+class ConfigFile(Struct, frozen=True):
+    """A configuration file, and what of it holds.
+
+    Args:
+        path: the file.
+        options: what holds: all that the file sets, or, without trust, what restricts and tunes.
+        wanted: all that the file sets.
+        is_trusted: whether the file was named or trusted.
+        digest: of its content; what a remembered yes is for.
+    """
+
+    path: str
+    options: Options
+    wanted: Options
+    is_trusted: bool
+    digest: str = ""
+
+    @property
+    def left_out(self) -> list[str]:
+        """The options that the file sets and that do not hold."""
+        held = self.options.as_dict()
+        return [name for name in self.wanted if name not in held]
+
+
+_read: dict[str, ConfigFile | None] = {}
+_told: set[str] = set()
+
+
+def file_layer() -> ConfigFile | None:
+    """The configuration file that counts here; None if there is none.
 
     `PILOTHOUSE_CONFIG` names the file, or is `none`. Else it is the nearest `pilothouse.toml`, or `pyproject.toml` with
-    a table `[tool.pilothouse]`, from the working directory upwards, up to the root of the repository.
+    a table `[tool.pilothouse]`, from the working directory upwards, up to the root of the repository or the home
+    directory. Of a file that is neither named nor trusted only the options that restrict and tune hold: a warning
+    names the others, once.
 
     Raises:
         ConfigError: it cannot be read, or says something impossible; names the file and the line.
     """
-    return _known()[1]
+    file = config_file()
+    if file is not None and not file.is_trusted and file.digest not in _told and file.left_out:
+        mark_told(file)
+        _log.warning("%s", distrust_text(file))
+    return file
 
 
-def config_path() -> str | None:
-    """The configuration file that counts here, None if there is none.
+def mark_told(file: ConfigFile) -> None:
+    """Whoever calls it has said what is left out of the file: no warning repeats it."""
+    _told.add(file.digest)
+
+
+def config_file() -> ConfigFile | None:
+    """As `file_layer`, without the warning: for those who say themselves what is left out.
 
     Raises:
         ConfigError: as `file_layer`.
     """
-    return _known()[0]
+    chosen = os.environ.get(CONFIG_VARIABLE, "")
+    if chosen not in _read:
+        _read[chosen] = _chosen(chosen) if chosen else _found()
+    return _read[chosen]
 
 
 def forget() -> None:
@@ -58,34 +101,94 @@ def forget() -> None:
     _read.clear()
 
 
-def _known() -> tuple[str | None, Options]:
-    chosen = os.environ.get(CONFIG_VARIABLE, "")
-    known = _read.get(chosen)
-    if known is None:
-        known = _read[chosen] = _chosen(chosen) if chosen else _found()
-    return known
+def trust(path: str | os.PathLike[str]) -> None:
+    """Trust a configuration file in this process, so that all that it sets holds. Call it before the first query.
+
+    A file that was found, and that nobody named, may restrict and tune: `model`, `max_turns`, `timeout`,
+    `disallowed_tools`. What it says about what runs, where requests go, and what is permitted (`cli`, `env`,
+    `base_url`, `mcp_servers`, `permission_mode` ...) holds only in a file that is trusted. Trust a file only if you
+    know who writes it: an agent that may edit files in its directory can change it, too.
+
+    Args:
+        path: the file, or the directory in which it lies. Directories above or beneath it are not trusted by that.
+
+    Raises:
+        UsageError: there is nothing at `path`.
+
+    Example:
+        >>> ph.trust("pilothouse.toml")
+        >>> result = await ph.query("Review this")
+    """
+    from pilothouse.trust_store import trust_path  # no query needs it
+
+    trust_path(path)
+    forget()
 
 
-def _chosen(name: str) -> tuple[str | None, Options]:
+def ways_to_trust(path: str) -> str:
+    """What makes a file count in full."""
+    return (
+        f"{CONFIG_VARIABLE}={printable(path)} in the environment, pilothouse.trust({path!r}) in a program, or a yes to "
+        "`pilothouse ask` at a terminal"
+    )
+
+
+def distrust_text(file: ConfigFile) -> str:
+    """What is left out of a file, and how to make it count."""
+    held = ", ".join(file.options) or "nothing"
+    return (
+        f"{printable(file.path)} is not trusted. Left out: {', '.join(file.left_out)}. In force: {held}. "
+        f"To trust the file: {ways_to_trust(file.path)}"
+    )
+
+
+def printable(path: str) -> str:
+    """A path as it may be shown: a directory can be named so that it steers a terminal."""
+    return path if path.isprintable() else repr(path)
+
+
+def _chosen(name: str) -> ConfigFile | None:
     if name == NO_FILE:
-        return None, Options()
+        return None
     path = os.path.abspath(os.path.expanduser(name))
     content = _content(path)
     if content is None:
         raise ConfigError(f"there is no configuration file {path} (from {CONFIG_VARIABLE})", path=path)
-    return path, _options(path, content) or Options()
+    options = _options(path, content) or Options()
+    return ConfigFile(path, options, options, is_trusted=True)
 
 
-def _found() -> tuple[str | None, Options]:
-    for path in _candidates():
-        content = _content(path)
+def _found() -> ConfigFile | None:
+    for path, directory in _candidates():
+        content = _found_content(path, directory)
         # A project file without a table of ours is not parsed: that would cost every program in the project.
         if content is None or (path.endswith(SHARED_NAME) and not _may_have_table(content)):
             continue
         options = _options(path, content)
         if options is not None:
-            return path, options
-    return None, Options()
+            return _judged(path, content, options)
+    return None
+
+
+def _judged(path: str, content: bytes, wanted: Options) -> ConfigFile:
+    """The file with what of it holds."""
+    from pilothouse import trust_store  # most programs have no such file
+
+    names = needing_trust(wanted)
+    digest = _digest(path, content)
+    if trust_store.is_trusted_here(path) or trust_store.is_remembered(path, digest):
+        return ConfigFile(path, wanted, wanted, is_trusted=True, digest=digest)
+    return ConfigFile(path, wanted.left_out(names, "is not trusted"), wanted, is_trusted=False, digest=digest)
+
+
+def _digest(path: str, content: bytes) -> str:
+    """Of the file; of a project file its table alone, as the rest of it changes with every release."""
+    import hashlib
+    import json
+
+    if path.endswith(SHARED_NAME):
+        content = json.dumps(_table(path, content), sort_keys=True, default=repr).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _may_have_table(content: bytes) -> bool:
@@ -93,54 +196,123 @@ def _may_have_table(content: bytes) -> bool:
     return b"pilothouse" in content and re.search(TABLE, content) is not None
 
 
-def _candidates() -> Iterator[str]:
+def _candidates() -> Iterator[tuple[str, str]]:
+    """The files to look at, and their directories, the nearest first."""
     try:
         directory = os.getcwd()
     except OSError:  # it was removed
         return
+    home = os.path.realpath(os.path.expanduser("~"))
     while True:
         for name in (OWN_NAME, SHARED_NAME):
-            path = os.path.join(directory, name)
-            if _trusted(path, directory):
-                yield path
+            yield os.path.join(directory, name), directory
         parent = os.path.dirname(directory)
-        if parent == directory or os.path.lexists(os.path.join(directory, ".git")):
+        if directory in (parent, home) or os.path.lexists(os.path.join(directory, ".git")) or _is_shared(directory):
             return
         directory = parent
 
 
-def _trusted(path: str, directory: str) -> bool:
-    """Whether a file that nobody named may decide what runs: not one that another user left in a shared directory."""
+def _is_shared(directory: str) -> bool:
+    """Whether anybody can write there, as in /tmp: what lies above is not the user's place any more."""
     try:
-        status = os.stat(path)
-        shared = os.stat(directory).st_mode & stat.S_IWOTH
+        return os.name == "posix" and bool(os.stat(directory).st_mode & stat.S_IWOTH)
     except OSError:
-        return os.path.lexists(path)  # reading it will say what is wrong
-    if os.name != "posix" or not shared or status.st_uid in (os.geteuid(), 0):
         return True
-    _log.warning("passed over %s: it belongs to another user, in a directory that anybody can write to", path)
-    return False
 
 
-def _content(path: str) -> bytes | None:
+def _found_content(path: str, directory: str) -> bytes | None:
+    """What stands in a file that nobody named; None if there is none, or if another user may have put it there."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{path} is not a file", path=path)
-            content = file.read(LARGEST + 1)
+        with open(path, "rb", opener=_open_no_link) as file:
+            status = os.fstat(file.fileno())  # of what was opened: the name may mean another file by now
+            why = _doubt(status, directory)
+            if why is None:
+                return _read_all(path, file.fileno(), status)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; {CONFIG_VARIABLE}={NO_FILE} goes on without it", path=path
-        ) from error
+        why = _doubt_closed(path, directory)
+        if why is None:
+            raise _unreadable(path, error) from error
+    if os.path.exists(path) and _is_trusted_here(path):
+        return _content(path)
+    _log.warning("passed over %s: %s; %s=%s reads it", printable(path), why, CONFIG_VARIABLE, printable(path))
+    return None
+
+
+def _is_trusted_here(path: str) -> bool:
+    from pilothouse.trust_store import is_trusted_here  # only for a file in doubt
+
+    return is_trusted_here(path)
+
+
+def _doubt_closed(path: str, directory: str) -> str | None:
+    """Why a file that cannot be opened does not count."""
+    try:
+        return _doubt(os.lstat(path), directory)
+    except OSError:
+        return "it is gone"
+
+
+def _doubt(status: os.stat_result, directory: str) -> str | None:
+    """Why a file does not count that nobody named; None if only this user, or root, can have put it there."""
+    if stat.S_ISLNK(status.st_mode):
+        return "it is a link"
+    if os.name != "posix":
+        return None
+    for what, found in (("it", status), ("its directory", os.stat(directory))):
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"{what} belongs to another user"
+        if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)):
+            return f"other users can write to {what}"
+    return None
+
+
+def _is_own_group(group: int) -> bool:
+    """Whether it is the user's private group, as many systems make one for each user."""
+    import grp
+    import pwd
+
+    try:
+        name, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == name and set(found.gr_mem) <= {name}
+
+
+def _content(path: str) -> bytes | None:
+    """What stands in a file that somebody named."""
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            return _read_all(path, file.fileno(), os.fstat(file.fileno()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_all(path: str, fd: int, status: os.stat_result) -> bytes:
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError(f"{path} is not a file", path=path)
+    with open(fd, "rb", closefd=False) as file:
+        content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise ConfigError(f"{path} is longer than {LARGEST:,} bytes, so it is hardly a configuration", path=path)
     return content
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _unreadable(path: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be read: {error.strerror}; {CONFIG_VARIABLE}={NO_FILE} goes on without it", path=path
+    )
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a named pipe would wait for a writer
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return _open_without_waiting(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _options(path: str, content: bytes) -> Options | None:

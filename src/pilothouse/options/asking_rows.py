@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilothouse.options import kinds, parts
-from pilothouse.options.option import Option
+from pilothouse.options.option import Option, has_all, has_no_others, is_no_more, is_on, tunes
 from pilothouse.options.targets import (
     Config,
     EnvVar,
@@ -19,35 +19,45 @@ from pilothouse.options.targets import (
 )
 
 MODEL = (
-    Option("model", kinds.NAME, Flag("model"), "Model alias ('sonnet', 'opus', 'haiku') or full model id."),
+    Option(
+        "model", kinds.NAME, Flag("model"), "Model alias ('sonnet', 'opus', 'haiku') or full model id.", untrusted=tunes
+    ),
     Option(
         "fallback_model",
         kinds.MODELS,
         Flag("fallback-model"),
         "Model to use while the first one is overloaded; or several, in the order to try.",
+        untrusted=tunes,
     ),
-    Option("effort", kinds.EFFORT, Flag("effort"), "How much effort the model puts into its answer."),
+    Option("effort", kinds.EFFORT, Flag("effort"), "How much effort the model puts into its answer.", untrusted=tunes),
     Option(
         "thinking",
         kinds.THINKING,
         Parts(parts.struct, parts.THINKING_TARGETS),
         "Whether and how the model thinks: 'adaptive', 'disabled', or a struct with a budget or with what is shown. "
         "Wins over `max_thinking_tokens`.",
+        untrusted=tunes,
     ),
     Option(
-        "max_thinking_tokens", kinds.WHOLE, Flag("max-thinking-tokens"), "Thinking budget, on models that have one."
+        "max_thinking_tokens",
+        kinds.WHOLE,
+        Flag("max-thinking-tokens"),
+        "Thinking budget, on models that have one.",
+        untrusted=tunes,
     ),
     Option(
         "max_output_tokens",
         kinds.COUNT,
         EnvVar("CLAUDE_CODE_MAX_OUTPUT_TOKENS"),
         "Most tokens of one answer of the model.",
+        untrusted=is_no_more,
     ),
     Option(
         "task_budget",
         kinds.BUDGET,
         Flag("task-budget"),
         "Tokens for the whole task; the API tells the model how many are left.",
+        untrusted=tunes,
     ),
     Option("betas", kinds.NAMES, Names("betas"), "Beta features of the API, such as 'context-1m-2025-08-07'."),
 )
@@ -83,6 +93,7 @@ PROMPT = (
         Sdk("client_composed"),
         "Send prompts as written: no `@path` expansion and no `/command`.",
         default=False,
+        untrusted=is_on,
     ),
     Option(
         "prompt_via",
@@ -94,14 +105,20 @@ PROMPT = (
 )
 
 TOOLS = (
-    Option("tools", kinds.TOOLS, Names("tools"), "Which built-in tools exist; [] for none, 'default' for all."),
+    Option(
+        "tools",
+        kinds.TOOLS,
+        Names("tools"),
+        "Which built-in tools exist; [] for none, 'default' for all.",
+        untrusted=has_no_others,
+    ),
     Option(
         "allowed_tools",
         kinds.NAMES,
         Names("allowedTools"),
         "Tools that run without asking, such as 'Bash(git:*)'. Takes none away: `tools` does.",
     ),
-    Option("disallowed_tools", kinds.NAMES, Names("disallowedTools"), "Tools that may not be used."),
+    Option("disallowed_tools", kinds.NAMES, Names("disallowedTools"), "Tools that may not be used.", untrusted=has_all),
     Option(
         "tool_aliases",
         kinds.ALIASES,
@@ -127,6 +144,7 @@ TOOLS = (
         Switch("disable-slash-commands"),
         "No skills and no commands at all.",
         default=False,
+        untrusted=is_on,
     ),
     Option("agent", kinds.NAME, Flag("agent"), "The agent that leads the conversation, by name."),
     Option(
@@ -163,6 +181,7 @@ TOOLS = (
         Switch("strict-mcp-config"),
         "Use no MCP servers but those of `mcp_servers`.",
         default=False,
+        untrusted=is_on,
     ),
     Option(
         "wait_for_mcp",
@@ -172,6 +191,7 @@ TOOLS = (
         "of `mcp_servers` has failed or is late, ControlError or ControlTimeout names it, and nothing is sent; servers "
         "from elsewhere may fail.",
         default=False,
+        untrusted=tunes,
     ),
 )
 
@@ -280,6 +300,7 @@ OUTPUT = (
         "How often the model is asked again, in the same session, when its structured output does not fit "
         "`output_type`.",
         default=1,
+        untrusted=is_no_more,
     ),
     Option(
         "partial_messages",
@@ -287,14 +308,23 @@ OUTPUT = (
         Switch("include-partial-messages"),
         "Stream the answer while it is written, as StreamEvent messages.",
         default=False,
+        untrusted=tunes,
     ),
-    Option("include_hook_events", kinds.BOOL, Switch("include-hook-events"), "Report hooks that run.", default=False),
+    Option(
+        "include_hook_events",
+        kinds.BOOL,
+        Switch("include-hook-events"),
+        "Report hooks that run.",
+        default=False,
+        untrusted=tunes,
+    ),
     Option(
         "replay_user_messages",
         kinds.BOOL,
         Switch("replay-user-messages"),
         "Repeat the messages of the user in the output, as they were taken up.",
         default=False,
+        untrusted=tunes,
     ),
     Option(
         "forward_subagent_text",
@@ -302,6 +332,7 @@ OUTPUT = (
         Switch("forward-subagent-text"),
         "Report what sub-agents say and think, not only their tool calls.",
         default=False,
+        untrusted=tunes,
     ),
     Option(
         "prompt_suggestions",
@@ -309,6 +340,7 @@ OUTPUT = (
         Switch("prompt-suggestions"),
         "After each turn, report what the user is likely to say next.",
         default=False,
+        untrusted=tunes,
     ),
     Option(
         "agent_progress_summaries",
@@ -316,6 +348,7 @@ OUTPUT = (
         Initialize("agentProgressSummaries"),
         "While sub-agents work, report in a sentence what they are at.",
         default=False,
+        untrusted=tunes,
     ),
     Option(
         "per_task_stop_affordance",

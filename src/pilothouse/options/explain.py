@@ -57,8 +57,10 @@ def explained(values: Mapping[str, Any], origins: Mapping[str, str]) -> Explanat
 
 def _row(name: str, values: Mapping[str, Any], origins: Mapping[str, str]) -> Explained:
     option = TABLE[name]
-    value = values.get(name)
-    origin = origins.get(name, UNLABELLED) if name in values else DEFAULT
+    if name not in values:
+        left_out = origins.get(name)
+        return Explained(name, repr(option.default), f"{DEFAULT} ({left_out})" if left_out else DEFAULT)
+    value, origin = values[name], origins.get(name, UNLABELLED)
     if value is None:
-        return Explained(name, repr(option.default), f"{DEFAULT} (reset: {origin})" if name in values else DEFAULT)
+        return Explained(name, repr(option.default), f"{DEFAULT} (reset: {origin})")
     return Explained(name, option.show(value), origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +23,10 @@ class Option(Struct, frozen=True):
         default: what holds while it is not set.
         secret: its values are never shown.
         in_files: whether it may stand in a configuration file.
+        untrusted: None: in a configuration file that nobody named or trusted it does not hold. Else it only restricts
+            or tunes, and this says whether the value of the file (first) may stand in place of the value of a variable
+            (second). An option that can run, redirect or permit something, that reads or writes a file, that puts text
+            before the model, or that takes the user's own rules away, stays None.
         group: title under which the docs and the help show it.
     """
 
@@ -32,6 +37,7 @@ class Option(Struct, frozen=True):
     default: Any = None
     secret: bool = False
     in_files: bool = True
+    untrusted: Callable[[Any, Any], bool] | None = None
     group: str = ""
 
     @property
@@ -47,3 +53,28 @@ class Option(Struct, frozen=True):
     def show(self, value: Any) -> str:
         """`value` as text, without what may be a key."""
         return MASK if self.secret else self.kind.show(value)
+
+
+def tunes(value: Any, other: Any) -> bool:
+    """For options that neither loosen nor restrict anything."""
+    return True
+
+
+def is_no_more(value: Any, other: Any) -> bool:
+    """For limits."""
+    return value <= other
+
+
+def is_on(value: Any, other: Any) -> bool:
+    """For switches that take something away."""
+    return bool(value)
+
+
+def has_no_others(value: Collection[str] | str, other: Collection[str] | str) -> bool:
+    """For lists of what there is; a word stands for a list that is not known here."""
+    return value == other or not (isinstance(value, str) or isinstance(other, str) or set(value) - set(other))
+
+
+def has_all(value: Collection[str], other: Collection[str]) -> bool:
+    """For lists of what is forbidden."""
+    return set(value) >= set(other)

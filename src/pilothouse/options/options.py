@@ -5,7 +5,7 @@ Owns validation and the merging of layers. Knows the table; knows nothing of ren
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -215,12 +215,15 @@ class Options:
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
-        filled = [layer for layer in layers if layer._values]  # noqa: SLF001 - of its own class
+        filled = [layer for layer in layers if layer._values or layer._origins]  # noqa: SLF001 - of its own class
         for upper, labels in [(layer._values, layer._origins) for layer in filled]:  # noqa: SLF001
             for name in upper:
                 origins.pop(name, None)
+            beneath = values.keys() - upper.keys() if len(labels) > len(upper) else ()  # they were not left out
             values.update(upper)
-            origins.update(labels)
+            origins.update(
+                {name: label for name, label in labels.items() if name not in beneath} if beneath else labels
+            )
         (check_combination if whole else check_conflicts)(values, origins)
         return filled[0] if len(filled) == 1 else _bare(values, origins)
 
@@ -289,9 +292,15 @@ class Options:
 
     def labelled(self, origin: str) -> Options:
         """A copy in which `explain` says `origin` for every option that has no origin yet."""
-        if len(self._origins) == len(self._values):
+        if self._values.keys() <= self._origins.keys():
             return self
         return _bare(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
+
+    def left_out(self, names: Collection[str], why: str) -> Options:
+        """A copy without the options `names`; `explain` says where each would have come from, and `why` it does not."""
+        kept = {name: value for name, value in self._values.items() if name not in names}
+        dropped = {name: f"left out: {self._origins.get(name, 'set here')} {why}" for name in names}
+        return _bare(kept, {**self._origins, **dropped})
 
     def explain(self) -> Explanation:
         """Where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default. (L62)

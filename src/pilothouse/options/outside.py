@@ -38,6 +38,22 @@ def from_table(table: Mapping[str, Any], directory: str, place: Callable[[str], 
     return Options.stack(*layers, whole=False)
 
 
+def needing_trust(options: Options) -> list[str]:
+    """The options that do not hold in a file that nobody named or trusted."""
+    return [name for name in options if TABLE[name].untrusted is None]
+
+
+def untrusted_over(options: Options, variables: Options) -> Options:
+    """The layer of a file that nobody trusts, without what would loosen what the variables say."""
+    looser = [name for name in variables if name in options.as_dict() and not _may_stand(name, options, variables)]
+    return options.left_out(looser, "does not win over the variable") if looser else options
+
+
+def _may_stand(name: str, options: Options, variables: Options) -> bool:
+    may_replace = TABLE[name].untrusted
+    return may_replace is not None and may_replace(getattr(options, name), getattr(variables, name))
+
+
 def from_environ(environ: Mapping[str, str]) -> Options:
     """Options from variables such as `PILOTHOUSE_MAX_TURNS=5`; lists as `A,B`, mappings as JSON. (E49)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilothouse.options import kinds, parts
-from pilothouse.options.option import Option
+from pilothouse.options.option import Option, is_no_more, tunes
 from pilothouse.options.targets import (
     Config,
     EnvSwitch,
@@ -25,31 +25,43 @@ DEFAULT_SESSION_LEASE = 60.0  # seconds: longer than a pause of the network, sho
 DEFAULT_CONTROL_TIMEOUT = 60.0  # seconds; the CLI answers in under a second, a cold disk may take ten
 
 LIMITS = (
-    Option("max_turns", kinds.COUNT, Flag("max-turns"), "Stop after this many turns of the model."),
+    Option(
+        "max_turns", kinds.COUNT, Flag("max-turns"), "Stop after this many turns of the model.", untrusted=is_no_more
+    ),
     Option(
         "max_budget_usd",
         kinds.NUMBER,
         Flag("max-budget-usd"),
         "Stop when the estimated cost passes this many US dollars.",
+        untrusted=is_no_more,
     ),
     Option(
         "max_budget_tokens",
         kinds.COUNT,
         Sdk(),
         "Stop when more tokens are used than this, input and output of all models; in a session, by all queries.",
+        untrusted=is_no_more,
     ),
-    Option("timeout", kinds.SECONDS, Sdk(), "Seconds until a query fails with QueryTimeout. No limit by default."),
+    Option(
+        "timeout",
+        kinds.SECONDS,
+        Sdk(),
+        "Seconds until a query fails with QueryTimeout. No limit by default.",
+        untrusted=is_no_more,
+    ),
     Option(
         "idle_timeout",
         kinds.SECONDS,
         Sdk(),
         "Seconds of silence until a query fails with QueryTimeout; not counted while a tool runs. No limit by default.",
+        untrusted=is_no_more,
     ),
     Option(
         "startup_timeout",
         kinds.SECONDS,
         Sdk(),
         "The same until the first message, in place of `idle_timeout`, which holds there too if this is not set.",
+        untrusted=is_no_more,
     ),
     Option(
         "control_timeout",
@@ -57,6 +69,7 @@ LIMITS = (
         Sdk(),
         "Seconds to wait for the answer to a control request, the handshake included.",
         default=DEFAULT_CONTROL_TIMEOUT,
+        untrusted=tunes,
     ),
     Option(
         "max_line_bytes",
@@ -70,6 +83,7 @@ LIMITS = (
         kinds.WHOLE,
         EnvVar("CLAUDE_CODE_MAX_RETRIES"),
         "How often the CLI repeats a request that the API refused for the moment; 10 if it is not said.",
+        untrusted=is_no_more,
     ),
     Option(
         "retry",
@@ -77,6 +91,7 @@ LIMITS = (
         Sdk(),
         "How often a query is tried again after the CLI has given up, or a RetryPolicy. Not at all by default: the CLI "
         "has repeated the request by itself (`api_max_retries`).",
+        untrusted=tunes,
     ),
     Option(
         "on_usage_limit",
@@ -84,6 +99,7 @@ LIMITS = (
         Sdk(),
         "What happens when a usage limit is reached: the query fails, or 'wait': it goes on when the limit resets.",
         default="raise",
+        untrusted=tunes,
     ),
     Option(
         "usage_limit_ceiling",
@@ -91,6 +107,7 @@ LIMITS = (
         Sdk(),
         "Seconds that a query waits for usage limits at most; one that resets later makes it fail at once.",
         default=DEFAULT_USAGE_LIMIT_CEILING,
+        untrusted=is_no_more,
     ),
 )
 
@@ -156,6 +173,7 @@ CONVERSATION = (
         Sdk(),
         "Seconds to wait for an answer of the store when a session is resumed.",
         default=DEFAULT_LOAD_TIMEOUT,
+        untrusted=tunes,
     ),
     Option(
         "session_lease",

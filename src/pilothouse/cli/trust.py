@@ -1,0 +1,86 @@
+"""What a command says about the configuration file, and the one question whether the user trusts it.
+
+Owns when it asks: a person at a terminal, once for each content of a file. Runs before the event loop, so that Ctrl-C
+ends it as every program. What holds in a file without trust, `client.config_file` knows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pilothouse import trust_store
+from pilothouse.cli.chat_preview import visible
+from pilothouse.cli.screen import Screen
+from pilothouse.client.config_file import ConfigFile, config_file, distrust_text, forget, mark_told, printable
+from pilothouse.errors import UsageError
+from pilothouse.options import Options
+
+YES = frozenset({"y", "yes"})
+
+
+def tell_config_file(screen: Screen, *, may_ask: bool) -> None:
+    """Say which configuration file is in force and what it sets; ask about one that is not trusted.
+
+    Args:
+        screen: what the person sees.
+        may_ask: whether the command may ask a question, if a person is there.
+    """
+    try:
+        file = config_file()
+        if file is not None and file.left_out and may_ask and _is_person_there() and _says_yes(file, screen):
+            trust_store.remember(file.path, file.digest)
+            forget()
+            file = config_file()
+    except UsageError:
+        return  # the command itself comes upon it, and says it in its own form
+    except OSError as error:
+        screen.note(f"the answer could not be kept in {trust_store.store_path()}: {error.strerror}", "warning")
+        return
+    if file is None:
+        return
+    if file.left_out:
+        mark_told(file)
+        screen.note(distrust_text(file), "warning")
+    else:
+        screen.note(f"{printable(file.path)} sets {', '.join(file.options) or 'nothing'}", "quiet")
+
+
+def _is_person_there() -> bool:
+    """Whether a person sees what is asked, and can answer."""
+    if os.environ.get("CI"):
+        return False
+    # A closed stream is None.
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def _says_yes(file: ConfigFile, screen: Screen) -> bool:
+    screen.note(f"{printable(file.path)} wants to set what runs, where requests go, or what is permitted:", "warning")
+    for name in file.left_out:
+        screen.note(f"  {name} = {visible(_shown(file.wanted, name))}")
+    screen.note("Whoever wrote the file decides that, if you trust it. Read it first. A changed file asks again.")
+    _drop_typed_ahead()
+    sys.stderr.write("Trust this file? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in YES
+
+
+def _shown(options: Options, name: str) -> str:
+    value: Any = options.as_dict()[name]
+    if name == "env" and isinstance(value, Mapping):  # a key may stand there; the names say what it is about
+        return ", ".join(str(variable) for variable in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return options.explain()[name].value
+
+
+def _drop_typed_ahead() -> None:
+    """What was typed before the question is no answer to it."""
+    try:
+        import termios
+    except ImportError:  # not on Windows
+        return
+    try:
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    except (termios.error, OSError, ValueError):
+        return

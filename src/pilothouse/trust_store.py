@@ -1,0 +1,115 @@
+"""Which files and directories are trusted: because this program said so, or because the user once said yes.
+
+Owns the set of this process, and the file with the remembered answers. What needs trust, others decide.
+"""
+
+# ruff: noqa: PTH103, PTH105, PTH108, PTH111, PTH117, PTH118, PTH120 - pathlib raises where there is no home, and is slow to import
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+from pilothouse.errors import UsageError
+
+LARGEST = 4 * 1024 * 1024
+"""Bytes of the file with the answers: thousands of them."""
+
+_trusted_here: set[str] = set()
+
+
+def trust_path(path: str | os.PathLike[str]) -> None:
+    """Trust a file, or a directory, in this process.
+
+    Raises:
+        UsageError: there is nothing at `path`.
+    """
+    real: str = os.path.realpath(os.path.expanduser(os.fspath(path)))
+    if not os.path.lexists(real):
+        raise UsageError(f"trust: there is no file or directory {real}")
+    _trusted_here.add(real)
+
+
+@contextmanager
+def trust_kept() -> Generator[None]:
+    """A block after which this process trusts what it trusted before."""
+    before = set(_trusted_here)
+    try:
+        yield
+    finally:
+        _trusted_here.clear()
+        _trusted_here.update(before)
+
+
+def is_trusted_directory(directory: str | os.PathLike[str]) -> bool:
+    """Whether this program trusts the directory. One above or beneath it does not count."""
+    return os.path.realpath(directory) in _trusted_here
+
+
+def is_trusted_here(path: str) -> bool:
+    """Whether this program trusts the file, or the directory in which it lies."""
+    return os.path.realpath(path) in _trusted_here or is_trusted_directory(os.path.dirname(path))
+
+
+def is_remembered(path: str, digest: str) -> bool:
+    """Whether the user once said yes to the file with this content."""
+    return _answers().get(os.path.realpath(path)) == digest
+
+
+def remember(path: str, digest: str) -> None:
+    """Keep the yes of the user to a file with this content. Blocking.
+
+    Raises:
+        OSError: the answer cannot be written.
+    """
+    answers = {**_answers(), os.path.realpath(path): digest}
+    store = store_path()
+    os.makedirs(os.path.dirname(store), mode=0o700, exist_ok=True)
+    temporary = f"{store}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    try:
+        with open(temporary, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            json.dump({"trusted": answers}, file, indent=1)
+        os.replace(temporary, store)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def store_path() -> str:
+    """The file with the remembered answers: `pilothouse/trusted.json` in the user's directory for configuration."""
+    chosen = os.environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification says to ignore a relative one.
+    root = chosen if os.path.isabs(chosen) else os.path.expanduser("~/.config")
+    return os.path.join(root, "pilothouse", "trusted.json")
+
+
+def _answers() -> dict[str, str]:
+    """The remembered answers; none if the file is damaged, or if another user can have written it."""
+    try:
+        with open(store_path(), "rb", opener=_open_file) as file:
+            if not _is_private(os.fstat(file.fileno())):
+                return {}
+            found: Any = json.loads(file.read(LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    answers: Any = cast("dict[str, Any]", found).get("trusted") if isinstance(found, dict) else None
+    if not isinstance(answers, dict):
+        return {}
+    return {path: digest for path, digest in cast("dict[str, Any]", answers).items() if isinstance(digest, str)}
+
+
+def _open_file(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
+def _is_private(status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    return os.name != "posix" or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
