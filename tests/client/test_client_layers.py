@@ -6,14 +6,17 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse import sync
 from pilothouse.client.config_file import LARGEST, config_file
 from pilothouse.driver import exchange
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
@@ -149,6 +152,46 @@ async def test_replacing_the_default_agent_changes_what_the_module_asks() -> Non
     assert ph.default_agent() not in (first, second)
     with pytest.raises(ph.UsageError, match="expected an Agent, got str"):
         ph.set_default_agent("claude-agent")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.requirement("L4")
+def test_a_default_agent_of_a_block_is_that_of_its_thread() -> None:
+    everywhere, mine = ph.default_agent(), ph.Agent(model="tenant-a")
+    elsewhere: list[ph.Agent] = []
+    with as_default(mine):
+        thread = threading.Thread(target=lambda: elsewhere.append(ph.default_agent()))
+        thread.start()
+        thread.join()
+        assert ph.default_agent() is mine
+        assert ph.configure() is mine
+        assert sync.default_agent().asynchronous is mine
+    assert ph.default_agent() is everywhere
+    assert mine not in elsewhere
+
+
+@pytest.mark.anyio
+async def test_a_default_agent_of_a_block_is_that_of_its_task() -> None:
+    agents = [ph.Agent(model=f"tenant-{name}") for name in "ab"]
+    both_inside, inherited = anyio.Event(), list[ph.Agent]()
+    entered: list[ph.Agent] = []
+
+    async def inherit() -> None:
+        inherited.append(ph.default_agent())
+
+    async def serve(agent: ph.Agent) -> None:
+        with as_default(agent):
+            entered.append(agent)
+            if len(entered) == len(agents):
+                both_inside.set()
+            await both_inside.wait()
+            assert ph.default_agent() is agent
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(inherit)
+
+    async with anyio.create_task_group() as group:
+        for agent in agents:
+            group.start_soon(serve, agent)
+    assert set(map(id, inherited)) == set(map(id, agents))
 
 
 def test_a_block_with_a_default_agent_forgets_what_it_configured() -> None:

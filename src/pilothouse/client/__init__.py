@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pilothouse.client.agent import Agent as Agent
 from pilothouse.client.agent import configure as configure
 from pilothouse.client.agent import default_agent as default_agent
+from pilothouse.client.agent import default_in_context as default_in_context
 from pilothouse.client.agent import defaults_kept as defaults_kept
 from pilothouse.client.agent import query as query
 from pilothouse.client.agent import session as session

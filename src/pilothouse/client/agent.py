@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Coroutine, Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
@@ -267,13 +268,14 @@ _NOTHING = Options()
 _PREFIX_BYTES = PREFIX.encode()
 _configured = _NOTHING
 _default = Agent()
+_default_here: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
 
 
 def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
     """Change settings for every agent of this process, the default agent included, and read the file again.
 
-    Calls add up, field by field; `None` sets a field back to its default. Queries that run are not touched.
-    (L4, L62, E40, E49)
+    It holds for all threads and tasks; what differs from request to request belongs into an `Agent`. Calls add up,
+    field by field; `None` sets a field back to its default. Queries that run are not touched.
 
     Args:
         options: settings for all agents.
@@ -288,16 +290,18 @@ def configure(options: Options | OptionsBuilder | None = None, **settings: Unpac
     global _configured
     _configured = Options.stack(_configured, _layer(options, settings, "configure()"), whole=False)
     forget()
-    return _default
+    return default_agent()
 
 
 def default_agent() -> Agent:
-    """The agent behind the module-level `query`; the same object every time. (L2, L3)."""
-    return _default
+    """The agent behind the module-level `query`: that of the context if there is one, else that of the process."""
+    return _default_here.get() or _default
 
 
 def set_default_agent(agent: Agent) -> Agent:
-    """Put another agent behind the module-level `query`, in tests for example. (L4).
+    """Put another agent behind the module-level `query`, for the whole process.
+
+    Within `pilothouse.testing.as_default` it changes the agent of that context instead.
 
     Returns:
         The one before. `pilothouse.testing.as_default` is a context manager that puts it back.
@@ -308,7 +312,11 @@ def set_default_agent(agent: Agent) -> Agent:
     global _default
     if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expected an Agent, got {type(agent).__name__}")
-    before, _default = _default, agent
+    before = default_agent()
+    if _default_here.get() is None:
+        _default = agent
+    else:
+        _default_here.set(agent)
     return before
 
 
@@ -318,14 +326,23 @@ def defaults_kept() -> Generator[None]:
     global _configured, _default
     from pilothouse.trust_store import trust_kept  # for tests
 
-    before = _configured, _default
+    before, here = (_configured, _default), _default_here.get()
     forget()
     try:
         with trust_kept():
             yield
     finally:
         _configured, _default = before
+        _default_here.set(here)  # not by a token: a fixture may end in another context than it began in
         forget()
+
+
+@contextmanager
+def default_in_context(agent: Agent) -> Generator[None]:
+    """A block in which `agent` is the default agent of this context: this task or thread, and tasks started from it."""
+    with defaults_kept():
+        _default_here.set(agent)
+        yield
 
 
 @overload
@@ -359,7 +376,7 @@ def query(
     **overrides: Unpack[Settings],
 ) -> Query[Any]:
     """Ask one question with the default agent; see `Agent.query`."""
-    return _default.query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
+    return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
 def session(
@@ -370,4 +387,4 @@ def session(
     **overrides: Unpack[Settings],
 ) -> Session:
     """A conversation of the default agent; see `Agent.session`."""
-    return _default.session(options, continue_latest=continue_latest, fork=fork, **overrides)
+    return default_agent().session(options, continue_latest=continue_latest, fork=fork, **overrides)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from pilothouse.client import Agent, defaults_kept, set_default_agent
+from pilothouse.client import Agent, default_in_context
 
 
 @contextmanager
 def as_default(agent: Agent | None = None) -> Generator[Agent]:
-    """Put `agent` behind the module-level `query` for the length of the block. (L4)
+    """Put `agent` behind the module-level `query` for the length of the block.
 
-    What the block configures with `pilothouse.configure`, for every agent, is also gone at its end.
+    It holds for this thread or task and for tasks that are started from it; other threads and requests keep theirs.
+    What the block configures with `pilothouse.configure`, which is for the whole process, is also gone at its end.
 
     Args:
         agent: None for a fresh one without settings.
@@ -20,7 +21,6 @@ def as_default(agent: Agent | None = None) -> Generator[Agent]:
     Yields:
         The agent.
     """
-    with defaults_kept():
-        chosen = Agent() if agent is None else agent
-        set_default_agent(chosen)
+    chosen = Agent() if agent is None else agent
+    with default_in_context(chosen):
         yield chosen
