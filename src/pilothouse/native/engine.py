@@ -126,14 +126,14 @@ class Engine:
         settings = await run_briefly(settings_of, launch, self._cwd, config_dir)
         for problem in settings.problems:
             self._wire.stderr(f"settings: {problem}")
-        env = {**self._env, **settings.env}
         history = await self._history(launch, config_dir)
         if history is None:
             return None
+        env = {**self._env, **settings.env}  # for commands; the client takes nothing from settings
         workplace = await run_briefly(self._workplace, settings.directories, env)
         rules = Rules.of(allow=settings.allow, ask=settings.ask, deny=settings.deny)
         tools = _builtin() if self._tools is None else self._tools
-        state = self._state = State(launch, settings, env, self._wire, history, workplace, rules, tools)
+        state = self._state = State(launch, settings, self._env, self._wire, history, workplace, rules, tools)
         state.spending.restore(history.cost)
         if not launch.bare:
             found = await run_briefly(memory, launch.setting_sources, self._cwd, config_dir)
