@@ -1,15 +1,18 @@
 # What a person or a machine does with a checkout. Needs git, make and Python >= 3.11. Everything else is installed
-# into .venv by pip, or fetched into .cache/pilothouse (set PILOTHOUSE_CACHE to keep it elsewhere).
+# into .venv by pip. Claude Code and the model go into the cache of the user, where `pilothouse` looks for them, too
+# (PILOTHOUSE_CACHE names another place).
 .POSIX:
 
 VENV = .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
-WITH_CACHE = PILOTHOUSE_CACHE="$${PILOTHOUSE_CACHE:-$$PWD/.cache/pilothouse}"
+# The tests have a HOME of their own, so they are told where the cache is.
+CACHE = from pilothouse.provision.paths import cache_root; print(cache_root())
+WITH_CACHE = PILOTHOUSE_CACHE="$$($(BIN)/python -c '$(CACHE)')"
 # One worker a core. More than four and the children of the tests, of 300 MB each, want more memory than there may be.
 # WORKERS='-n 4 --dist worksteal' is a harder test on two cores: everything takes its turn at another moment.
 WORKERS = -n auto --maxprocesses 4 --dist worksteal
-FETCH = @$(WITH_CACHE) $(BIN)/python -m pilothouse.provision cli model
+FETCH = @$(BIN)/python -m pilothouse.provision cli model
 PYTEST_FLAGS =
 
 help:
@@ -20,11 +23,10 @@ help:
 	@echo "make soak    full load, and ten minutes of mixed work; PILOTHOUSE_SOAK_SECONDS=... for another time"
 	@echo "make fuzz    odd input, guided by coverage, for a minute; FUZZ_SECONDS=... for another time"
 	@echo "make bench   the benchmarks, about ten minutes; make bench-short: less than two, and writes no file"
-	@echo "make clean   remove everything that make made, .cache included"
+	@echo "make clean   remove what make made here; \`pilothouse install-cli --uninstall\` empties the cache"
 
 demo: $(VENV)/demo.stamp
-	$(FETCH)
-	@$(WITH_CACHE) $(BIN)/pilothouse demo
+	@$(BIN)/pilothouse demo
 
 test: $(VENV)/dev.stamp
 	$(FETCH)
@@ -50,10 +52,10 @@ fuzz: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(FETCH)
-	$(WITH_CACHE) $(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks
 
 bench-short: $(VENV)/dev.stamp
-	$(WITH_CACHE) $(BIN)/python -m benchmarks --short
+	$(BIN)/python -m benchmarks --short
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/build

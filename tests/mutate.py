@@ -29,6 +29,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from pilothouse.provision.paths import cache_root
+
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "mutations.toml"
 COPIED = (
@@ -108,7 +110,7 @@ class Copy:
             "no:cacheprovider",
             *shlex.split(tests),
         ]
-        env = {"PILOTHOUSE_CACHE": str(ROOT / ".cache" / "pilothouse"), **os.environ, "PILOTHOUSE_REQUIRE_CLI": "1"}
+        env = {"PILOTHOUSE_CACHE": str(cache_root()), **os.environ, "PILOTHOUSE_REQUIRE_CLI": "1"}
         env.pop("PYTHONPATH", None)
         with (self.root / "output").open("wb") as output:
             child = subprocess.Popen(

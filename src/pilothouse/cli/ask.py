@@ -115,9 +115,12 @@ class AskRun:
         return options
 
     async def _local_options(self, stack: AsyncExitStack) -> Options:
+        from pilothouse.cli.install import fetched_cli
         from pilothouse.local import LocalModel
+        from pilothouse.local.model import check_extra
 
-        find_cli(self._options.cli, os.environ)  # before 98 MB are fetched
+        check_extra()
+        await fetched_cli(self._options.cli, os.environ, self._screen)
         calls_tools = needs_calls(self._options)
         self._screen.note(LOCAL_NOTES[calls_tools], "quiet")
         with self._screen.progress("local model") as progress:

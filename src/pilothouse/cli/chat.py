@@ -148,10 +148,13 @@ class Chat:
         return own if not self._request.local else (await self._local(stack)).merge(own)
 
     async def _local(self, stack: AsyncExitStack) -> Options:
+        from pilothouse.cli.install import fetched_cli
         from pilothouse.local import LocalModel
+        from pilothouse.local.model import check_extra
 
+        check_extra()
         options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-        find_cli(options.cli, os.environ)
+        await fetched_cli(options.cli, os.environ, self._screen)
         calls_tools = needs_calls(options)
         self.say(LOCAL_NOTES[calls_tools], "quiet")
         with self._screen.progress("local model") as progress:

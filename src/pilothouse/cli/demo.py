@@ -20,7 +20,7 @@ from pilothouse._version import __version__
 from pilothouse.cli import scripted_plan
 from pilothouse.cli.arguments import DemoRequest
 from pilothouse.cli.ask import follow, tell_failure
-from pilothouse.cli.failures import FAILED, credentials, failure
+from pilothouse.cli.failures import FAILED, credentials, failure, own_command
 from pilothouse.cli.install import fetched_cli
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line
@@ -81,7 +81,8 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
 
 def _next_steps(request: DemoRequest) -> str:
     local = "" if credentials(os.environ) and not request.local else "--local "
-    return f'Next: pilothouse ask {local}"your question"     pilothouse --help'
+    command = own_command()
+    return f'Next: {command} ask {local}"your question"     {command} --help'
 
 
 async def _play(number: int, name: str, request: DemoRequest, stage: Stage) -> bool:

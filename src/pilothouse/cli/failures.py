@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -93,6 +94,24 @@ def one_line(text: str) -> str:
     return joined
 
 
+def own_command() -> str:
+    """How this program was called, so that a command can be repeated as it is printed.
+
+    `pilothouse` where that is what a shell finds; else a path that holds from the working directory.
+    """
+    if not os.path.basename(sys.argv[0]).startswith("pilothouse"):  # noqa: PTH119
+        return f"{shlex.quote(_from_here(sys.executable))} -m pilothouse"
+    found = shutil.which("pilothouse")
+    if found is not None and os.path.realpath(found) == os.path.realpath(sys.argv[0]):
+        return "pilothouse"
+    return shlex.quote(_from_here(sys.argv[0]))
+
+
+def _from_here(path: str) -> str:
+    whole, here = os.path.abspath(path), os.getcwd()  # noqa: PTH100, PTH109 - a link to the interpreter stays
+    return os.path.relpath(whole, here) if whole.startswith(here + os.sep) else whole
+
+
 def credentials(environ: Mapping[str, str]) -> str | None:
     """The name of the first variable that holds a key, a login or a provider; never its value."""
     for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES):
@@ -117,7 +136,7 @@ def ways_in(error: Exception, prompt: str, cli: str | None) -> Failure | None:
     rows = (
         ("export ANTHROPIC_API_KEY=…", "use an API key"),
         (login, "log in once; then ask again"),
-        (f"pilothouse ask --local {question}", "a small open model on this machine: no key, no tools"),
+        (f"{own_command()} ask --local {question}", "a small open model on this machine: no key, no tools"),
     )
     width = max(len(command) for command, _ in rows)
     return Failure(

@@ -66,6 +66,16 @@ _PLAIN_CLI = {
 }
 
 
+def check_extra() -> None:
+    """Look whether what the model needs is installed.
+
+    Raises:
+        UsageError: it is not; names the extra.
+    """
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise UsageError("the local model needs an extra: pip install 'pilothouse[local]'")
+
+
 class LocalModel:
     """A small open model (SmolLM2-135M-Instruct, Apache-2.0) that answers the Messages API on loopback.
 
@@ -148,8 +158,7 @@ class LocalModel:
     def _start(self) -> None:
         if self._child is not None:
             raise UsageError("the local model is running already")
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise UsageError("the local model needs an extra: pip install 'pilothouse[local]'")
+        check_extra()
         path = self._model or self._fetched()
         if not path.is_file():
             raise UsageError(f"there is no model file {path}")
