@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from native_world import Echo, hosted, kind_of
 
+import pilothouse as ph
 from pilothouse.native.models import cost_of, model_of, resolve
 from pilothouse.native.reply import BrokenStreamError, Reply
 from pilothouse.testing import ScriptedModel, Steps, ToolUse
+from pilothouse.trust_store import trust_kept
 
 anyio_test = pytest.mark.anyio
 
@@ -127,6 +129,22 @@ async def test_a_repository_may_restrict_and_tune(scripted_model: ScriptedModel)
     assert [denial["tool_name"] for denial in result["permission_denials"]] == ["Read", "Bash"]
     assert scripted_model.requests[0].model == "claude-haiku-5-5"
     assert scripted_model.requests[0].body["output_config"] == {"effort": "low"}
+
+
+@anyio_test
+@pytest.mark.parametrize(
+    ("trusted", "runs"),
+    [("project", True), ("project/.claude/settings.json", True), ("project/.claude", True), (".", False)],
+)
+async def test_a_directory_that_the_program_trusts(scripted_model: ScriptedModel, trusted: str, runs: bool) -> None:
+    write(project(scripted_model) / ".claude" / "settings.json", {"permissions": {"allow": ["Bash"]}})
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": "touch made"})], "Done."))
+    with trust_kept():
+        ph.trust(scripted_model.home / trusted)
+        async with hosted(scripted_model) as host:
+            await host.prompt("Go")
+            await host.result()
+    assert (project(scripted_model) / "made").exists() is runs
 
 
 STEERING = """ANTHROPIC_BASE_URL FOO_BASE_URL ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_CUSTOM_HEADERS BASH_ENV

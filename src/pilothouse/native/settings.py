@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from pilothouse.native.launch import Launch
 from pilothouse.native.shapes import items, mapping
+from pilothouse.trust_store import is_trusted_directory, is_trusted_here
 
 USED: Final = frozenset({"$schema", "permissions", "env", "model", "effortLevel"})
 _PERMITTING: Final = ("allow", "additionalDirectories", "defaultMode")
@@ -137,7 +138,7 @@ def settings_of(launch: Launch, cwd: Path, config_dir: Path) -> Settings:
     }
     for source, path in files.items():
         if source in launch.setting_sources and not launch.bare:
-            _read(path, found, trusted=path == files["user"])
+            _read(path, found, trusted=path == files["user"] or is_trusted_directory(cwd) or is_trusted_here(str(path)))
     found.take(launch.settings, "--settings")
     found.allow += launch.allowed
     found.deny += launch.disallowed
