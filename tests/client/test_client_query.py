@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from client_world import alive, ended
+from client_world import alive, ended, until
 
 import pilothouse as ph
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
+from pilothouse.transports.probe import Probe, probe
 
 pytestmark = pytest.mark.anyio
 
@@ -311,6 +313,33 @@ async def test_an_old_cli_works_with_a_warning(
     fake.turn(frames.init(claude_code_version="1.0.128"), frames.result("Hello"))
     assert (await ph.query("go", cli=fake.path)).text == "Hello"
     assert "1.0.128 is older than 2.0.0" in caplog.text
+
+
+@pytest.mark.requirement("R1", "R29")
+@pytest.mark.parametrize(("version", "warns"), [("1.0.128", True), ("2.1.0", False)])
+async def test_a_cli_that_does_not_say_its_version_is_asked_once(
+    version: str, warns: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PILOTHOUSE_CACHE", str(tmp_path))
+    monkeypatch.setattr("pilothouse.transports.discovery._warned", set[str]())
+    monkeypatch.setattr("pilothouse.transports.discovery._asked", set[Any]())
+    probed: list[str] = []
+
+    def counted(path: str, env: Any) -> Probe:
+        probed.append(path)
+        return probe(path, env)
+
+    monkeypatch.setattr("pilothouse.transports.probe.probe", counted)
+    with FakeCLI(version=version) as fake:
+        fake.turn(frames.init(claude_code_version=None), frames.result("Hello")).forever()
+        for _ in range(2):
+            assert (await ph.query("go", cli=fake.path)).text == "Hello"
+        await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "pilothouse version"])
+        monkeypatch.setattr("pilothouse.transports.discovery._asked", set[Any]())  # as in another process
+        assert (await ph.query("go", cli=fake.path)).text == "Hello"
+        await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "pilothouse version"])
+        assert probed == [fake.path]
+    assert (f"{version} is older than 2.0.0" in caplog.text) == warns
 
 
 @pytest.mark.requirement("E76")

@@ -20,7 +20,7 @@ from pilothouse.errors import LineDecodeError, PilothouseError
 from pilothouse.messages import ApiRetryMessage, InitMessage, Message
 from pilothouse.options import Invocation
 from pilothouse.protocol import BadLine, Noise, Oversize, StreamValidator
-from pilothouse.transports import Transport, warn_if_old
+from pilothouse.transports import Transport, warn_if_executable_is_old, warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.driver.host import Host
@@ -202,4 +202,8 @@ class Child:
     def note_init(self, message: InitMessage) -> None:
         """It begins a turn."""
         self.in_turn = True
-        warn_if_old(message.claude_code_version or "")
+        executable: str | None = getattr(self.transport, "executable", None)
+        if message.claude_code_version:
+            warn_if_old(message.claude_code_version)
+        elif executable is not None:  # CLIs up to 2.0.0, at least, do not say it
+            warn_if_executable_is_old(executable)

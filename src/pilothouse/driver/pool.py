@@ -322,6 +322,11 @@ class PooledTransport(Transport):
         """Process id of the child, where it is a local process."""
         return getattr(self._inner, "pid", None)
 
+    @property
+    def executable(self) -> str | None:
+        """Path of the executable of the child, where it is a local process."""
+        return getattr(self._inner, "executable", None)
+
     async def start(self, invocation: Invocation) -> None:
         """Take a child that was started ahead, or start one.
 

@@ -13,6 +13,7 @@ from pilothouse.transports.cli import CliTransport as CliTransport
 from pilothouse.transports.discovery import INSTALL_INSTRUCTIONS as INSTALL_INSTRUCTIONS
 from pilothouse.transports.discovery import check_version as check_version
 from pilothouse.transports.discovery import find_cli as find_cli
+from pilothouse.transports.discovery import warn_if_executable_is_old as warn_if_executable_is_old
 from pilothouse.transports.discovery import warn_if_old as warn_if_old
 
 if TYPE_CHECKING:

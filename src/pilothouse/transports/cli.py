@@ -81,6 +81,9 @@ class CliTransport(Transport):
             children that are known to be idle and slow to save what they have.
         term_grace: seconds between SIGTERM and SIGKILL.
         spawn: how to make the child; the default is right on POSIX systems.
+
+    Attributes:
+        executable: path of what was started; None before.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class CliTransport(Transport):
     ) -> None:
         self.close_grace = close_grace
         self.term_grace = term_grace
+        self.executable: str | None = None
         self._spawn = spawn or default_spawn()
         self._started = False
         self._child: Child | None = None
@@ -183,7 +187,7 @@ class CliTransport(Transport):
         self, invocation: Invocation, arguments: list[str], env: Mapping[str, str], account: Account | None
     ) -> Child:
         spawn = self._spawn if account is None else partial(self._spawn, account=account)
-        executable = known_cli(invocation.cli, invocation.env)
+        executable = self.executable = known_cli(invocation.cli, invocation.env)
         if executable is not None:
             try:
                 return await spawn([executable, *arguments], env=env, cwd=invocation.cwd)
@@ -191,7 +195,7 @@ class CliTransport(Transport):
                 forget_cli(invocation.cli, invocation.env)  # it may be gone since; look again, and report that
         from pilothouse.transports.obtain import obtain_cli  # a path that is known needs none
 
-        executable = await obtain_cli(invocation.cli, invocation.env)
+        executable = self.executable = await obtain_cli(invocation.cli, invocation.env)
         argv = [executable, *arguments]
         try:
             return await spawn(argv, env=env, cwd=invocation.cwd)

@@ -58,6 +58,7 @@ _NAMES = ("claude.exe",) if sys.platform == "win32" else ("claude",)
 _log = logging.getLogger("pilothouse.transports")
 _found: dict[tuple[str, ...], str] = {}
 _warned: set[str] = set()
+_asked: set[tuple[str, int]] = set()
 _faults: dict[str, tuple[float, str]] = {}
 """When an executable was last probed, and what was wrong with it."""
 _probing = threading.Lock()
@@ -284,6 +285,33 @@ def check_version(path: str, env: Mapping[str, str]) -> str:
         raise CLIVersionError(f"{path} does not work: {found.reason}", exit_code=found.exit_code, stderr=found.stderr)
     warn_if_old(found.version)
     return found.version
+
+
+def warn_if_executable_is_old(path: str) -> None:
+    """Log a warning if the executable is too old, for one that does not say its version while it runs.
+
+    What is known of the same file from before counts. Else it is asked for its version once, in a thread: nobody waits.
+    """
+    try:
+        key = (path, os.stat(path).st_mtime_ns)  # noqa: PTH116 - as above
+    except OSError:
+        return
+    if key not in _asked:
+        _asked.add(key)
+        threading.Thread(target=_ask_version, args=(path,), name="pilothouse version", daemon=True).start()
+
+
+def _ask_version(path: str) -> None:
+    from pilothouse.transports.version_cache import known_version, remember_version
+
+    version = known_version(path)
+    if version is None:
+        from pilothouse.transports.probe import probe
+
+        version = probe(path, os.environ).version
+        if version:
+            remember_version(path, version)
+    warn_if_old(version)
 
 
 def warn_if_old(version: str) -> bool:

@@ -6,6 +6,7 @@ configuration directory. Knows nothing of where executables are looked for.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -39,6 +40,16 @@ _KEPT = (
     "VOLTA_HOME", "XDG_DATA_HOME", "COMSPEC", "PATHEXT", "SYSTEMDRIVE", "SYSTEMROOT", "USERPROFILE", "WINDIR",
 )  # fmt: skip
 _QUIET = {"DISABLE_AUTOUPDATER": "1", "DISABLE_TELEMETRY": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what a thread still waits for when the program ends."""
+    for child in list(_running):
+        _end(child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,7 @@ def _run(command: list[str], env: dict[str, str]) -> _Ran | None:
     assert child.stdout is not None
     assert child.stderr is not None
     streams = (_Stream(child.stdout), _Stream(child.stderr))
+    _running.add(child)
     try:
         # Its output may be held open by what it started, so it is the exit that counts.
         code = child.wait(VERSION_TIMEOUT)
@@ -104,6 +116,7 @@ def _run(command: list[str], env: dict[str, str]) -> _Ran | None:
         return None
     finally:
         _end(child)
+        _running.discard(child)
         for stream in streams:
             stream.join(KILL_GRACE)
     return _Ran(code, *(bytes(stream.data).decode("utf-8", "replace").strip() for stream in streams))
