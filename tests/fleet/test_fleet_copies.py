@@ -8,12 +8,14 @@ import stat
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from workspace_world import git, left_in, made_repository, nobody
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet import CopiedDirectory
+from pilothouse.fleet.workspaces import archives
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +103,11 @@ def add(
         ("link", tarfile.SYMTYPE, "../out"),
         ("hard", tarfile.LNKTYPE, "../out"),
         ("device", tarfile.CHRTYPE, ""),
+        ("pipe", tarfile.FIFOTYPE, ""),
+        ("/abs", tarfile.REGTYPE, ""),
+        ("hard", tarfile.LNKTYPE, "not/there"),
+        ("good", tarfile.SYMTYPE, "other"),
+        ("/".join("x" * 66), tarfile.REGTYPE, ""),
     ],
 )
 async def test_a_tar_that_leads_out_is_refused(tmp_path: Path, name: str, kind: bytes, target: str) -> None:
@@ -122,18 +129,132 @@ async def test_a_zip_that_leads_out_is_refused(tmp_path: Path, name: str) -> Non
         await CopiedDirectory(source, root=tmp_path / "root").open(nobody)
 
 
-@pytest.mark.parametrize(
-    "links", [[("link", "/etc")], [("link", "../../out")], [("a", "b/.."), ("b", "..")], [("a", "."), ("a/b", "../..")]]
-)
-async def test_links_of_a_zip_stay_inside(tmp_path: Path, root: Path, links: list[tuple[str, str]]) -> None:
-    source = tmp_path / "evil.zip"
-    with zipfile.ZipFile(source, "w") as archive:
-        for name, target in links:
-            info = zipfile.ZipInfo(name)
-            info.external_attr, info.create_system = 0o120777 << 16, 3
-            archive.writestr(info, target)
+LINKS = [
+    [("link", "/etc")],
+    [("link", "../../out")],
+    [("a", "b/.."), ("b", "..")],
+    [("a", "."), ("a/b", "../..")],
+    [("b", "."), ("a", "b/../x")],
+    [("a", "b"), ("b", "a")],
+    [("a/b/c", "../../../out")],
+]
+
+
+@pytest.mark.parametrize("suffix", ["tar", "zip"])
+@pytest.mark.parametrize("links", LINKS)
+async def test_links_of_an_archive_stay_inside(tmp_path: Path, links: list[tuple[str, str]], suffix: str) -> None:
+    source = tmp_path / f"evil.{suffix}"
+    made_of_links(source, links)
+    with pytest.raises(UsageError, match="leads out of the directory of a run"):
+        await CopiedDirectory(source, root=tmp_path / "root").open(nobody)
+
+
+def made_of_links(source: Path, links: list[tuple[str, str]], *more: tuple[str, bytes]) -> None:
+    if source.suffix == ".zip":
+        with zipfile.ZipFile(source, "w") as packed:
+            for name, target in links:
+                info = zipfile.ZipInfo(name)
+                info.external_attr, info.create_system = 0o120777 << 16, 3
+                packed.writestr(info, target)
+            for name, data in more:
+                packed.writestr(name, data)
+    else:
+        with tarfile.open(source, "w") as archive:
+            for name, target in links:
+                add(archive, name, kind=tarfile.SYMTYPE, target=target)
+            for name, data in more:
+                add(archive, name, data)
+
+
+@pytest.mark.parametrize("suffix", ["tar", "zip"])
+async def test_links_inside_of_an_archive_are_kept(tmp_path: Path, root: Path, suffix: str) -> None:
+    source = tmp_path / f"good.{suffix}"
+    links = [("x/up", "../y/file"), ("z", "x/up"), ("all", "."), ("x/deep", "../x/../y"), ("broken", "y/none")]
+    made_of_links(source, links, ("y/file", b"found"))
     workspace = CopiedDirectory(source, root=root)
     await workspace.open(nobody)
+    place = await workspace.make("a", resumes=False)
+    assert (place.path / "z").read_text() == (place.path / "all" / "x" / "deep" / "file").read_text() == "found"
+    assert {name: os.readlink(place.path / name) for name, _ in links} == dict(links)
+
+
+async def test_the_trick_with_long_names_does_not_get_out(tmp_path: Path, root: Path) -> None:
+    # Python before 3.11.13, 3.12.11 and 3.13.4 gives up following links where the path is too long.
+    source = tmp_path / "evil.tar"
+    directory, path = "d" * 247, ""
+    with tarfile.open(source, "w") as archive:
+        for letter in "abcdefghijklmnop":
+            add(archive, os.path.join(path, directory), kind=tarfile.DIRTYPE, mode=0o755)
+            add(archive, os.path.join(path, letter), kind=tarfile.SYMTYPE, target=directory)
+            path = os.path.join(path, directory)
+        short = "/".join("abcdefghijklmnop")
+        long_link = os.path.join(short, "l" * 254)
+        add(archive, long_link, kind=tarfile.SYMTYPE, target="../" * 16)
+        add(archive, "escape", kind=tarfile.SYMTYPE, target=f"{long_link}/../..")
+        add(archive, "escape/ESCAPED.txt", b"out")
+    workspace = CopiedDirectory(source, root=root)
+    with pytest.raises(UsageError, match="leads out of the directory of a run"):
+        await workspace.open(nobody)
+    with pytest.raises(WorkspaceError, match="cannot be unpacked"):
+        archives.unpack_archive(source, root / "forced", lambda: None)
+    assert not list(tmp_path.rglob("ESCAPED.txt"))
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "zip"])
+async def test_an_archive_that_is_too_large_is_refused(
+    tmp_path: Path, root: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / f"large.{suffix}"
+    if suffix == "zip":
+        with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name in "abcd":
+                packed.writestr(name, b"x" * 1000)
+    else:
+        with tarfile.open(source, f"w:{suffix[4:]}") as archive:  # pyright: ignore[reportArgumentType, reportCallIssue]
+            for name in "abcd":
+                add(archive, name, b"x" * 1000)
+    await CopiedDirectory(source, root=root).open(nobody)
+    for name, limit in (("MOST_BYTES", 3999), ("MOST_MEMBERS", 3)):
+        with monkeypatch.context() as patched:
+            patched.setattr(archives, name, limit)
+            with pytest.raises(UsageError, match="is too large"):
+                await CopiedDirectory(source, root=root).open(nobody)
+    # What the archive says of its sizes may be wrong.
+    real = archives._plan  # pyright: ignore[reportPrivateUsage]
+
+    def small(*given: Any) -> list[archives.Member]:
+        monkeypatch.setattr(archives, "MOST_BYTES", 3999)
+        return [member._replace(size=0) for member in members(*given)]
+
+    def members(*given: Any) -> list[archives.Member]:
+        with monkeypatch.context() as patched:
+            patched.setattr(archives, "MOST_BYTES", 4000)
+            return real(*given)
+
+    monkeypatch.setattr(archives, "_plan", small)
+    with pytest.raises(WorkspaceError, match="more than 3,999 bytes"):
+        archives.unpack_archive(source, root / "forced", lambda: None)
+
+
+async def test_hard_links_of_a_tar(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "hard.tar"
+    with tarfile.open(source, "w") as archive:
+        add(archive, "file", b"x", mode=0o755)
+        add(archive, "deep/hard", kind=tarfile.LNKTYPE, target="./file")
+    workspace = CopiedDirectory(source, root=root)
+    await workspace.open(nobody)
+    place = await workspace.make("a", resumes=False)
+    assert (place.path / "deep" / "hard").read_bytes() == b"x"
+    assert (place.path / "deep" / "hard").samefile(place.path / "file")  # no more bytes than the archive has
+    assert os.access(place.path / "deep" / "hard", os.X_OK)
+
+
+async def test_an_archive_that_changes_is_checked_again(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "evil.zip"
+    made_of_links(source, [], ("fine", b"x"))
+    workspace = CopiedDirectory(source, root=root)
+    await workspace.open(nobody)
+    made_of_links(source, [("link", "/etc")])
     with pytest.raises(WorkspaceError, match=r"cannot be unpacked: .* leads"):
         await workspace.make("a", resumes=False)
     assert left_in(root) == []

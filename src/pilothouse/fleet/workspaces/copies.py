@@ -1,6 +1,6 @@
 """`CopiedDirectory`: the directory of each run is a copy: of a directory, an archive, or a git bundle.
 
-Owns how each of them is checked and unpacked. Knows no agent.
+Owns how each of them is checked and copied. Knows no agent.
 """
 
 from __future__ import annotations
@@ -8,23 +8,22 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tarfile
-import zipfile
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Literal
 
 from pilothouse.errors import UsageError, WorkspaceError
+from pilothouse.fleet.workspaces.archives import check_archive, unpack_archive
 from pilothouse.fleet.workspaces.base import Place
 from pilothouse.fleet.workspaces.directories import Keep, LocalWorkspace
 from pilothouse.fleet.workspaces.git import run_git, write_patch
 from pilothouse.transports.errands import run_briefly, run_errand
 
-Kind = Literal["directory", "tar", "zip", "bundle"]
+Kind = Literal["directory", "archive", "bundle"]
 _KINDS: dict[str, Kind] = {
-    ".bundle": "bundle", ".tar": "tar", ".tar.bz2": "tar", ".tar.gz": "tar", ".tar.xz": "tar", ".tgz": "tar",
-    ".txz": "tar", ".zip": "zip",
-}  # fmt: skip
+    ".bundle": "bundle",
+    **dict.fromkeys((".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tgz", ".txz", ".zip"), "archive"),
+}
 
 
 class CopiedDirectory(LocalWorkspace):
@@ -32,8 +31,9 @@ class CopiedDirectory(LocalWorkspace):
 
     Args:
         source: a directory, whose links are copied as links; an archive (`.zip`, `.tar`, `.tar.gz`, `.tgz`, `.tar.bz2`,
-            `.tar.xz`, `.txz`), from which nothing gets out of the directory; or a git bundle (`.bundle`), which is
-            cloned at the commit that it calls HEAD.
+            `.tar.xz`, `.txz`), from which nothing gets out of the directory, of at most 500,000 members, 16 GiB
+            unpacked, and 64 directories deep; or a git bundle (`.bundle`), which is cloned at the commit that it calls
+            HEAD.
         root: where the copies lie; None: in the cache of pilothouse, in a place for this source.
         keep: which of them stay when their run has ended: "always", those that have not succeeded ("failed"), "never".
         ignore: of a directory, names that are not copied, at any depth; `*` and `?` stand for other letters.
@@ -82,18 +82,15 @@ class CopiedDirectory(LocalWorkspace):
             except WorkspaceError as error:
                 raise UsageError(f"{source} is no git bundle: {error}") from error
             return
-        look = _look_at_tar if self._kind == "tar" else _look_at_zip
-        await run_errand(lambda check: look(source, check))
+        await run_errand(lambda check: check_archive(source, check))
 
     async def _fill(self, path: Path) -> dict[str, str]:
         if self._kind == "bundle":
             await run_briefly(lambda: path.parent.mkdir(parents=True, exist_ok=True))
             await run_git("clone", "--quiet", str(self._source), str(path), cwd=self._source.parent)
             return {"base": await run_git("rev-parse", "HEAD", cwd=path)}
-        work: dict[Kind, Callable[[Path, Path, Callable[[], object]], None]] = {
-            "directory": self._copy, "tar": _unpack_tar, "zip": _unpack_zip,
-        }  # fmt: skip
-        await run_errand(lambda check: work[self._kind](self._source, path, check))
+        work = self._copy if self._kind == "directory" else unpack_archive
+        await run_errand(lambda check: work(self._source, path, check))
         return {}
 
     def _copy(self, source: Path, path: Path, check: Callable[[], object]) -> None:
@@ -122,81 +119,3 @@ def _is_special(path: Path) -> bool:
     """Whether it is a pipe, a socket or a device."""
     kind = stat.S_IFMT(path.lstat().st_mode)
     return kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
-
-
-# Archives. What leads out of the directory is refused when a fleet starts, and once more while it is unpacked.
-
-
-def _look_at_tar(source: Path, check: Callable[[], object]) -> None:
-    try:
-        for member in _members(source):
-            check()
-            tarfile.data_filter(member, str(source.parent / "x"))
-    except tarfile.FilterError as error:
-        raise UsageError(f"the archive {source} leads out of the directory of a run: {error}") from error
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UsageError(f"the archive {source} cannot be read: {error}") from error
-    except AttributeError:
-        raise UsageError("archives can be unpacked safely from Python 3.11.4 on: upgrade it") from None
-
-
-def _members(source: Path) -> Iterator[tarfile.TarInfo]:
-    with tarfile.open(source) as archive:
-        yield from archive
-
-
-def _unpack_tar(source: Path, path: Path, check: Callable[[], object]) -> None:
-    def checked(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
-        check()
-        return tarfile.data_filter(member, target)
-
-    path.mkdir(parents=True)
-    try:
-        with tarfile.open(source) as archive:
-            archive.extractall(path, filter=checked)  # noqa: S202 - filtered
-    except (tarfile.TarError, EOFError) as error:
-        raise WorkspaceError(f"the archive {source} cannot be unpacked: {error}", path=str(source)) from error
-
-
-def _look_at_zip(source: Path, check: Callable[[], object]) -> None:
-    try:
-        with zipfile.ZipFile(source) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, OSError) as error:
-        raise UsageError(f"the archive {source} cannot be read: {error}") from error
-    for name in names:
-        check()
-        parts = PurePosixPath(name.replace("\\", "/"))
-        if parts.is_absolute() or ".." in parts.parts or ":" in name.partition("/")[0]:
-            raise UsageError(f"the archive {source} leads out of the directory of a run: {name!r}")
-
-
-def _unpack_zip(source: Path, path: Path, check: Callable[[], object]) -> None:
-    path.mkdir(parents=True)
-    try:
-        _look_at_zip(source, check)
-        with zipfile.ZipFile(source) as archive:
-            links: list[zipfile.ZipInfo] = []
-            for info in archive.infolist():
-                check()
-                mode = info.external_attr >> 16
-                if stat.S_ISLNK(mode):
-                    links.append(info)
-                    continue
-                found = Path(archive.extract(info, path))
-                if mode & 0o111 and not info.is_dir():
-                    found.chmod(found.stat().st_mode | 0o111)
-            for info in links:  # when all files are there, so that none is written through one
-                _link(path / info.filename, archive.read(info).decode(), path)
-    except (zipfile.BadZipFile, UsageError, RuntimeError) as error:  # RuntimeError: it has a password
-        raise WorkspaceError(f"the archive {source} cannot be unpacked: {error}", path=str(source)) from error
-
-
-def _link(link: Path, target: str, path: Path) -> None:
-    root = path.resolve()
-    if Path(target).is_absolute() or not (link.parent / target).resolve().is_relative_to(root):
-        raise UsageError(f"{link.name!r} leads to {target!r}, out of the directory")
-    if not link.parent.resolve().is_relative_to(root):
-        raise UsageError(f"{link.name!r} lies behind a link that leads out of the directory")
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(target)
