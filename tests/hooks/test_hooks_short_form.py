@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
+from pilothouse.hooks import Hooks
 from pilothouse.testing import FakeCLI, frames
 
 FORMS: list[dict[str, Any]] = [
@@ -33,7 +34,7 @@ async def test_the_hook_that_matches_answers(form: dict[str, Any]) -> None:
     with FakeCLI() as fake:
         fake.expect("user").emit({"type": "control_request", "request_id": "r", **form})
         fake.expect("control_response").emit(frames.init(), frames.result("done"))
-        hooks = {"PreToolUse": [ph.HookMatcher("Read", other), ph.HookMatcher("Bash", check)]}
+        hooks: Hooks = {"PreToolUse": [ph.HookMatcher("Read", other), ph.HookMatcher("Bash", check)]}
         assert (await ph.query("go", cli=fake.path, hooks=hooks)).is_success
         (answer,) = [frame["response"] for frame in fake.calls[0].frames if frame["type"] == "control_response"]
     assert heard == [("Bash", {"command": "ls"})]

@@ -18,7 +18,7 @@ import pytest
 from pilothouse.testing import FakeCLI
 
 ROOMS: dict[str, str] = {
-    "": "callbacks errors on_demand",
+    "": "callbacks errors on_demand tracebacks",
     "client": "agent config_file given_tools house outcome plan policies prompt queries rate_gate reading result",
     "driver": "answering background child exchange failures inbox latch link outgoing owned "
     "questions silence tasks unanswered wake",

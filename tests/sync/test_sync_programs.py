@@ -217,7 +217,7 @@ def test_ctrl_c_at_any_moment(fake: FakeCLI) -> None:
         assert ph.query("go", cli=fake).result().text == "done"
         assert interrupted > 10, interrupted
         gc.collect()
-        tasks = ph.Query.__init__.__globals__["portal"]()._loop
+        tasks = sys.modules["pilothouse.sync.portal"].portal()._loop
         deadline = time.monotonic() + 5
         while len(asyncio.all_tasks(tasks)) > 1 and time.monotonic() < deadline:
             time.sleep(0.01)

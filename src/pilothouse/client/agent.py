@@ -23,6 +23,7 @@ from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.outside import PREFIX, from_environ, untrusted_over
+from pilothouse.tracebacks import methods_opening_at_caller, opening_at_caller
 
 if TYPE_CHECKING:
     from pilothouse.client.sessions import Session
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pilothouse.options.policy import Policy
 
 
+@methods_opening_at_caller
 class Agent:
     """A reusable configuration. Immutable, and may be shared by any tasks and threads.
 
@@ -271,6 +273,7 @@ _default = Agent()
 _default_here: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
 
 
+@opening_at_caller
 def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
     """Change settings for every agent of this process, the default agent included, and read the file again.
 
@@ -298,6 +301,7 @@ def default_agent() -> Agent:
     return _default_here.get() or _default
 
 
+@opening_at_caller
 def set_default_agent(agent: Agent) -> Agent:
     """Put another agent behind the module-level `query`, for the whole process.
 
@@ -367,6 +371,7 @@ def query(
 ) -> Query[Any]: ...
 
 
+@opening_at_caller
 def query(
     prompt: Prompt,
     options: Options | OptionsBuilder | None = None,
@@ -379,6 +384,7 @@ def query(
     return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
+@opening_at_caller
 def session(
     options: Options | OptionsBuilder | None = None,
     *,

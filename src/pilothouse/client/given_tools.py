@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pilothouse.options import Options
+from pilothouse.tracebacks import log_info
 
 if TYPE_CHECKING:
     from pilothouse.tools import ToolFailure
@@ -57,6 +58,6 @@ def log_failure(failure: ToolFailure) -> None:
 
     name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
     if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
-        log.error("the tool %s failed: %s", name, error, exc_info=error)
+        log.error("the tool %s failed: %s", name, error, exc_info=log_info(error))
     else:  # told on purpose, or an input of the model that does not fit
         log.info("the tool %s refused: %s", name, error)

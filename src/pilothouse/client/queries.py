@@ -23,6 +23,7 @@ from pilothouse.driver import caller_into_loop
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, Message, ResultMessage
 from pilothouse.options import Options
+from pilothouse.tracebacks import log_info, methods_opening_at_caller
 
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
@@ -42,6 +43,7 @@ CLOSING = (ResultMessage, DoneMessage)
 """Messages that end an answer; they are kept in any case."""
 
 
+@methods_opening_at_caller
 class Query(Generic[OutputT]):
     """One prompt being answered. Made by `query()` and `Agent.query()`. `Query[Invoice]` has an `Invoice` as output.
 
@@ -210,7 +212,10 @@ class Query(Generic[OutputT]):
                 await answer
         except Exception as error:
             if not self._callback_errors:
-                log.exception("on_message raised; the query goes on (further errors are in callback_errors)")
+                log.error(
+                    "on_message raised; the query goes on (further errors are in callback_errors)",
+                    exc_info=log_info(error),
+                )
             self._callback_errors.append(error)
 
     def _make_result(self) -> QueryResult[OutputT]:

@@ -23,6 +23,7 @@ from pilothouse.messages import (
     Usage,
 )
 from pilothouse.protocol import StreamValidator, ValidationReport
+from pilothouse.tracebacks import shortened
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -118,7 +119,7 @@ class QueryResult(Generic[OutputT]):
             Interrupted: it was interrupted.
         """
         if self.error is not None:
-            raise self.error
+            raise shortened(self.error) from self.error.__cause__
         return self
 
     @property

@@ -16,6 +16,7 @@ import anyio.to_thread
 from pilothouse.client.result import OutputT
 from pilothouse.fleet.run import Run
 from pilothouse.options import Options
+from pilothouse.tracebacks import methods_opening_at_caller
 
 T = TypeVar("T")
 Items = Iterable[T] | AsyncIterable[T]
@@ -142,6 +143,7 @@ class Feed:
         self._taken()
 
 
+@methods_opening_at_caller
 class Runs(Generic[OutputT]):
     """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`.
 

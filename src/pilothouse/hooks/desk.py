@@ -19,6 +19,7 @@ from pilothouse.hooks.catalogue import HOOK_EVENTS
 from pilothouse.hooks.matchers import HookMatcher, Hooks, as_callback, blocks, matches, read_hooks
 from pilothouse.hooks.outputs import refusal, wire_output
 from pilothouse.protocol.hook_answers import merged_answers
+from pilothouse.tracebacks import log_info
 
 log = logging.getLogger("pilothouse.hooks")
 
@@ -184,7 +185,14 @@ async def _ask(hook: _Hook, name: str, data: Mapping[str, Any] | None) -> dict[s
 
 def _failed(hook: _Hook, name: str, what: str, error: Exception | None) -> dict[str, Any]:
     consequence = "so its event is refused" if hook.blocks else "which counts as no opinion"
-    log.error("the %s hook %s %s, %s", name, hook.function_name, what, consequence, exc_info=error)
+    log.error(
+        "the %s hook %s %s, %s",
+        name,
+        hook.function_name,
+        what,
+        consequence,
+        exc_info=None if error is None else log_info(error),
+    )
     if not hook.blocks:
         return {}
     reason = f"Blocked: a hook for {name} {_LATE if what is _LATE else 'failed'}."

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pilothouse.callbacks import Callback, Limited
 from pilothouse.errors import OptionsError
+from pilothouse.tracebacks import log_info
 
 T = TypeVar("T")
 
@@ -33,8 +34,8 @@ def ask_safely(
     async def decided() -> T:
         try:
             return await decide()
-        except Exception:
-            log.exception("%s: there was no valid answer, so it is refused", what())
+        except Exception as error:
+            log.error("%s: there was no valid answer, so it is refused", what(), exc_info=log_info(error))
             return failed
 
     def late() -> T:

@@ -17,6 +17,7 @@ from pilothouse.language_model.model import MAX_STEPS, ToolChoice
 from pilothouse.language_model.offers import GivenTools
 from pilothouse.options import Options
 from pilothouse.sync.portal import Portal, portal
+from pilothouse.tracebacks import methods_opening_at_caller
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@methods_opening_at_caller
 class LanguageModel:
     """A model as frameworks know it, for plain code; any threads may share it. (S2, S3)
 
@@ -73,6 +75,7 @@ class LanguageModel:
         return Stream(self._model.stream(messages, tools, **asked))
 
 
+@methods_opening_at_caller
 class Stream:
     """An answer as it is written; made by `LanguageModel.stream`, read once.
 
@@ -111,6 +114,7 @@ class Stream:
         return self._portal.call(work, finish=finish)
 
 
+@methods_opening_at_caller
 class Parts:
     """One loop over a stream. Dropping it ends the answer."""
 

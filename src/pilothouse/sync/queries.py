@@ -23,11 +23,13 @@ from pilothouse.client.result import OutputT
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import CallOnLoop, Portal, portal
+from pilothouse.tracebacks import log_info, methods_opening_at_caller
 
 log = logging.getLogger("pilothouse")
 T = TypeVar("T")
 
 
+@methods_opening_at_caller
 class Query(Generic[OutputT]):
     """One prompt being answered, for plain code. Made by `query()` and `Agent.query()`.
 
@@ -163,7 +165,10 @@ class Query(Generic[OutputT]):
                 self._call(partial(_wait_for, answer))
         except Exception as error:
             if not self._callback_errors:
-                log.exception("on_message raised; the query goes on (further errors are in callback_errors)")
+                log.error(
+                    "on_message raised; the query goes on (further errors are in callback_errors)",
+                    exc_info=log_info(error),
+                )
             self._callback_errors.append(error)
 
 
