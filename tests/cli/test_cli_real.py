@@ -14,6 +14,7 @@ import pytest
 from cli_command import LIMIT_S, Command, ends, eventually
 from cli_terminal import run_in_terminal
 
+from pilothouse.cli.scripted_plan import PROGRAM
 from pilothouse.provision.model import model_path
 from pilothouse.testing import HttpError, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.testing.requests import RecordedRequest, block_texts
@@ -156,9 +157,13 @@ def test_the_scripted_part_of_the_demo(pilothouse: Command, real_cli: str) -> No
     assert (ran.code, ran.err) == (0, "")
     assert "scripted: no AI" in ran.out
     [depth] = re.findall(r"Bash ok: (\d+)", ran.out)
-    assert re.search(rf"It is shallowest on line \d+ of soundings.txt: {depth} m\.", ran.out)
-    assert re.search(r"3 turns, nothing spent \(Claude Code counts \$0\.\d+\), \d+\.\d s", ran.out)
-    assert "Read ok" in ran.out
+    [place] = re.findall(r"find_place ok: (.+)", ran.out)
+    assert f"It is shallowest at {place}, with {depth} m. I noted that in shallowest.txt. I left" in ran.out
+    assert [line in ran.out for line in ("? may mcp__tools__find_place run? yes", "? may Write run? yes")] == [True] * 2
+    assert "Bash error: PreToolUse:Bash hook error: Nothing is deleted here." in ran.out
+    assert all(f"   | {line}".rstrip() in ran.out for line in PROGRAM.splitlines())
+    assert re.search(r"5 turns, nothing spent \(Claude Code counts \$0\.\d+\), \d+\.\d s", ran.out)
+    assert "Write ok" in ran.out
     assert "All of it worked" in ran.out
     assert "A question" not in ran.out
     left = [path.name for path in (pilothouse.home / "tmp").iterdir() if path.name.startswith("pilothouse")]
@@ -172,11 +177,11 @@ def test_the_whole_demo_without_a_key(pilothouse: Command, real_cli: str) -> Non
     needs_local_model()
     ran = pilothouse.run("demo", "--prompt", "What is the capital of Germany?", "--cli", real_cli)
     assert (ran.code, ran.err) == (0, "")
-    first, second = ran.out.split("2. Tools at work")
+    first, second = ran.out.split("2. Tools, a hook, a permission")
     assert "SmolLM2-135M" in first
     assert "Berlin" in first
     assert "scripted" not in first
-    assert "It is shallowest on line" in second
+    assert "It is shallowest at" in second
     assert ran.out.count("this part took") == 2
     assert not (pilothouse.home / ".claude").exists()
 
@@ -198,7 +203,7 @@ def test_a_part_that_fails_is_told_and_the_other_runs(pilothouse: Command, real_
     with ScriptedModel(default=HttpError(401)) as model:
         ran = pilothouse.run("demo", "--cli", real_cli, env={**scripted(model), "CLAUDE_CODE_MAX_RETRIES": "0"})
     assert ran.code == 1
-    assert "It is shallowest on line" in ran.out
+    assert "It is shallowest at" in ran.out
     assert "failed: A question" in ran.out
     assert "Traceback" not in ran.out + ran.err
 

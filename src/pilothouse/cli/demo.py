@@ -108,6 +108,9 @@ async def _play(number: int, name: str, request: DemoRequest, stage: Stage) -> b
 async def _question(request: DemoRequest, stage: Stage) -> None:
     """Part 1: a free question."""
     key = None if request.local else credentials(os.environ)
+    _show_program(
+        stage.screen, "import pilothouse as ph", f"result = await ph.query({request.prompt!r})", "print(result.text)"
+    )
     if key is not None:
         _introduce(stage.screen, f"the real one, as {key} is set; --local takes the embedded one", request.prompt)
         await _run(stage, request.prompt, {"cwd": str(stage.directory), "max_turns": 1, "tools": []}, free=False)
@@ -139,11 +142,18 @@ async def _tools(request: DemoRequest, stage: Stage) -> None:
         scripted_plan.follow_plan(model, soundings)
         _introduce(
             stage.screen,
-            "scripted: no AI, this program plays its part, so no key is needed; Claude Code, Bash and Read are real",
+            "scripted: no AI, this program plays its part, so no key is needed; Claude Code and its tools are real",
             scripted_plan.PROMPT,
         )
+        asked: list[str] = []
+
+        def show(line: str) -> None:
+            asked.append(line)
+            stage.screen.note(f"  ? {line}", "warning")
+
+        agent = scripted_plan.make_agent(soundings, show)
+        _show_program(stage.screen, scripted_plan.PROGRAM, "result = await agent.query(prompt)")
         settings: dict[str, Any] = {
-            "allowed_tools": ["Bash", "Read"],
             "cwd": str(directory),
             "env": model.env(),
             "inherit_env": False,
@@ -151,11 +161,18 @@ async def _tools(request: DemoRequest, stage: Stage) -> None:
             "model": "claude-haiku-4-5",
             "setting_sources": [],
             "strict_mcp_config": True,
-            "tools": ["Bash", "Read"],
+            "tools": ["Bash", "Read", "Write"],
         }
+        # What the program says, and nothing of this machine's configuration.
+        settings |= {name: getattr(agent.options, name) for name in ("can_use_tool", "custom_tools", "hooks")}
         answer, used = await _run(stage, scripted_plan.PROMPT, settings, free=True)
-    if used != ["Bash", "Read"] or not soundings.is_found(answer):
-        raise PilothouseError("the tools did not find what is in the file")
+    if used != ["Bash", "mcp__tools__find_place", "Write"] or not asked or not soundings.is_found(answer):
+        raise PilothouseError("the tools did not do what the program says")
+
+
+def _show_program(screen: Screen, *lines: str) -> None:
+    for line in "\n".join(lines).splitlines():
+        screen.note(f"   | {line}", "quiet")
 
 
 def _introduce(screen: Screen, model: str, prompt: str) -> None:
@@ -204,4 +221,4 @@ class Part:
     play: Callable[[DemoRequest, Stage], Awaitable[None]]
 
 
-_PARTS = {"question": Part("A question", _question), "tools": Part("Tools at work", _tools)}
+_PARTS = {"question": Part("A question", _question), "tools": Part("Tools, a hook, a permission", _tools)}

@@ -10,7 +10,8 @@ from pilothouse.options import TABLE
 DEMO_HELP = "show what it does; needs no key"
 DEMO_DESCRIPTION = "Show what pilothouse does, with the real Claude Code and without a key."
 DEMO_EPILOG = """Part 1 asks one question: the embedded open model answers, or the real one if a key is set in the
-environment. Part 2 lets Claude Code run Bash and Read in a temporary directory; what the model says there is scripted.
+environment. Part 2 runs the Python program that it shows: the real Claude Code calls a function of it, a hook denies a
+command, and a permission is asked, in a temporary directory; what the model says there is scripted.
 """
 
 

@@ -1,23 +1,44 @@
-"""What the scripted model says in part 2 of the demo: a plan of tool calls, and an answer made from their results.
+"""Part 2 of the demo: the program that it shows and runs, and what the scripted model says in it.
 
 Nothing in the answer is known beforehand: the depths are drawn anew each time, and what the model says comes from
-what Bash and Read gave back.
+what the tools gave back.
 """
 
 from __future__ import annotations
 
 import random
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 
-FILE = "soundings.txt"
-PROMPT = f"{FILE} holds depths in metres, one a line. Where is it shallowest?"
-COUNT = 12
+FILE, ANSWER_FILE = "soundings.txt", "shallowest.txt"
+PROMPT = f"{FILE} holds depths in metres. Where is it shallowest? Note the answer in {ANSWER_FILE}, then tidy up."
+PLACES = ("Gull Rock", "North Channel", "the harbour mouth", "Long Bank", "Seal Point", "the anchorage", "Mill Creek")
 DEEPEST = 90  # metres
 DELTA_S = 0.02  # between the pieces of a text, so that it can be seen to stream
+
+PROGRAM = '''\
+import pilothouse as ph
+
+def find_place(depth: int) -> str:                      # a tool: the model may call it
+    """Where a depth in metres was measured."""
+    return LOGBOOK[depth]
+
+def keep_files(event):                                  # a hook: sees each command first
+    if event.tool_input["command"].startswith("rm "):
+        return ph.HookOutput.deny("Nothing is deleted here.")
+
+def may_run(request):                                   # asked when a tool needs permission
+    print(f"may {request.tool_name} run? yes")
+    return True
+
+agent = ph.Agent(custom_tools=[find_place], hooks={"PreToolUse": [ph.HookMatcher("Bash", keep_files)]},
+                 can_use_tool=may_run)
+'''
+"""Shown and run as it stands. `LOGBOOK` and `print` are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,43 +46,63 @@ class Soundings:
     """The file that the tools work on, and what is to be found in it."""
 
     path: Path
-    depths: tuple[int, ...]
+    places: dict[int, str]
 
     @classmethod
     def write(cls, directory: Path) -> Soundings:
         """Draw depths, no two alike, and write them."""
-        depths = tuple(random.sample(range(2, DEEPEST), COUNT))
+        depths = random.sample(range(2, DEEPEST), len(PLACES))
         path = directory / FILE
         path.write_text("".join(f"{depth}\n" for depth in depths))
-        return cls(path, depths)
+        return cls(path, dict(zip(depths, PLACES, strict=True)))
 
     def is_found(self, answer: str) -> bool:
-        """Whether an answer names the least depth and its line."""
-        least = min(self.depths)
-        return {str(least), str(self.depths.index(least) + 1)} <= set(re.findall(r"\d+", answer))
+        """Whether an answer names the least depth and its place, and the files are as they should be."""
+        least = min(self.places)
+        noted = self.path.with_name(ANSWER_FILE)
+        found = f"{least} m" in answer and self.places[least] in answer
+        return found and self.path.exists() and noted.exists() and self.places[least] in noted.read_text()
+
+
+def make_agent(soundings: Soundings, show: Callable[[str], object]) -> Any:
+    """The agent of `PROGRAM`.
+
+    Args:
+        soundings: what its tool knows.
+        show: what stands for `print`.
+    """
+    names: dict[str, Any] = {"LOGBOOK": soundings.places, "print": show, "__name__": "demo"}
+    exec(PROGRAM, names)  # noqa: S102 - a constant: what is shown is what runs
+    return names["agent"]
 
 
 def follow_plan(model: ScriptedModel, soundings: Soundings) -> None:
-    """Give the model its plan: Bash for the least depth, Read for its line, then the answer."""
-    depth: list[str] = []
+    """Give the model its plan: Bash for the least depth, the tool for its place, Write, Bash again, the answer."""
+    found: list[str] = []
 
-    def look_it_up(request: RecordedRequest) -> list[Text | ToolUse]:
-        depth.append(_last_text(request))
-        return [
-            Text(f"The least depth is {depth[0]} m. Now its line.", delay=DELTA_S),
-            ToolUse("Read", {"file_path": str(soundings.path)}),
-        ]
+    def find_place(request: RecordedRequest) -> list[Text | ToolUse]:
+        found.append(_last_text(request))
+        depth = int(found[0]) if found[0].isdigit() else 0
+        return [Text("Now where that was.", delay=DELTA_S), ToolUse("mcp__tools__find_place", {"depth": depth})]
+
+    def note_it(request: RecordedRequest) -> ToolUse:
+        found.append(_last_text(request))
+        noted = {"file_path": str(soundings.path.with_name(ANSWER_FILE)), "content": f"{found[1]}: {found[0]} m\n"}
+        return ToolUse("Write", noted)
 
     def answer(request: RecordedRequest) -> Text:
-        line = _line_of(depth[0], _last_text(request))
-        return Text(f"It is shallowest on line {line} of {FILE}: {depth[0]} m.", delay=DELTA_S)
+        kept = f" I left {FILE} where it is: I may not delete it." if soundings.path.exists() else ""
+        text = f"It is shallowest at {found[1]}, with {found[0]} m. I noted that in {ANSWER_FILE}.{kept}"
+        return Text(text, delay=DELTA_S)
 
     plan = Steps(
         [
-            Text("Sorting the depths shows the least one.", delay=DELTA_S),
+            Text("I sort the depths first.", delay=DELTA_S),
             ToolUse("Bash", {"command": f"sort -n {FILE} | head -n 1", "description": "Find the least depth"}),
         ],
-        look_it_up,
+        find_place,
+        note_it,
+        ToolUse("Bash", {"command": f"rm {FILE}", "description": "Tidy up"}),
         answer,
     )
     model.on(FILE, reply=plan, name="the plan of the demo")
@@ -71,11 +112,3 @@ def _last_text(request: RecordedRequest) -> str:
     # Claude Code may add a reminder of its own to the output of a tool.
     result = request.last_tool_result
     return result.text.partition("<system-reminder>")[0].strip() if result is not None else ""
-
-
-def _line_of(depth: str, numbered: str) -> str:
-    """The number of the line that holds `depth`, in the output of Read."""
-    for number, value in re.findall(r"^\s*(\d+)\D+(\d+)\s*$", numbered, re.MULTILINE):
-        if value == depth:
-            return number
-    return "unknown"
