@@ -16,7 +16,7 @@ from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.workspaces.archives import check_archive, unpack_archive
 from pilothouse.fleet.workspaces.base import Place
 from pilothouse.fleet.workspaces.directories import Keep, LocalWorkspace
-from pilothouse.fleet.workspaces.git import run_git, write_patch
+from pilothouse.fleet.workspaces.git import Repository, run_git, write_patch
 from pilothouse.transports.errands import run_briefly, run_errand
 
 Kind = Literal["directory", "archive", "bundle"]
@@ -88,7 +88,10 @@ class CopiedDirectory(LocalWorkspace):
         if self._kind == "bundle":
             await run_briefly(lambda: path.parent.mkdir(parents=True, exist_ok=True))
             await run_git("clone", "--quiet", str(self._source), str(path), cwd=self._source.parent)
-            return {"base": await run_git("rev-parse", "HEAD", cwd=path)}
+            return {
+                "base": await run_git("rev-parse", "HEAD", cwd=path),
+                "format": await run_git("rev-parse", "--show-object-format", cwd=path),
+            }
         work = self._copy if self._kind == "directory" else unpack_archive
         await run_errand(lambda check: work(self._source, path, check))
         return {}
@@ -112,7 +115,10 @@ class CopiedDirectory(LocalWorkspace):
 
     async def patch(self, place: Place, target: Path) -> None:
         """See `Workspace`."""
-        await write_patch(place.path, place.facts["base"], target)
+        git = place.path / ".git"
+        exclude, object_format = git / "info" / "exclude", place.facts.get("format", "sha1")
+        repository = Repository(git, git / "objects", exclude, object_format)
+        await write_patch(place.path, place.facts["base"], target, repository)
 
 
 def _is_special(path: Path) -> bool:

@@ -1,19 +1,21 @@
 """Git, as a program: run in a clean environment, and asked for what was changed. Knows no run and no policy.
 
-Neither variables of the caller nor hooks decide what it does; nothing that an agent may have written into the
-configuration of a repository is started, but for the filters that its files need.
+Neither variables of the caller nor hooks decide what it does. A patch is made with a repository of its own, so that
+nothing that an agent wrote into a configuration is started: neither filters nor anything else.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import anyio
+from msgspec import Struct
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.transports.errands import run_briefly
@@ -26,7 +28,17 @@ _KEPT = frozenset({
     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM", "GIT_EXEC_PATH", "GIT_LFS_SKIP_SMUDGE", "GIT_SSH",
     "GIT_SSH_COMMAND", "GIT_SSL_CAINFO",
 })  # fmt: skip
-_SETTINGS = (f"core.hooksPath={os.devnull}", "core.fsmonitor=false", "advice.detachedHead=false", "gc.auto=0")
+_SETTINGS = (
+    f"core.hooksPath={os.devnull}",
+    "core.fsmonitor=false",
+    "advice.detachedHead=false",
+    "gc.auto=0",
+    "diff.ignoreSubmodules=dirty",  # else git starts another git inside of each, with the configuration there
+)
+# What decides which bytes a file has in the repository.
+_CONTENT = r"^(filter\..*|core\.(autocrlf|eol|safecrlf|filemode|ignorecase|symlinks|precomposeunicode))$"
+_LARGEST_NOTE = 16 * 1024 * 1024
+"""Bytes of a list of ignored files that is copied."""
 
 
 def find_git() -> str:
@@ -74,32 +86,64 @@ def _environ(more: Mapping[str, str] | None) -> dict[str, str]:
     return {**own, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(more or {})}
 
 
-async def write_patch(path: Path, base: str, target: Path) -> None:
+class Repository(Struct, frozen=True):
+    """What has to be known of a repository to compare a working tree with it, from before an agent worked there.
+
+    Args:
+        directory: the git directory of the working tree.
+        objects: where the objects lie.
+        exclude: a list of ignored files, if there is one.
+        object_format: how objects are named, such as "sha1".
+        settings: filters and line ends, as `content_settings` gives them.
+    """
+
+    directory: Path
+    objects: Path
+    exclude: Path
+    object_format: str = "sha1"
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+async def content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
+    """The names and values of the configuration that decide which bytes a file has in a repository: filters, line ends.
+
+    Args:
+        directory: in the repository, and before an agent can have changed its configuration.
+    """
+    try:
+        said = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT, cwd=directory)
+    except WorkspaceError:
+        return ()  # git fails where there are none
+    pairs = (entry.partition("\n") for entry in said.split("\0") if entry)
+    return tuple((name, value if equals else "true") for name, equals, value in pairs)
+
+
+async def write_patch(path: Path, base: str, target: Path, repository: Repository) -> None:
     """Write what a working tree has that `base` has not: commits, changes, and new files that are not ignored.
 
-    Neither the index of the tree nor its repository is touched. Without changes no file is made.
+    Git runs with a repository of its own, which borrows the objects: what `.git` in the tree is by now, and which
+    configuration, attributes and hooks are there, makes no difference. Without changes no file is made.
 
     Args:
         path: the working tree.
         base: the commit.
         target: the file.
+        repository: that of the working tree.
 
     Raises:
         WorkspaceError: it is no working tree any more, or the commit is not there.
     """
-    objects = (path / await run_git("rev-parse", "--git-path", "objects", cwd=path)).resolve()
-    index = (path / await run_git("rev-parse", "--git-path", "index", cwd=path)).resolve()
     with tempfile.TemporaryDirectory(prefix="pilothouse-", ignore_cleanup_errors=True) as name:
         inside = Path(name)
-        (inside / "objects").mkdir()
-        env = {
-            "GIT_INDEX_FILE": str(inside / "index"),
-            "GIT_OBJECT_DIRECTORY": str(inside / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(objects),
-        }
-        if await run_briefly(index.exists):  # with it, git need not read what has not changed
-            await run_briefly(shutil.copyfile, index, inside / "index")
-        await run_git("add", "--all", "--", ".", cwd=path, env=env)
+        own = inside / "git"
+        form = f"--object-format={repository.object_format}"
+        await run_git("init", "--quiet", "--bare", "--template=", form, str(own), cwd=inside)
+        await run_briefly(_borrow, repository, own)
+        env = {"GIT_DIR": str(own), "GIT_WORK_TREE": str(path), "GIT_INDEX_FILE": str(inside / "index")}
+        env |= _as_variables((*repository.settings, ("core.bare", "false")))
+        if not await _add_with_index(path, repository.directory / "index", inside / "index", env):
+            await run_git("read-tree", base, cwd=path, env=env)
+            await run_git("add", "--all", "--", ".", cwd=path, env=env)
         changes = inside / "changes"
         await run_git(
             "diff", "--cached", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index",
@@ -107,6 +151,49 @@ async def write_patch(path: Path, base: str, target: Path) -> None:
         )  # fmt: skip
         if await run_briefly(_size, changes):
             await run_briefly(shutil.move, changes, target)
+
+
+async def _add_with_index(path: Path, index: Path, copy: Path, env: Mapping[str, str]) -> bool:
+    """Add all files to a copy of an index, with which git only reads what has changed; False if it is no good."""
+    if not await run_briefly(_copy_regular, index, copy):
+        return False
+    try:
+        await run_git("add", "--all", "--", ".", cwd=path, env=env)
+    except WorkspaceError:
+        await run_briefly(copy.unlink, True)
+        return False
+    return True
+
+
+def _borrow(repository: Repository, own: Path) -> None:
+    (own / "objects" / "info").mkdir(exist_ok=True)
+    (own / "objects" / "info" / "alternates").write_text(f"{repository.objects}\n")
+    (own / "info").mkdir(exist_ok=True)
+    _copy_regular(repository.exclude, own / "info" / "exclude", _LARGEST_NOTE)
+
+
+def _copy_regular(source: Path, target: Path, most: int | None = None) -> bool:
+    """Copy a file that is neither a link nor a pipe; whether there was one."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(source, flags)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
+            return False
+        with target.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+    return True
+
+
+def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Settings for git, as variables: their values may hold anything."""
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (name, value) in enumerate(settings):
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return variables
 
 
 def _size(path: Path) -> int:

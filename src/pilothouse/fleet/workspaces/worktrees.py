@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.workspaces.base import Place
 from pilothouse.fleet.workspaces.directories import Keep, LocalWorkspace, locked
-from pilothouse.fleet.workspaces.git import find_git, run_git, write_patch
+from pilothouse.fleet.workspaces.git import Repository, content_settings, find_git, run_git, write_patch
 from pilothouse.transports.errands import run_briefly
 
 TURN_SECONDS = 300.0
@@ -61,6 +63,7 @@ class GitWorktree(LocalWorkspace):
         self._branch = branch
         self._base = ""
         self._common = Path()
+        self._repository = Repository(Path(), Path(), Path())
 
     async def _check(self) -> None:
         await run_briefly(find_git)
@@ -71,6 +74,13 @@ class GitWorktree(LocalWorkspace):
         except WorkspaceError as error:
             raise UsageError(f"{self._source} is no git repository that can be used: {error}") from error
         self._common = await run_briefly((self._source / common).resolve)
+        self._repository = Repository(
+            directory=self._common,
+            objects=self._common / "objects",
+            exclude=self._common / "info" / "exclude",
+            object_format=await run_git("rev-parse", "--show-object-format", cwd=self._source),
+            settings=await content_settings(self._common),
+        )
         try:
             self._base = await run_git(
                 "rev-parse", "--verify", "--quiet", "--end-of-options", f"{self._ref}^{{commit}}", cwd=self._source
@@ -83,12 +93,19 @@ class GitWorktree(LocalWorkspace):
             raise UsageError(f"{self._ref!r} names no commit in the repository {self._source}") from error
 
     async def _fill(self, path: Path) -> dict[str, str]:
+        if await content_settings(self._common) != self._repository.settings:
+            raise WorkspaceError(
+                f"the filters or line ends in the configuration of {self._common} have changed since the fleet began: "
+                "look at them, and start the fleet again",
+                path=str(path),
+            )
         facts = {"base": self._base}
         async with self._turn():
             if self._branch is None:
                 await self._add("--detach", path)
             else:
                 facts["branch"] = await self._add_branch(path)
+        facts["git_dir"] = await run_git("rev-parse", "--absolute-git-dir", cwd=path)
         # Beside the others, because it is this that takes its time.
         await run_git("reset", "--hard", "--quiet", cwd=path)
         return facts
@@ -118,7 +135,9 @@ class GitWorktree(LocalWorkspace):
 
     async def patch(self, place: Place, target: Path) -> None:
         """See `Workspace`."""
-        await write_patch(place.path, place.facts["base"], target)
+        # A directory that an older version made does not say where its index is; then every file is read.
+        directory = Path(place.facts.get("git_dir", os.devnull))
+        await write_patch(place.path, place.facts["base"], target, replace(self._repository, directory=directory))
 
     def _turn(self) -> AbstractAsyncContextManager[None]:
         """One at a time, over all processes: git itself does not wait for its locks."""
