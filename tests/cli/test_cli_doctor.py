@@ -25,7 +25,8 @@ class Doctor:
         (directory / ".git").mkdir()
 
     def run(self, *args: str, **env: str) -> Ran:
-        return self.command.run("doctor", *args, cwd=self.directory, env=env)
+        """With a key, unless `env` says otherwise."""
+        return self.command.run("doctor", *args, cwd=self.directory, env={"ANTHROPIC_API_KEY": SECRET, **env})
 
     def findings(self, *args: str, code: int = 0, **env: str) -> dict[str, list[dict[str, Any]]]:
         ran = self.run("--json", *args, **env)
@@ -143,15 +144,35 @@ def test_variables_are_named_and_never_shown(doctor: Doctor, claude: str) -> Non
     assert found["variables"][1]["advice"] == "did you mean PILOTHOUSE_MODEL?"
 
 
-def test_keys_and_logins(doctor: Doctor, claude: str) -> None:
+def test_no_key_and_no_login_is_a_failure(doctor: Doctor, claude: str, tmp_path: Path) -> None:
     place = ("--quick", "--cli", claude)
-    assert doctor.findings(*place)["key"][0]["status"] == "warning"
-    assert doctor.findings(*place, CLAUDE_CODE_USE_BEDROCK="1")["key"][0]["detail"] == "CLAUDE_CODE_USE_BEDROCK is set"
+    (key,) = doctor.findings(*place, code=1, ANTHROPIC_API_KEY="")["key"]
+    assert (key["status"], key["advice"].count("--local")) == ("failed", 1)
+    ran = doctor.run(*place, ANTHROPIC_API_KEY="")
+    assert (ran.code, ran.out.splitlines()[-1]) == (1, "A query needs a key or a login; everything else is there.")
+    assert "2 of the checks failed." in doctor.run("--cli", "/none", ANTHROPIC_API_KEY="").out
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['xllamacpp'] = None\n")
+    (key,) = doctor.findings(*place, code=1, ANTHROPIC_API_KEY="", PYTHONPATH=str(tmp_path))["key"]
+    assert key["advice"].endswith("or use --local, which needs: pip install 'pilothouse[local]'")
+
+
+def test_keys_and_logins(doctor: Doctor, claude: str) -> None:
+    def said(**env: str) -> str:
+        (key,) = doctor.findings("--quick", "--cli", claude, **{"ANTHROPIC_API_KEY": "", **env})["key"]
+        assert key["status"] == "ok"
+        return key["detail"]
+
+    assert said(CLAUDE_CODE_USE_BEDROCK="1") == "CLAUDE_CODE_USE_BEDROCK is set"
+    assert said(PILOTHOUSE_API_KEY=SECRET) == "the option api_key is set"
+    assert said(PILOTHOUSE_ENV=f'{{"ANTHROPIC_AUTH_TOKEN": "{SECRET}"}}') == "ANTHROPIC_AUTH_TOKEN is set"
     config = doctor.directory / "config"
     config.mkdir()
+    settings = config / "settings.json"
+    settings.write_text('{"apiKeyHelper": "print-key"}')
+    found = said(CLAUDE_CONFIG_DIR=str(config))
+    assert found == f"no key in the environment; {settings} says where to get one"
     (config / ".credentials.json").write_text(SECRET)
-    found = doctor.findings(*place, CLAUDE_CONFIG_DIR=str(config))
-    assert found["key"][0]["detail"] == f"no key in the environment; a login is stored in {config}"
+    assert said(CLAUDE_CONFIG_DIR=str(config)) == f"no key in the environment; a login is stored in {config}"
 
 
 @pytest.mark.skipif(os.name != "posix" or os.getuid() == 0, reason="nothing is read-only for root")

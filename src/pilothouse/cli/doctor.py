@@ -10,7 +10,7 @@ import platform
 import shlex
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -84,7 +84,7 @@ async def doctor(request: DoctorRequest, screen: Screen) -> int:
             if not request.json:
                 _show(clean, screen)
     screen.idle()
-    failed = sum(finding.status == "failed" for finding in found)
+    failed = [finding.what for finding in found if finding.status == "failed"]
     if request.json:
         write_line(msgspec.json.encode({"ok": not failed, "version": __version__, "findings": found}))
     else:
@@ -100,9 +100,11 @@ def _show(finding: Finding, screen: Screen) -> None:
         screen.note(f"      {finding.advice}", "quiet" if finding.status in ("ok", "note") else "")
 
 
-def _verdict(failed: int, warned: int) -> str:
+def _verdict(failed: Sequence[str], warned: int) -> str:
+    if failed == ["key"]:
+        return "A query needs a key or a login; everything else is there."
     if failed:
-        return f"{failed} of the checks failed."
+        return f"{len(failed)} of the checks failed."
     return "Everything that a query needs is there." + (f" Warnings: {warned}." if warned else "")
 
 
@@ -157,7 +159,11 @@ def _managed_finding(used: str) -> Finding:
 
 
 async def _credentials(patient: Patient) -> Iterable[Finding]:
-    return [way_to_pay(os.environ)]
+    try:
+        options = patient.options()
+    except PilothouseError:
+        options = Options()  # what is wrong with them has been said
+    return [way_to_pay(os.environ, options)]
 
 
 async def _limits(patient: Patient) -> Iterable[Finding]:

@@ -11,16 +11,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
-from pilothouse.cli.failures import credentials
+from pilothouse.cli.failures import KEY_VARIABLES, PROVIDER_VARIABLES, credentials
 from pilothouse.client import default_agent
 from pilothouse.client.config_file import CONFIG_VARIABLE, ConfigFile, config_file, mark_told, printable, ways_to_trust
 from pilothouse.errors import OptionsError
-from pilothouse.options import TABLE
+from pilothouse.options import TABLE, Options
 from pilothouse.options.outside import PREFIX, variable_of
 from pilothouse.provision.paths import CACHE_VARIABLE, cache_root
 
@@ -103,18 +104,38 @@ def settings_of_the_cli(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("settings of the CLI", "ok" if not there else "note", ", ".join(there) or "none in its usual places")
 
 
-def way_to_pay(environ: Mapping[str, str]) -> Finding:
-    """Whether there is a key or a login; never its value."""
-    variable = credentials(environ)
+def way_to_pay(environ: Mapping[str, str], options: Options) -> Finding:
+    """Whether there is a key or a login; never its value.
+
+    Args:
+        environ: the environment.
+        options: the settings of a query that is asked here.
+    """
+    variable = credentials({**environ, **{name: value or "" for name, value in (options.env or {}).items()}})
     if variable is not None:
         return Finding("key", "ok", f"{variable} is set")
+    for name in ("api_key", "auth_token", "oauth_token", "provider"):
+        if getattr(options, name) is not None:
+            return Finding("key", "ok", f"the option {name} is set")
     home = config_home(environ)
     if (home / ".credentials.json").exists():
         return Finding("key", "ok", f"no key in the environment; a login is stored in {home}")
+    if _names_key(home / "settings.json"):
+        return Finding("key", "ok", f"no key in the environment; {home / 'settings.json'} says where to get one")
     if sys.platform == "darwin":
         return Finding("key", "note", "no key in the environment; a login, if any, is in the keychain")
-    advice = "set ANTHROPIC_API_KEY, or run `claude` once to log in, or use --local"
-    return Finding("key", "warning", "no key in the environment and no login", advice)
+    extra = "" if find_spec("xllamacpp") else ", which needs: pip install 'pilothouse[local]'"
+    advice = f"set ANTHROPIC_API_KEY, or run `claude` once to log in, or use --local{extra}"
+    return Finding("key", "failed", "no key in the environment and no login", advice)
+
+
+def _names_key(settings: Path) -> bool:
+    """Whether settings of the CLI have a key, or a program that gives one."""
+    try:
+        text = settings.read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES))
 
 
 def config_home(environ: Mapping[str, str]) -> Path:
