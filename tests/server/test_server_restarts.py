@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_world import LIMIT, Dialled, Program, Served, prompt
+from server_world import LIMIT, TOKEN, Dialled, Program, Served, prompt
 
-from pilothouse.testing import FakeCLI
+import pilothouse as ph
+from pilothouse.testing import FakeCLI, frames
+from pilothouse.transports import on_host
 
 MakeHost = Callable[..., Served]
 RESULT = b'"type": "result"'
@@ -73,6 +75,41 @@ def test_a_host_that_is_killed_loses_nothing_that_was_seen(tmp_path: Path) -> No
                 last.say("close")
                 assert last.until_closed() == 1000
             assert served.request("GET", f"/v1/sessions/{client.session}")[0] == 404
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E84")
+async def test_a_prompt_that_a_killed_host_did_not_take_is_said_again(tmp_path: Path) -> None:
+    """The next query of an idle session is asked before the client knows that its host was killed."""
+    with FakeCLI().text("one").forever() as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served:
+            transport = on_host(served.url, token=TOKEN)
+            async with ph.session(transport=transport, timeout=LIMIT) as session:
+                assert (await session.query("hi")).text == "one"
+                program.kill()
+                with Program(tmp_path, fake.path, "--port", str(served.port)):
+                    assert (await session.query("ho")).text == "one"
+                    assert (await session.query("and on")).text == "one"
+                first, second = fake.calls
+                assert first.prompts == ["hi"]
+                assert second.prompts == ["ho", "and on"]
+                assert any(argument.startswith("--resume=") for argument in second.argv)
+
+
+@pytest.mark.anyio
+async def test_what_a_killed_host_has_handed_on_is_not_said_again(tmp_path: Path) -> None:
+    with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
+        program = Program(tmp_path, fake.path)
+        with program as served:
+            async with ph.session(transport=on_host(served.url, token=TOKEN), timeout=LIMIT) as session:
+                query = session.query("hi")
+                assert (await anext(aiter(query))).type == "system"
+                program.kill()
+                with Program(tmp_path, fake.path, "--port", str(served.port)):
+                    with pytest.raises(ph.CLIExitedError, match="the host was restarted"):
+                        await query.result()
+                    assert [call.prompts for call in fake.calls] == [["hi"]]
 
 
 def test_sessions_of_the_host_go_on_after_it_was_killed(tmp_path: Path) -> None:

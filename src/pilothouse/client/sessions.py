@@ -298,6 +298,13 @@ class Session(Controls):
             self._turn = None
         conversation = await self._alive()
         await conversation.settled()
+
+        async def change_conversation() -> Conversation:
+            nonlocal conversation
+            conversation = await self._prepared(await self._alive(), changes)
+            return conversation
+
+        turn.next_conversation = change_conversation
         self._turn = turn
         try:
             conversation = await self._prepared(conversation, changes)

@@ -15,7 +15,7 @@ from pilothouse.driver.answering import Answering
 from pilothouse.driver.continuation import Continuation
 from pilothouse.driver.latch import Latch
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
-from pilothouse.errors import PilothouseError
+from pilothouse.errors import CLIExitedError, PilothouseError, UsageError
 from pilothouse.messages import Message, ResultMessage, StreamEvent, SystemMessage
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Turn(Answering):
 
     Attributes:
         was_sent: whether a prompt may have reached the peer.
+        next_conversation: gives another one when the peer has ended and is known to have got none of the prompts.
     """
 
     CONSEQUENCE = "the turn was stopped"
@@ -60,7 +61,9 @@ class Turn(Answering):
         self._begun = Latch()
         self._ever_begun = False
         self._taken: set[str] = set()  # prompts that the peer has taken up and not answered
+        self._sent_from: int | None = None  # where the first prompt stands in the input of the peer, if that is counted
         self.was_sent = False
+        self.next_conversation: Callable[[], Awaitable[Conversation]] | None = None
 
     # What the consumer calls.
 
@@ -185,23 +188,51 @@ class Turn(Answering):
             event.set()
 
     async def _converse(self) -> None:
+        try:
+            await self._talk()
+            while self._was_not_heard():
+                await self._change_conversation()
+                await self._talk()
+        finally:
+            if self._continuing is not None:
+                await self._continuing.ended()
+
+    async def _talk(self) -> None:
         assert self._conversation is not None
         async with self._conversation.held_by(self):
             self._started.set()
-            try:
-                async with anyio.create_task_group() as self._tasks:
-                    self._beside(self._speak)
-                    if self._silence.is_limited:
-                        self._beside(self._watch_silence)
-                    try:
-                        await self._ended.wait()
-                    finally:
-                        if self._continuing is not None:
-                            self._continuing.give_up()
-                    self._tasks.cancel_scope.cancel()
-            finally:
-                if self._continuing is not None:
-                    await self._continuing.ended()
+            async with anyio.create_task_group() as self._tasks:
+                self._beside(self._speak)
+                if self._silence.is_limited:
+                    self._beside(self._watch_silence)
+                try:
+                    await self._ended.wait()
+                finally:
+                    if self._continuing is not None and not self._was_not_heard():
+                        self._continuing.give_up()
+                self._tasks.cancel_scope.cancel()
+
+    def _was_not_heard(self) -> bool:
+        """Whether the peer has ended and is known to have got nothing of this query, so that it can be said again."""
+        if not isinstance(self._failure, CLIExitedError) or self.next_conversation is None or self._ever_begun:
+            return False
+        if self.is_stopping or self._sent_from is None or not isinstance(self._prompts, Sequence):
+            return False
+        acknowledged: int | None = getattr(
+            self._conversation and self._conversation.transport, "bytes_acknowledged", None
+        )
+        return acknowledged is not None and acknowledged <= self._sent_from
+
+    async def _change_conversation(self) -> None:
+        failure, self._failure = self._failure, None
+        self._ended, self._turn_ended, self._begun, self._said = Latch(), Latch(), Latch(), Latch()
+        self._sent_from, self.was_sent = None, False
+        assert self.next_conversation is not None
+        try:
+            self._conversation = await self.next_conversation()
+        except UsageError as error:  # the session has one transport, and that one is used up
+            raise failure or error from error
+        self._silent_from = anyio.current_time()
 
     def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._tasks is not None
@@ -227,6 +258,8 @@ class Turn(Answering):
 
     async def _say(self, prompt: Outgoing) -> None:
         assert self._conversation is not None
+        if not self.was_sent:
+            self._sent_from = getattr(self._conversation.transport, "bytes_taken", None)
         self.was_sent = True
         await self._conversation.send(prompt.data)
         self._said.set()

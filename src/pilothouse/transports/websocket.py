@@ -130,6 +130,16 @@ class WebSocketTransport(Transport):
         """Seconds that the last heartbeat took; None before the first."""
         return self._up.link.pulse.round_trip
 
+    @property
+    def bytes_taken(self) -> int:
+        """How much was given to `send` so far, counted from the beginning of the session."""
+        return self._up.link.outbound.end
+
+    @property
+    def bytes_acknowledged(self) -> int:
+        """How much of that the host has handed to the peer."""
+        return self._up.link.outbound.acknowledged
+
     # Start.
 
     async def start(self, invocation: Invocation) -> None:
