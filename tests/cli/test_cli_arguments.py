@@ -216,6 +216,25 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("ask", "hi", "--set", "max-trns=3"), "did you mean 'max_turns'"),
         (("ask", "hi", "--max-tur", "3"), "--max-tur"),
         (("demo", "--local", "--scripted"), "not allowed with"),
+        (
+            ("ask", "--modle", "sonnet", "hi"),
+            "unrecognized arguments: --modle; did you mean --model? (see `pilothouse ask",
+        ),
+        (("ask", "hi", "--modle=sonnet"), "--modle; did you mean --model?"),
+        (("ask", "hello", "there"), "unrecognized arguments: there; put a text of several words in quotes"),
+        (("ask", "hi", "--wibble-wobble"), "unrecognized arguments: --wibble-wobble (see"),
+        (("asc",), "there is no command 'asc'; did you mean `pilothouse ask`?"),
+        (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
+        (("why?",), "to ask a question: pilothouse ask 'why?'"),
+        (("xyz",), "there is no command 'xyz'; the commands are ask, batch, chat"),
+        (("--model", "opus", "hi"), "--model stands behind a command, as in `pilothouse ask --model …`"),
+        (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
+        (
+            ("ask", "hi", "--json-schema", "{bad"),
+            "expected a JSON object: a name in double quotes is missing, at character 2",
+        ),
+        (("ask", "hi", "--json-schema", '{"a" 1}'), "a colon is missing, at character 6"),
+        (("ask", "hi", "--json-schema", '{"a": 1} x'), "there is something after the end of the JSON"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(
@@ -224,6 +243,11 @@ def test_a_mistake_is_one_line_that_names_it(
     line = mistake(capsys, *args)
     assert said in line
     assert "--help`" in line
+
+
+@pytest.mark.parametrize("args", [(), ("--all",), ("--limit", "3"), ("--json",)])
+def test_sessions_alone_lists_them(args: tuple[str, ...]) -> None:
+    assert parse(["sessions", *args]) == parse(["sessions", "list", *args])
 
 
 def test_a_long_wrong_value_is_cut() -> None:

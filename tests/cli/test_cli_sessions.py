@@ -65,7 +65,6 @@ def test_the_flags() -> None:
         "usage", session="1f0c", directory=".", since=date(2026, 11, 1), by="model", json=True
     )
     for wrong in (
-        ["sessions"],
         ["sessions", "lst"],
         ["sessions", "list", "--limit", "-1"],
         ["sessions", "usage", "--since", "x"],

@@ -7,13 +7,14 @@ place. Starts nothing and prints nothing but help, the version, and one line for
 from __future__ import annotations
 
 import argparse
-import difflib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from pilothouse._version import __version__
 from pilothouse.cli import batch_arguments as batch
+from pilothouse.cli import suggestions
 from pilothouse.cli import worker_arguments as worker
 from pilothouse.cli.demo_flags import (
     DEMO_DESCRIPTION,
@@ -193,14 +194,27 @@ def parse(argv: list[str] | None) -> Request:
     Raises:
         SystemExit: help or the version was asked for (0), or something is wrong (2).
     """
-    parser = _parser()
-    asked = parser.parse_args(argv)
+    words = _completed(sys.argv[1:] if argv is None else argv)
+    parser, below = _parsers()
+    if words and words[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        parser.error(suggestions.wrong_command(words[0], COMMANDS))
+    asked, rest = parser.parse_known_args(words)
     if asked.command is None:
         parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
+    if rest:
+        flags = below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        below[asked.command].error(suggestions.wrong_arguments(rest, flags))
     return COMMANDS[asked.command].request(asked)
 
 
-def _parser() -> CommandParser:
+def _completed(words: list[str]) -> list[str]:
+    """`pilothouse sessions`, with flags or without, lists them."""
+    lists = words[:1] == ["sessions"] and (len(words) == 1 or words[1] in ("--all", "--directory", "--json", "--limit"))
+    return ["sessions", "list", *words[1:]] if lists else words
+
+
+def _parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of everything, and those of the commands."""
     parser = CommandParser(
         prog=PROGRAM,
         description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
@@ -210,19 +224,19 @@ def _parser() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
+    below: dict[str, argparse.ArgumentParser] = {}
     for name, command in COMMANDS.items():
-        command.add(
-            commands.add_parser(
-                name,
-                help=command.help,
-                usage=command.usage,
-                description=command.description,
-                epilog=command.epilog,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
+        below[name] = commands.add_parser(
+            name,
+            help=command.help,
+            usage=command.usage,
+            description=command.description,
+            epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
-    return parser
+        command.add(below[name])
+    return parser, below
 
 
 def _add_ask(parser: argparse.ArgumentParser) -> None:
@@ -349,8 +363,8 @@ class _Assignment:
             raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
         option = TABLE.get(name)
         if option is None:
-            close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            near = suggestions.closest(name, TABLE)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
         if option.secret:
             raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")

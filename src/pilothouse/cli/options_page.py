@@ -5,7 +5,6 @@ Owns how the table looks in a terminal. What stands in it comes from the table i
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import textwrap
 from itertools import groupby
@@ -16,6 +15,7 @@ import msgspec
 from pilothouse.cli.arguments import OptionsRequest, flag_of
 from pilothouse.cli.ask import write_line
 from pilothouse.cli.screen import Screen
+from pilothouse.cli.suggestions import closest
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
 from pilothouse.options import TABLE, Option
@@ -64,8 +64,8 @@ def _known(name: str) -> str:
     name = name.strip().lstrip("-").replace("-", "_")
     if name in TABLE:
         return name
-    close = difflib.get_close_matches(name, TABLE, n=1, cutoff=0.5)
-    raise UsageError(f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    near = closest(name, TABLE)
+    raise UsageError(f"there is no option {name!r}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def as_dict(option: Option, now: Explained) -> dict[str, Any]:

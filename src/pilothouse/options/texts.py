@@ -122,7 +122,32 @@ def _json(text: str, kind: type, expected: str) -> Any:
     try:
         value = msgspec.json.decode(text.encode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected {expected}: {error}") from None
+        raise ValueError(f"expected {expected}: {_mistake_in(text) or error}") from None
     if not isinstance(value, kind):
         raise unlike(expected, text)
     return value
+
+
+_MISTAKES = {
+    "Expecting property name enclosed in double quotes": "a name in double quotes is missing",
+    "Expecting value": "a value is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Expecting ',' delimiter": "a comma is missing",
+    "Unterminated string starting at": "a text has no closing quote",
+    "Extra data": "there is something after the end of the JSON",
+    "Illegal trailing comma before end of object": "there is a comma after the last entry",
+    "Illegal trailing comma before end of array": "there is a comma after the last item",
+}
+
+
+def _mistake_in(text: str) -> str | None:
+    """What is wrong with a JSON text, in plain words; nothing of the text is repeated, it may hold a key."""
+    import json  # only for a mistake
+
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"{_MISTAKES.get(error.msg, error.msg)}, at character {error.pos + 1}"
+    except RecursionError:
+        return "it is nested too deeply"
+    return None
