@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pilothouse.client import AnswerStarted as AnswerStarted
     from pilothouse.client import BudgetReached as BudgetReached
     from pilothouse.client import OutputRejected as OutputRejected
+    from pilothouse.client import PermissionAsked as PermissionAsked
+    from pilothouse.client import PermissionSettled as PermissionSettled
     from pilothouse.client import Query as Query
     from pilothouse.client import QueryResult as QueryResult
     from pilothouse.client import Retrying as Retrying
@@ -355,9 +357,10 @@ if TYPE_CHECKING:
 _ROOMS = {
     "_version": "__version__",
     "client": (
-        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Query QueryResult "
-        "RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted "
-        "WaitingForLimit configure default_agent document image query session set_default_agent trust"
+        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected PermissionAsked PermissionSettled "
+        "Query QueryResult RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished "
+        "ToolStarted WaitingForLimit configure default_agent document image query session set_default_agent "
+        "trust"
     ),
     "client.costs": "Costs TurnCosts",
     "driver.pool": "Pool",

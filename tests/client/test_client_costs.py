@@ -307,19 +307,21 @@ async def test_a_query_within_its_budget_is_not_touched() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_queries_of_a_session_share_one_budget() -> None:
+@pytest.mark.parametrize("own", [150, 1_000_000, 120])
+async def test_the_queries_of_a_session_share_one_budget(own: int) -> None:
     short = [frames.init(), said("m0", 10, 5), result({OPUS: usage(20, 5, usd=0.5)})]
     with FakeCLI().turn(*short) as fake, anyio.fail_after(20):
         used = {"model_usage_since_last_result": {OPUS: usage(110, 10, 10, usd=0.5)}}
         fake.expect("user").emit(*LONG).expect("control_request", "interrupt").reply({}).emit(STOPPED | used)
         async with ph.session(cli=fake.path, max_budget_tokens=150) as session:
             assert (await session.query("one")).is_success
-            with pytest.raises(ph.OptionsError, match="max_budget_tokens"):
-                session.query("two", max_budget_tokens=1_000_000)
-            answer = await session.query("two")
+            # A query's own limit is one more: that of the session holds.
+            answer = await session.query("two", max_budget_tokens=own)
             assert isinstance(answer.error, ph.BudgetError)
-            with pytest.raises(ph.BudgetError, match="more than max_budget_tokens=150"):
-                await session.query("three")
+            assert f"more than max_budget_tokens={min(own, 150)} " in str(answer.error)
+            if own >= 150:
+                with pytest.raises(ph.BudgetError, match="more than max_budget_tokens=150"):
+                    await session.query("three", max_budget_tokens=own)
         [call] = fake.calls
     assert call.prompts == ["one", "two"]
 

@@ -111,8 +111,8 @@ async def test_the_options_of_a_session_may_be_given_to_its_queries() -> None:
 
     options = ph.Options(custom_tools=[add], max_turns=3)
     async with ph.session(options, transport=MemoryTransport(play)) as session:
-        assert (await session.query("go", options)).text == "done"
-        with pytest.raises(ph.OptionsError, match="'custom_tools' is fixed"):
+        assert (await session.query("go", options)).text == "done"  # the same child
+        with pytest.raises(ph.OptionsError, match="'custom_tools' needs another child"):
             session.query("go", custom_tools=[greet])
 
 

@@ -46,6 +46,18 @@ async def test_a_call_and_its_result(claude: Any, scripted_model: ScriptedModel,
     scripted_model.assert_done()
 
 
+async def test_a_permission_for_a_call_is_an_event_after_it(
+    claude: Any, scripted_model: ScriptedModel, bridge: Bridge, ask: Ask
+) -> None:
+    scripted_model.reply(Steps(bridge.calls(("weather", {"city": "Rome"})), bridge.tell))
+    query = ask(weather, can_use_tool=lambda request: True)
+    kinds = (ToolStarted, ph.PermissionAsked, ph.PermissionSettled, ToolFinished)
+    events = [event async for event in query.events() if isinstance(event, kinds)]
+    assert tuple(map(type, events)) == kinds
+    _, asked, settled, _ = events
+    assert (asked.request.tool_name, settled.id, settled.by) == ("mcp__tools__weather", asked.id, "can_use_tool")
+
+
 @pytest.mark.requirement("S39")
 async def test_parallel_calls_good_and_bad(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
     wrong = ({"city": "Rome"}, {"city": "nowhere"}, {"town": "Rome"}, {"city": "Oslo", "units": "kelvin"})

@@ -288,3 +288,30 @@ def test_every_request_says_what_it_does() -> None:
     for group in (Mcp, Tasks, SessionSettings, Info):
         for name, member in vars(group).items():
             assert name.startswith("_") or member.__doc__, f"{group.__name__}.{name}"
+
+
+async def test_who_is_asked_is_told_to_the_query_and_to_those_who_listen(cli: Cli) -> None:
+    async def use(cli: Cli, say: Any, text: str) -> str:
+        before = len(asked)
+        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": text}
+        await say({"type": "control_request", "request_id": text, "request": request})
+        while len(asked) == before:
+            await anyio.lowlevel.checkpoint()
+        return text
+
+    asked: list[str] = []
+    cli.acts.update(dict.fromkeys(("one", "two", "three"), use))
+    settings: dict[str, Any] = {"can_use_tool": lambda request: asked.append(request.tool_use_id) or True}
+    async with talking(cli, **settings) as session:
+        plain = [message.raw.get("subtype") async for message in session.query("one")]
+        assert "asked" not in plain
+        listener = session.messages()
+        events = [type(event).__name__ async for event in session.query("two").events()]
+        assert events.index("PermissionAsked") < events.index("PermissionSettled") < events.index("AnswerFinished")
+        again = session.query("three")
+        events = [type(event).__name__ async for event in again.events()]
+        assert events.count("PermissionAsked") == 1
+        session_id = session.id
+    told = [message async for message in listener if message.raw.get("subtype") in ("asked", "settled")]
+    assert [message.raw["subtype"] for message in told] == ["asked", "settled"] * 2
+    assert {message.session_id for message in told} == {session_id}

@@ -16,6 +16,8 @@ from pilothouse.client.result import QueryResult as QueryResult
 from pilothouse.on_demand import on_demand as on_demand
 
 if TYPE_CHECKING:
+    from pilothouse.client.asks import PermissionAsked as PermissionAsked
+    from pilothouse.client.asks import PermissionSettled as PermissionSettled
     from pilothouse.client.attachments import document as document
     from pilothouse.client.attachments import image as image
     from pilothouse.client.events import AnswerEvent as AnswerEvent
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pilothouse.client.sessions import Session as Session
 
 _MODULES = {
+    "asks": "PermissionAsked PermissionSettled",
     "attachments": "document image",
     "events": "AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Retrying RetryScheduled Stalled "
     "TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted WaitingForLimit",

@@ -33,10 +33,11 @@ class TokenBudget:
 
     Args:
         options: those of the query.
-        ledger: what its session has counted, and goes on counting; None: the query counts for itself.
+        ledger: what its session has counted, and goes on counting; None: it is of no session.
+        session_limit: what all queries of the session may use; a query with another limit counts for itself as well.
     """
 
-    def __init__(self, options: Options, ledger: Ledger | None) -> None:
+    def __init__(self, options: Options, ledger: Ledger | None, session_limit: int | None = None) -> None:
         assert options.max_budget_tokens is not None
         if options.prompt_via != "stdin":
             raise OptionsError(
@@ -44,8 +45,14 @@ class TokenBudget:
                 option="max_budget_tokens",
             )
         self._limit = options.max_budget_tokens
-        self._ledger = ledger or Ledger(resumes=bool(options.resume or options.continue_conversation))
-        self._counts = ledger is None
+        self._own: Ledger | None = None
+        self._bounds: list[tuple[Ledger, int]] = []
+        if ledger is None or session_limit != self._limit:
+            resumes = bool(ledger or options.resume or options.continue_conversation)
+            self._own = Ledger(resumes=resumes)
+            self._bounds.append((self._own, self._limit))
+        if ledger is not None and session_limit is not None:
+            self._bounds.append((ledger, session_limit))
         self._inner: Continuation | None = None
         self._interrupt: Callable[[], Awaitable[None]] | None = None
         self._stopping: object | None = None
@@ -64,19 +71,20 @@ class TokenBudget:
 
     def read(self, batch: list[Message]) -> list[Message]:
         """Count, and stop the query if it was too much."""
-        if self._counts:
-            self._ledger.track(batch)
+        if self._own is not None:
+            self._own.track(batch)
         if ResultMessage in map(type, batch):
             self._stopping = None  # the turn that was to be stopped has ended
-        if batch and self._ledger.total_tokens > self._limit:
-            self._reached(batch[-1])
+        passed = next((bound for bound in self._bounds if bound[0].total_tokens > bound[1]), None)
+        if batch and passed is not None:
+            self._reached(batch[-1], *passed)
         return batch if self._inner is None else self._inner.read(batch)
 
-    def _reached(self, message: Message) -> None:
+    def _reached(self, message: Message, ledger: Ledger, limit: int) -> None:
         if self.error is None:
             self._reached_at = message
-            self._used = self._ledger.total_tokens
-            self.error = _error(self._ledger, self._limit)
+            self._used, self._limit = ledger.total_tokens, limit
+            self.error = _error(ledger, limit)
         # Also for each further prompt of the query: an interrupt stops one turn, not those that wait.
         if self._interrupt is not None and self._stopping is None and not isinstance(message, ResultMessage):
             self._stopping = mark = object()

@@ -251,6 +251,8 @@ class Children:
         conversation = self.conversation = Conversation(
             transport, invocation, limits, listeners=self.books, refused=refusal, host=host
         )
+        if self.house is not None:
+            self.house.report = conversation.report
         conversation.session_id = self.lineage.id
         conversation.says_lifecycle = before is not None and before.says_lifecycle  # it is the same CLI
         self._call = caller_into_loop()
@@ -321,7 +323,7 @@ class Children:
                 return
         own, bridge = self._started_with.options, self.bridge_for(self._started_with)
         before, house = self.house, house_after(self.house, options.merge(own), changes, self._session, bridge)
-        self.options, self.house = options, house
+        self.options, self.house, house.report = options, house, conversation.report
         invocation, host = self.books.launched(*started_with(self._next_options(self._started_with), house))
         assert host is not None
         if house.is_told_as(before):

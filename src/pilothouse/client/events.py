@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from pilothouse.client.asks import AskReader, PermissionAsked, PermissionSettled, call_of
 from pilothouse.client.outcome import result_error
 from pilothouse.errors import PilothouseError, StructuredOutputError
 from pilothouse.messages import (
@@ -18,6 +20,7 @@ from pilothouse.messages import (
     AssistantMessage,
     InitMessage,
     Message,
+    PermissionDeniedMessage,
     RateLimitEvent,
     ResultMessage,
     StreamEvent,
@@ -26,6 +29,7 @@ from pilothouse.messages import (
     ToolUseBlock,
     UserMessage,
 )
+from pilothouse.messages.system import ASKED, SETTLED
 
 
 class AnswerStarted(Struct, frozen=True):
@@ -142,6 +146,8 @@ AnswerEvent = (
     | TextWithdrawn
     | ToolStarted
     | ToolFinished
+    | PermissionAsked
+    | PermissionSettled
     | Retrying
     | RetryScheduled
     | WaitingForLimit
@@ -180,6 +186,9 @@ class EventReader:
         self._goes_on = False  # what the CLI takes for the end of a turn was none
         self._voices: dict[str | None, _Voice] = {}
         self._calls: dict[str, ToolUseBlock] = {}
+        self._callers: dict[str, str | None] = {}  # the agent that has made a call, by the call and by its own id
+        self._early: set[str] = set()  # calls that were told because permission was asked for them
+        self._asks = AskReader()
 
     def read(self, message: Message) -> Iterator[AnswerEvent]:
         """The events of the next message."""
@@ -209,8 +218,12 @@ class EventReader:
                 yield AnswerStarted(message)
             case ApiRetryMessage():
                 yield Retrying(message)
+            case PermissionDeniedMessage():
+                yield from self._ask(self._asks.denied(message))
             case SystemMessage(subtype=subtype) if subtype in _OWN:
                 yield from _own(message)
+            case SystemMessage(subtype=subtype) if subtype in (ASKED, SETTLED):
+                yield from self._ask(self._asks.read(message))
             case _:
                 return
 
@@ -253,13 +266,33 @@ class EventReader:
             voice.settled = len(voice.told)
             if missing:
                 yield TextAdded(missing, agent)
+        if message.agent_id is not None:
+            self._callers[message.agent_id] = agent
         for call in message.tool_uses:
             self._calls[call.id] = call
-            yield ToolStarted(call, agent)
+            self._callers[call.id] = agent
+            if call.id in self._early:
+                self._early.discard(call.id)
+            else:
+                yield ToolStarted(call, agent)
 
     def _results(self, message: UserMessage) -> Iterator[AnswerEvent]:
         for result in message.tool_results:
+            self._callers.pop(result.tool_use_id, None)
             yield ToolFinished(result, self._calls.pop(result.tool_use_id, None), message.parent_tool_use_id)
+
+    def _ask(self, event: PermissionAsked | PermissionSettled | None) -> Iterator[AnswerEvent]:
+        """The event, after the call that it is about, and with the agent that has made the call."""
+        if isinstance(event, PermissionSettled):
+            yield replace(event, agent=self._callers.get(event.tool_use_id or ""))
+        elif event is not None:
+            call, agent_id = call_of(event)
+            if call is not None and call.id not in self._calls:  # the CLI may ask before it tells of the call
+                self._calls[call.id] = call
+                self._callers[call.id] = self._callers.get(agent_id or "")
+                self._early.add(call.id)
+                yield ToolStarted(call, self._callers[call.id])
+            yield event if call is None else replace(event, agent=self._callers.get(call.id))
 
 
 _OWN: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]] = {

@@ -7,7 +7,7 @@ business of each room; loaded only where one of these settings is set.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
@@ -49,6 +49,7 @@ class House:
         hooks: what answers for them, if there are any.
         desks: who answers, by subtype of the question.
         told: what the CLI has to know of it from the handshake.
+        report: hears what is asked here of people and how it is settled: `ASKED` or `SETTLED`, and the facts.
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
@@ -66,6 +67,7 @@ class House:
         self.hooks: Any = None
         self._tools: Any = None
         self._session = session
+        self.report: Callable[[str, dict[str, Any]], object] | None = None
         self._open_permissions(options)
         self._open_hooks(options, None if before is None else before.hooks)
         self._open_dialogs(options)
@@ -148,9 +150,13 @@ class House:
             if is_set:
                 raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
         desk = permission_desk(**asked)
-        desk.session = self._session
+        desk.session, desk.report = self._session, self._report
         self.desks["can_use_tool"] = desk.answer
         self._changes["permission_prompt_tool_name"] = "stdio"
+
+    def _report(self, subtype: str, facts: dict[str, Any]) -> None:
+        if self.report is not None:
+            self.report(subtype, facts)
 
     def _open_hooks(self, options: Options, before: HookDesk | None) -> None:
         hooks = options.hooks
@@ -189,6 +195,7 @@ class House:
         elicitations = elicitation_desk(options.on_elicitation)
         dialogs = dialog_desk(options.on_user_dialog, options.supported_dialog_kinds or ())
         elicitations.session = dialogs.session = self._session
+        elicitations.report = dialogs.report = self._report
         self.desks["elicitation"] = elicitations.answer
         self.desks["request_user_dialog"] = dialogs.answer
         self.told |= dialogs.initialize

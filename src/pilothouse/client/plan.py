@@ -46,12 +46,14 @@ class Plan:
         make_run: makes the run; None for a child of its own.
         bridge: what runs `custom_tools`, if the session has one.
         ledger: what the session has cost so far.
+        session_tokens: how many tokens all queries of the session may use.
         gate: until when the API wants no more queries.
 
     Attributes:
         options: the settings that it runs with.
         is_one_of_many: whether it goes on with a conversation.
         output: the typed output; None for plain text.
+        tells_asks: whether its reader wants to know what is asked of people, and how that is settled.
 
     Raises:
         UsageError: a prompt or an option that cannot work.
@@ -66,6 +68,7 @@ class Plan:
         make_run: MakeRun | None = None,
         bridge: Bridge | None = None,
         ledger: Ledger | None = None,
+        session_tokens: int | None = None,
         gate: RateGate | None = None,
     ) -> None:
         self.options = options
@@ -75,9 +78,10 @@ class Plan:
         self.output = self._expect(output_type)
         self._house = house_of(self.options, bridge=bridge) if make_run is None else None
         self._bridge = bridge if self._house is None else self._house.bridge
-        self._budget = self._limited(ledger)
+        self._budget = self._limited(ledger, session_tokens)
         self._retries = self._persistent(gate)
         self._prompts = self._prepare()
+        self.tells_asks = False
 
     def _expect(self, output_type: Any) -> TypedOutput | None:
         schema = self.options.json_schema
@@ -94,12 +98,12 @@ class Plan:
         self.options = self.options.with_(json_schema=expected.schema)
         return TypedOutput(expected, repairs)
 
-    def _limited(self, ledger: Ledger | None) -> TokenBudget | None:
+    def _limited(self, ledger: Ledger | None, session_tokens: int | None) -> TokenBudget | None:
         if self.options.max_budget_tokens is None:
             return None
         from pilothouse.client.budgets import TokenBudget  # most queries do without
 
-        return TokenBudget(self.options, ledger)
+        return TokenBudget(self.options, ledger, session_tokens)
 
     def _persistent(self, gate: RateGate | None) -> Retries | None:
         if self.options.retry is None and self.options.on_usage_limit == "raise":
@@ -138,6 +142,9 @@ class Plan:
             run = make(self.options, self._prompts, continuation)
         else:
             run = observation.of(partial(make, self.options, self._prompts, observation))
+        run.tells_asks = self.tells_asks
+        if self._house is not None:
+            self._house.report = run.report
         if self._budget is not None:
             self._budget.enforced_by(run.interrupt)
         if self._retries is not None:

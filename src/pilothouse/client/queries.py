@@ -71,15 +71,15 @@ class Query(Generic[OutputT]):
         make_run: MakeRun | None = None,
         bridge: Bridge | None = None,
         ledger: Ledger | None = None,
+        session_tokens: int | None = None,
         gate: RateGate | None = None,
     ) -> None:
         self._run: Run | None = None  # first: `__del__` looks at it
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
         self._on_message = on_message
-        self._plan = Plan(
-            prompt, options, output_type=output_type, make_run=make_run, bridge=bridge, ledger=ledger, gate=gate
-        )
+        inside: Any = {"bridge": bridge, "ledger": ledger, "session_tokens": session_tokens, "gate": gate}
+        self._plan = Plan(prompt, options, output_type=output_type, make_run=make_run, **inside)
         self._call: Callable[[Callable[[], object]], None] | None = None
         self._unread: deque[Message] = deque()  # taken from the run, not yet given out
         self._kept: list[Message] = []
@@ -131,12 +131,15 @@ class Query(Generic[OutputT]):
         (await self.result()).raise_for_error()
 
     def events(self) -> Reading[AnswerEvent]:
-        """What happens, by meaning: text and thinking deltas, tools, retries, rejected outputs, the end.
+        """What happens, by meaning: text and thinking deltas, tools, permissions, retries, rejected outputs, the end.
 
         Turns `partial_messages` on, as `text_stream` does. The last one is `AnswerFinished`, whose `error` is that of a
-        failed run.
+        failed run. Permissions come after the tool call that they are about, from the moment that this is called.
         """
         self._want_partial_messages()
+        self._plan.tells_asks = True
+        if self._run is not None:
+            self._run.tells_asks = True
         return self._reading(self._plan.event_reader())
 
     def _want_partial_messages(self) -> None:

@@ -267,9 +267,8 @@ class Session(Controls):
             return Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
 
         bridge = self._children.bridge if child is None else self._children.bridge_for(child)
-        # A budget that a query has for itself counts what the query uses.
-        ledger = self._books.ledger if settings.max_budget_tokens == self.options.max_budget_tokens else None
-        shared: dict[str, Any] = {"bridge": bridge, "ledger": ledger, "gate": self._gate}
+        limit = self.options.max_budget_tokens
+        shared: Any = {"bridge": bridge, "ledger": self._books.ledger, "session_tokens": limit, "gate": self._gate}
         return Query(prompt, settings, make_run=make_run, **shared, **how)
 
     @asynccontextmanager

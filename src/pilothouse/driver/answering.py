@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -18,7 +18,7 @@ from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.latch import Latch
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.driver.owned import Owned
-from pilothouse.driver.silence import Silence
+from pilothouse.driver.silence import Silence, own_message
 from pilothouse.driver.unanswered import Unanswered
 from pilothouse.errors import PilothouseError, SessionClosedError
 from pilothouse.messages import (
@@ -53,6 +53,7 @@ class Answering(Owned, ABC):
         result: the last one.
         on_end: told once that all is over and what has failed, before the consumer is. Must not raise.
         admission: waited for before anything is said; what it raises is the failure of the query.
+        tells_asks: whether the consumer gets messages of what the peer asks this process, and of the decisions.
         session_id: as the peer last named it.
     """
 
@@ -88,6 +89,7 @@ class Answering(Owned, ABC):
         self.result: ResultMessage | None = None
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
+        self.tells_asks = False
 
     # What the consumer calls.
 
@@ -154,6 +156,11 @@ class Answering(Owned, ABC):
     def tell(self, note: SystemMessage) -> None:
         """Put a message of our own between those of the peer."""
         self._inbox.put([note], len(note.raw_line))
+
+    def report(self, subtype: str, facts: dict[str, Any]) -> None:
+        """The peer asks this process something, or that was settled."""
+        if self.tells_asks:
+            self.tell(own_message(subtype, self.session_id, facts))
 
     @property
     def full(self) -> bool:

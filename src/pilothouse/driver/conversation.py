@@ -24,6 +24,7 @@ from pilothouse.driver.link import Pending
 from pilothouse.driver.listeners import Listeners
 from pilothouse.driver.outgoing import Limits
 from pilothouse.driver.owned import Owned
+from pilothouse.driver.silence import own_message
 from pilothouse.driver.turn import Turn
 from pilothouse.errors import CLIExitedError, ControlError, PilothouseError, SessionClosedError
 from pilothouse.messages import (
@@ -64,8 +65,8 @@ class Conversation(Owned):
         session_id: id of the conversation, as the peer last named it.
         permission_mode: as the peer last named it; it may change it by itself.
         loaded: what the peer said at the beginning of its last turn: tools, servers, agents.
-        says_lifecycle: whether the peer says when it takes up a prompt; then nothing before that is an answer. One
-            that has resumed a call that was cut off gives a result of its own first (2.1.330).
+        says_lifecycle: whether the peer says when it takes up a prompt: one that has resumed a call that was cut off
+            gives a result of its own first (2.1.330).
     """
 
     def __init__(
@@ -171,9 +172,7 @@ class Conversation(Owned):
 
     def health(self) -> Health:
         """Whether it can be talked to."""
-        if self.failure is not None:
-            return Health("unhealthy", str(self.failure))
-        return self.transport.health()
+        return self.transport.health() if self.failure is None else Health("unhealthy", str(self.failure))
 
     def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Coroutine[Any, Any, Mapping[str, Any]]:
         """Ask the peer; see `Link.request`."""
@@ -249,8 +248,7 @@ class Conversation(Owned):
             while turn.unanswered and not self.over:
                 await self._news.wait()
             return
-        words = f"the CLI did not stop its turn within {INTERRUPT_SECONDS:g} s, so it was ended"
-        self.stop(CLIExitedError(words))  # the next query gets a new child
+        self.stop(CLIExitedError(f"the CLI did not stop its turn within {INTERRUPT_SECONDS:g} s, so it was ended"))
 
     async def take_back(self, turn: Turn) -> None:
         """Take the prompts of `turn` out of the peer's queue, if it has taken up none of them.
@@ -361,8 +359,9 @@ class Conversation(Owned):
             elif turn is not None and self._is_of_turn(message, turn):
                 mine.append(message)
                 if isinstance(message, ResultMessage):
-                    mine = self._hand_over(mine, size)
+                    turn.put(mine, size)
                     turn.settle(message)
+                    mine = []
             else:
                 if isinstance(message, InitMessage):  # it begins a turn by itself
                     self._leftovers.next_query()
@@ -370,16 +369,19 @@ class Conversation(Owned):
             route = self._routes.get(message.__class__)
             if route is not None:
                 route(message)
-        self._hand_over(mine, size)
+        if mine and turn is not None:
+            turn.put(mine, size)
 
     def tell(self, note: SystemMessage) -> None:
         """A message of our own, for those who listen."""
         self._listeners.put([note], len(note.raw_line))
 
-    def _hand_over(self, batch: list[Message], size: int) -> list[Message]:
-        if batch and self._turn is not None:
-            self._turn.put(batch, size)
-        return []
+    def report(self, subtype: str, facts: dict[str, Any]) -> None:
+        """The peer asks this process something, or that was settled: for the query that runs, and those who listen."""
+        if self._turn is not None and self._turn.has_begun and self._turn.tells_asks:
+            self._turn.report(subtype, facts)
+        elif self._listeners:
+            self.tell(own_message(subtype, self.session_id, facts))
 
     def _is_of_turn(self, message: Message, turn: Turn) -> bool:
         if not (turn.was_sent and turn.unanswered):

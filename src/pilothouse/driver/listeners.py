@@ -71,6 +71,9 @@ class Listeners:
         self._all.add(weakref.ref(listener, self._all.discard))
         return listener
 
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
     @property
     def full(self) -> bool:
         """Whether one of them has not kept up."""

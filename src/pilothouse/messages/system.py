@@ -14,6 +14,10 @@ from pilothouse.messages.base import Message, Number
 
 PermissionMode = Literal["default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual"]
 """The permission modes that the CLI knows."""
+ASKED = "asked"
+"""Subtype of a message of pilothouse's own: the peer asks this process for a decision. `id`, `kind`, `request`."""
+SETTLED = "settled"
+"""The same: what was decided, and by whom. `id`, `kind`, `by`, `answer`; None: the peer does not want it any more."""
 
 
 class SystemMessage(Message, frozen=True, gc=False, kw_only=True, tag="system"):

@@ -18,6 +18,7 @@ from pilothouse.permissions.dialogs import DialogCallback as DialogCallback
 from pilothouse.permissions.dialogs import DialogDesk as DialogDesk
 from pilothouse.permissions.dialogs import DialogRequest as DialogRequest
 from pilothouse.permissions.dialogs import dialog_desk as dialog_desk
+from pilothouse.permissions.dialogs import read_dialog as read_dialog
 from pilothouse.permissions.elicitation import Accept as Accept
 from pilothouse.permissions.elicitation import Cancel as Cancel
 from pilothouse.permissions.elicitation import Decline as Decline
@@ -25,6 +26,7 @@ from pilothouse.permissions.elicitation import ElicitationCallback as Elicitatio
 from pilothouse.permissions.elicitation import ElicitationDesk as ElicitationDesk
 from pilothouse.permissions.elicitation import ElicitationRequest as ElicitationRequest
 from pilothouse.permissions.elicitation import elicitation_desk as elicitation_desk
+from pilothouse.permissions.elicitation import read_elicitation as read_elicitation
 from pilothouse.permissions.policies import allow_all as allow_all
 from pilothouse.permissions.policies import deny_all as deny_all
 from pilothouse.permissions.questions import Answers as Answers
@@ -33,6 +35,9 @@ from pilothouse.permissions.requests import PlanRequest as PlanRequest
 from pilothouse.permissions.requests import QuestionOption as QuestionOption
 from pilothouse.permissions.requests import QuestionRequest as QuestionRequest
 from pilothouse.permissions.requests import UserQuestion as UserQuestion
+from pilothouse.permissions.requests import read_plan as read_plan
+from pilothouse.permissions.requests import read_questions as read_questions
+from pilothouse.permissions.requests import read_request as read_request
 from pilothouse.permissions.updates import AddDirectories as AddDirectories
 from pilothouse.permissions.updates import AddRules as AddRules
 from pilothouse.permissions.updates import PermissionRule as PermissionRule
@@ -42,3 +47,4 @@ from pilothouse.permissions.updates import RemoveRules as RemoveRules
 from pilothouse.permissions.updates import ReplaceRules as ReplaceRules
 from pilothouse.permissions.updates import SetMode as SetMode
 from pilothouse.permissions.updates import UnknownUpdate as UnknownUpdate
+from pilothouse.permissions.updates import update_from_wire as update_from_wire

@@ -1,45 +1,78 @@
 """Asking the user's functions so that nothing that goes wrong there becomes a yes, or a silence.
 
-Owns the time limit, the log, and what counts as failed. Knows nothing of what is asked.
+Owns the time limit, the log, what counts as failed, and the report of who decided. Knows nothing of what is asked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from typing import Any, TypeVar
 
 from pilothouse.callbacks import Callback, Limited
 from pilothouse.errors import OptionsError
+from pilothouse.messages.system import ASKED, SETTLED
 from pilothouse.tracebacks import log_info
 
 T = TypeVar("T")
+Report = Callable[[str, dict[str, Any]], object]
+"""Hears that something is asked, and how it is settled: a subtype, `ASKED` or `SETTLED`, and the facts."""
 
 log = logging.getLogger("pilothouse.permissions")
 
+NOBODY = "nobody"
+"""Who decided, where no function is there that could."""
+_ids = count(1)
+
 
 def ask_safely(
-    decide: Callable[[], Awaitable[T]], what: Callable[[], str], *, timeout: float | None, failed: T, timed_out: T
+    decide: Callable[[], Awaitable[tuple[T, str]]],
+    what: Callable[[], str],
+    *,
+    kind: str,
+    body: Mapping[str, Any],
+    report: Report | None,
+    timeout: float | None,
+    failed: T,
+    timed_out: T,
 ) -> Limited[T]:
     """Come to a decision, whatever happens.
 
     Args:
-        decide: asks for it.
+        decide: asks for it; gives the decision and the name of who decided.
         what: says what is asked, for the log.
+        kind: of what is asked: "permission", "question", "plan", "elicitation" or "dialog".
+        body: of the request.
+        report: hears of it, before anybody is asked and before the decision is sent.
         timeout: seconds until it counts as `timed_out`; None: no limit.
         failed: the decision when `decide` raises.
         timed_out: the decision when it takes too long.
     """
+    facts: dict[str, Any] = {"id": f"ask_{next(_ids)}", "kind": kind}
+    if report is not None:
+        report(ASKED, {**facts, "request": body})
+
+    def settled(answer: T | None, by: str) -> None:
+        if report is not None:
+            report(SETTLED, {**facts, "by": by, "answer": answer})
 
     async def decided() -> T:
         try:
-            return await decide()
+            answer, by = await decide()
         except Exception as error:
             log.error("%s: there was no valid answer, so it is refused", what(), exc_info=log_info(error))
-            return failed
+            answer, by = failed, "error"
+        except BaseException:
+            if timeout is None:  # else `late` may be next
+                settled(None, "withdrawn")
+            raise
+        settled(answer, by)
+        return answer
 
     def late() -> T:
         log.error("%s: there was no answer within %g s, so it is refused", what(), timeout)
+        settled(timed_out, "timeout")
         return timed_out
 
     return Limited(decided(), timeout, late)

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from pilothouse.callbacks import Callback
-from pilothouse.permissions.asking import ask_safely, callback, seconds
+from pilothouse.permissions.asking import NOBODY as BY_NOBODY
+from pilothouse.permissions.asking import Report, ask_safely, callback, seconds
 from pilothouse.permissions.decisions import (
     FAILED,
     NO_CONFIRMER,
@@ -58,6 +59,7 @@ class PermissionDesk:
 
     Attributes:
         session: what `request.session` is; its owner may set it.
+        report: hears of each request and decision; its owner may set it.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class PermissionDesk:
         self._on_question = on_question
         self._on_plan = on_plan
         self._timeout = timeout
-        self._routes: dict[str, Route] = {}
+        self._usual: tuple[Route, str] = self._any_tool, BY_NOBODY if can_use_tool is None else "can_use_tool"
+        self._routes: dict[str, tuple[Route, str]] = {}
         if on_question is not None:
-            self._routes[QUESTION_TOOL] = partial(self._questions, on_question)
+            self._routes[QUESTION_TOOL] = partial(self._questions, on_question), "on_question"
         if on_plan is not None:
-            self._routes[PLAN_TOOL] = partial(self._plan, on_plan)
+            self._routes[PLAN_TOOL] = partial(self._plan, on_plan), "on_plan"
         self.session: Any = None
+        self.report: Report | None = None
 
     @property
     def needs_prompt_tool(self) -> bool:
@@ -94,17 +98,22 @@ class PermissionDesk:
         return ask_safely(
             partial(self._answer, body),
             lambda: f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}",
+            kind=_KINDS.get(str(body.get("tool_name")), "permission"),
+            body=body,
+            report=self.report,
             timeout=self._timeout,
             failed=_FAILED,
             timed_out=_TIMED_OUT,
         )
 
-    async def _answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _answer(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         request = read_request(body, self.session)
-        decision = await self._routes.get(request.tool_name, self._any_tool)(request)
+        route, by = self._routes.get(request.tool_name, self._usual)
+        decision = await route(request)
         if isinstance(decision, Confirm):
+            by = BY_NOBODY if self._confirm is None else "confirm"
             decision = await self._confirmed(decision.prompt, request)
-        return answer_of(decision, body.get("input", {}))
+        return answer_of(decision, body.get("input", {})), by
 
     async def _any_tool(self, request: PermissionRequest) -> Allow | Deny | Confirm:
         if self._can_use_tool is not None:
@@ -134,6 +143,7 @@ class PermissionDesk:
 
 _FAILED: Final = deny(FAILED)
 _TIMED_OUT: Final = deny(TIMED_OUT)
+_KINDS: Final = {QUESTION_TOOL: "question", PLAN_TOOL: "plan"}
 _NOBODY: Final = {QUESTION_TOOL: NOBODY_TO_ASK, PLAN_TOOL: NOBODY_TO_APPROVE}
 
 

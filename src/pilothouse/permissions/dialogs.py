@@ -14,7 +14,7 @@ from msgspec import Struct
 from pilothouse.callbacks import Callback
 from pilothouse.errors import ControlError, OptionsError
 from pilothouse.messages.base import brief
-from pilothouse.permissions.asking import ask_safely, callback, seconds
+from pilothouse.permissions.asking import NOBODY, Report, ask_safely, callback, seconds
 from pilothouse.permissions.elicitation import Cancel
 from pilothouse.protocol import encode_line
 
@@ -48,6 +48,7 @@ class DialogDesk:
 
     Attributes:
         session: what `request.session` is; its owner may set it.
+        report: hears of each dialog and answer; its owner may set it.
     """
 
     def __init__(self, on_user_dialog: Callback | None, kinds: tuple[str, ...], timeout: float | None) -> None:
@@ -55,6 +56,7 @@ class DialogDesk:
         self._kinds = kinds
         self._timeout = timeout
         self.session: Any = None
+        self.report: Report | None = None
 
     @property
     def initialize(self) -> Mapping[str, Any]:
@@ -77,25 +79,34 @@ class DialogDesk:
         return ask_safely(
             partial(self._answer, body),
             lambda: f"the dialog {kind!s:.80}",
+            kind="dialog",
+            body=body,
+            report=self.report,
             timeout=self._timeout,
             failed={"behavior": "cancelled"},
             timed_out={"behavior": "cancelled"},
         )
 
-    async def _answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        payload, tool_use_id = body.get("payload"), body.get("tool_use_id")
-        request = DialogRequest(
-            kind=str(body["dialog_kind"]),
-            payload=cast("Mapping[str, Any]", payload) if isinstance(payload, dict) else {},
-            tool_use_id=tool_use_id if isinstance(tool_use_id, str) else None,
-            session=self.session,
-            raw=body,
-        )
-        result = None if self._on_user_dialog is None else await self._on_user_dialog(request)
+    async def _answer(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+        if self._on_user_dialog is None:
+            return {"behavior": "cancelled"}, NOBODY
+        result = await self._on_user_dialog(read_dialog(body, self.session))
         if result is None or isinstance(result, Cancel):
-            return {"behavior": "cancelled"}
+            return {"behavior": "cancelled"}, "on_user_dialog"
         encode_line(result)
-        return {"behavior": "completed", "result": result}
+        return {"behavior": "completed", "result": result}, "on_user_dialog"
+
+
+def read_dialog(body: Mapping[str, Any], session: Any = None) -> DialogRequest:
+    """Read the body of a `request_user_dialog` request."""
+    payload, tool_use_id = body.get("payload"), body.get("tool_use_id")
+    return DialogRequest(
+        kind=str(body["dialog_kind"]),
+        payload=cast("Mapping[str, Any]", payload) if isinstance(payload, dict) else {},
+        tool_use_id=tool_use_id if isinstance(tool_use_id, str) else None,
+        session=session,
+        raw=body,
+    )
 
 
 def dialog_desk(

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pilothouse.callbacks import Callback
 from pilothouse.messages.base import brief
-from pilothouse.permissions.asking import ask_safely, callback, seconds
+from pilothouse.permissions.asking import NOBODY, Report, ask_safely, callback, seconds
 from pilothouse.permissions.decisions import InvalidAnswerError
 from pilothouse.protocol import encode_line
 
@@ -80,12 +80,14 @@ class ElicitationDesk:
 
     Attributes:
         session: what `request.session` is; its owner may set it.
+        report: hears of each elicitation and answer; its owner may set it.
     """
 
     def __init__(self, on_elicitation: Callback | None, timeout: float | None) -> None:
         self._on_elicitation = on_elicitation
         self._timeout = timeout
         self.session: Any = None
+        self.report: Report | None = None
 
     def answer(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Answer one elicitation; never raises but for cancellation.
@@ -96,15 +98,18 @@ class ElicitationDesk:
         return ask_safely(
             partial(self._answer, body),
             lambda: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
+            kind="elicitation",
+            body=body,
+            report=self.report,
             timeout=self._timeout,
             failed={"action": "cancel"},
             timed_out={"action": "cancel"},
         )
 
-    async def _answer(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _answer(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         if self._on_elicitation is None:
-            return {"action": "decline"}
-        return _payload(await self._on_elicitation(_read(body, self.session)))
+            return {"action": "decline"}, NOBODY
+        return _payload(await self._on_elicitation(read_elicitation(body, self.session))), "on_elicitation"
 
 
 def elicitation_desk(
@@ -144,7 +149,8 @@ def _payload(returned: object) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
-def _read(body: Mapping[str, Any], session: Any) -> ElicitationRequest:
+def read_elicitation(body: Mapping[str, Any], session: Any = None) -> ElicitationRequest:
+    """Read the body of an `elicitation` request."""
     texts = {key: value for key, value in body.items() if key in _TEXTS and isinstance(value, str)}
     schema, order = body.get("requested_schema"), body.get("property_order")
     return ElicitationRequest(
