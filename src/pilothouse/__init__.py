@@ -12,6 +12,7 @@ nothing.
 from __future__ import annotations
 
 import gc
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -452,9 +453,18 @@ if not TYPE_CHECKING:  # type checkers read the imports above; to mypy a list th
 def __getattr__(name: str) -> Any:
     room = _HOME.get(name)
     if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _missing(__name__, name)
     value = globals()[name] = getattr(_loaded(room), name)
     return value
+
+
+def _missing(module: str, name: str) -> Exception:
+    caller = sys._getframe(2)  # noqa: SLF001
+    if caller.f_globals.get("__name__") == "importlib._bootstrap":  # it looks whether `name` has to be imported
+        return AttributeError(name)
+    from pilothouse.hints import name_error  # only on the way to an error
+
+    return name_error(module, name, _HOME, caller)
 
 
 def _loaded(room: str) -> Any:
@@ -469,4 +479,5 @@ def _loaded(room: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    """The public names, without what this module itself is made of."""
+    return sorted([*_HOME, *(name for name in globals() if name.startswith("__"))])

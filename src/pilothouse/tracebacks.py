@@ -1,7 +1,8 @@
-"""Tracebacks for users: they open at the user's line and show no frames of the inside.
+"""What users meet when something goes wrong: tracebacks that open at their line, and hints for slips.
 
-Owns which frames are shown. An error that a public method raises starts anew there; its cause keeps the frames of the
-user's own functions. Errors that are not of pilothouse pass as they are. With `python -X dev` nothing is left out.
+Owns which frames are shown, and what every class and function gets that users hold and call. An error that a public
+method raises starts anew there; its cause keeps the frames of the user's own functions. Errors that are not of
+pilothouse pass as they are. With `python -X dev` no frame is left out.
 """
 
 from __future__ import annotations
@@ -20,11 +21,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _INNER = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "pilothouse", "queue", "sniffio", "threading"})
 """Packages whose frames are left out."""
-_ENTRIES = frozenset({"__init__", "__aenter__", "__aexit__", "__enter__", "__exit__"})
+_ENTRIES = frozenset({"__init__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__anext__", "__next__"})
+_ASYNC_FORMS = (
+    ("__enter__", "__aenter__", "use `async with`, or `with` on what pilothouse.sync has"),
+    ("__exit__", "__aexit__", "use `async with`, or `with` on what pilothouse.sync has"),
+    ("__iter__", "__aiter__", "use `async for`, or `for` on what pilothouse.sync has"),
+)
+"""What Python looks for in a loop or block of the wrong kind, what there is in its place, and what to do."""
+_FORMS = (
+    ("__aenter__", "__enter__", "use `with`: pilothouse.sync is blocking; `async with` is for what pilothouse has"),
+    ("__aexit__", "__exit__", "use `with`: pilothouse.sync is blocking; `async with` is for what pilothouse has"),
+    ("__aiter__", "__iter__", "use `for`: pilothouse.sync is blocking; `async for` is for what pilothouse has"),
+    ("__await__", "", "do not await what pilothouse.sync has: it is blocking, and a query gives query.result()"),
+)
 
 
-def opening_at_caller(function: F) -> F:
-    """The function, sync or async, whose errors of pilothouse open at the line that called or awaited it."""
+def user_function(function: F) -> F:
+    """A function that users call, sync or async: errors of pilothouse open at the line that called or awaited it.
+
+    A misspelt argument gets the name that was meant.
+    """
     if iscoroutinefunction(function):
 
         @wraps(function)
@@ -33,6 +49,10 @@ def opening_at_caller(function: F) -> F:
                 return await function(*args, **named)
             except PilothouseError as error:
                 raise shortened(error) from error.__cause__
+            except TypeError as error:
+                if named and _is_of_the_call(error):
+                    raise _argument_error(error, function) from None
+                raise
 
         return cast("F", ask)
 
@@ -42,16 +62,54 @@ def opening_at_caller(function: F) -> F:
             return function(*args, **named)
         except PilothouseError as error:
             raise shortened(error) from error.__cause__
+        except TypeError as error:
+            if named and _is_of_the_call(error):
+                raise _argument_error(error, function) from None
+            raise
 
     return cast("F", call)
 
 
-def methods_opening_at_caller(cls: C) -> C:
-    """The class, with `opening_at_caller` around its public methods and its `with` block."""
-    for name, value in list(vars(cls).items()):
+def user_class(cls: C) -> C:
+    """A class whose objects users hold: its public methods are as with `user_function`, and slips get a hint.
+
+    Slips are attributes that other libraries have, and a loop or block of the wrong kind, sync in place of async.
+    """
+    names = vars(cls)
+    for name, value in list(names.items()):
         if isinstance(value, FunctionType) and (name in _ENTRIES or not name.startswith("_")):
-            setattr(cls, name, opening_at_caller(value))
+            setattr(cls, name, user_function(value))
+    for name, other, use in _FORMS if cls.__module__.startswith("pilothouse.sync") else _ASYNC_FORMS:
+        if name not in names and (other in names or name == "__await__"):
+            setattr(cls, name, _refusing(f"{cls.__name__}: {use}"))
+    if "__getattr__" not in names:
+        setattr(cls, "__getattr__", _missing_attribute)  # noqa: B010 - type checkers should not know it
     return cls
+
+
+def _refusing(text: str) -> Callable[..., Any]:
+    def refuse(*args: Any) -> Any:
+        raise TypeError(text)
+
+    refuse.is_hint = True  # type: ignore[attr-defined]
+    return refuse
+
+
+def _missing_attribute(self: object, name: str) -> Any:
+    from pilothouse.hints import attribute_error  # only on the way to an error
+
+    raise attribute_error(self, name)
+
+
+def _is_of_the_call(error: TypeError) -> bool:
+    """Whether the arguments did not fit: then the function itself was never entered."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+
+
+def _argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
+    from pilothouse.hints import argument_error  # only on the way to an error
+
+    return argument_error(error, function)
 
 
 def shortened(error: PilothouseError) -> PilothouseError:

@@ -130,7 +130,8 @@ def members(cls: type) -> dict[str, Any]:
         for owner in reversed(cls.__mro__)
         if owner.__module__.startswith("pilothouse")
         for name, value in vars(owner).items()
-        if not name.startswith("_") or name in (*protocol, "__enter__", "__exit__", "__iter__", "__next__")
+        if (not name.startswith("_") or name in (*protocol, "__enter__", "__exit__", "__iter__", "__next__"))
+        and not getattr(value, "is_hint", False)
     }
 
 

@@ -23,7 +23,7 @@ from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.outside import PREFIX, from_environ, untrusted_over
-from pilothouse.tracebacks import methods_opening_at_caller, opening_at_caller
+from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
     from pilothouse.client.sessions import Session
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pilothouse.options.policy import Policy
 
 
-@methods_opening_at_caller
+@user_class
 class Agent:
     """A reusable configuration. Immutable, and may be shared by any tasks and threads.
 
@@ -273,7 +273,7 @@ _default = Agent()
 _default_here: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
 
 
-@opening_at_caller
+@user_function
 def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
     """Change settings for every agent of this process, the default agent included, and read the file again.
 
@@ -301,7 +301,7 @@ def default_agent() -> Agent:
     return _default_here.get() or _default
 
 
-@opening_at_caller
+@user_function
 def set_default_agent(agent: Agent) -> Agent:
     """Put another agent behind the module-level `query`, for the whole process.
 
@@ -371,7 +371,7 @@ def query(
 ) -> Query[Any]: ...
 
 
-@opening_at_caller
+@user_function
 def query(
     prompt: Prompt,
     options: Options | OptionsBuilder | None = None,
@@ -384,7 +384,7 @@ def query(
     return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
-@opening_at_caller
+@user_function
 def session(
     options: Options | OptionsBuilder | None = None,
     *,

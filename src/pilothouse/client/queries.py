@@ -23,7 +23,7 @@ from pilothouse.driver import caller_into_loop
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, Message, ResultMessage
 from pilothouse.options import Options
-from pilothouse.tracebacks import log_info, methods_opening_at_caller
+from pilothouse.tracebacks import log_info, user_class
 
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
@@ -43,7 +43,7 @@ CLOSING = (ResultMessage, DoneMessage)
 """Messages that end an answer; they are kept in any case."""
 
 
-@methods_opening_at_caller
+@user_class
 class Query(Generic[OutputT]):
     """One prompt being answered. Made by `query()` and `Agent.query()`. `Query[Invoice]` has an `Invoice` as output.
 
@@ -101,6 +101,11 @@ class Query(Generic[OutputT]):
     def options(self) -> Options:
         """The options it runs with."""
         return self._plan.options
+
+    def __repr__(self) -> str:
+        run = self._run
+        state = "closed" if self._closed else "not started" if run is None else "ended" if run.over else "running"
+        return f"<Query: {state}>" if self.session_id is None else f"<Query: {state}, session_id={self.session_id!r}>"
 
     def __await__(self) -> Generator[Any, Any, QueryResult[OutputT]]:
         return self.result().__await__()

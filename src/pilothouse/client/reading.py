@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar, cast
 import anyio
 
 from pilothouse.messages import Message
-from pilothouse.tracebacks import opening_at_caller
+from pilothouse.tracebacks import user_function
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Reading(Generic[T]):
             pass  # outside of this block, so that no error of the query has this one in its traceback
         return await self._next()
 
-    @opening_at_caller
+    @user_function
     async def _next(self) -> T:
         while await self.fill():
             if self.read is not None:

@@ -33,7 +33,7 @@ from pilothouse.driver.turn import Turn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import InitMessage
 from pilothouse.options import Invocation, Options, Settings
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ State = Literal["new", "starting", "idle", "running", "broken", "closed"]
 RESTORE_SECONDS = 5.0  # to set back what a query had changed
 
 
-@methods_opening_at_caller
+@user_class
 class Session(Controls):
     """A conversation with one child. Made by `session()` and `Agent.session()`.
 

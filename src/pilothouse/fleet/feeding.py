@@ -16,7 +16,7 @@ import anyio.to_thread
 from pilothouse.client.result import OutputT
 from pilothouse.fleet.run import Run
 from pilothouse.options import Options
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
 Items = Iterable[T] | AsyncIterable[T]
@@ -143,7 +143,7 @@ class Feed:
         self._taken()
 
 
-@methods_opening_at_caller
+@user_class
 class Runs(Generic[OutputT]):
     """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`.
 

@@ -36,7 +36,7 @@ from pilothouse.fleet.working import Desk
 from pilothouse.fleet.workspaces.artifacts import Artifacts
 from pilothouse.fleet.workspaces.base import Workspace, placed
 from pilothouse.options import RetryPolicy
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ PACE_ENDS = 200
 """Of so many ends the pace is reckoned."""
 
 
-@methods_opening_at_caller
+@user_class
 class Fleet:
     """Runs many prompts, a few at a time; use it with `async with`.
 

@@ -17,7 +17,7 @@ from pilothouse.callbacks import Callback
 from pilothouse.errors import UsageError
 from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
 from pilothouse.hooks.outputs import HookOutput
-from pilothouse.tracebacks import opening_at_caller
+from pilothouse.tracebacks import user_function
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -88,7 +88,7 @@ class HookMatcher(Struct, Generic[E], frozen=True):
     on_failure: OnFailure | None = None
     is_unlisted: bool = False
 
-    @opening_at_caller
+    @user_function
     def __post_init__(self) -> None:
         given: Any = self.hooks
         hooks = tuple(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else (given,)

@@ -21,7 +21,7 @@ from pilothouse.language_model.steps import ModelRun, Plan
 from pilothouse.language_model.stream import Abort, Stream
 from pilothouse.options import Options
 from pilothouse.tools.xml import history, new_nonce, system_prompt
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
     from pilothouse.client.bridging import Bridge
@@ -57,7 +57,7 @@ _MUST_CALL: Final = "Call at least one of the tools in your next answer; do not 
 _MUST_CALL_ONE: Final = "Call the tool {name} in your next answer; do not answer without."
 
 
-@methods_opening_at_caller
+@user_class
 class LanguageModel:
     """A model as frameworks know it: messages and tools in, text and calls out. Immutable; keeps no state. (S2, S3)
 

@@ -16,7 +16,7 @@ from pilothouse.client.reading import Reading as Messages
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError
 from pilothouse.language_model.parts import Error, Finish, GenerateResult, StreamPart
 from pilothouse.language_model.steps import ModelRun
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 
 class Abort(Protocol):
@@ -31,7 +31,7 @@ class Abort(Protocol):
         ...
 
 
-@methods_opening_at_caller
+@user_class
 class Stream:
     """An answer as it is written; made by `LanguageModel.stream`. Nothing runs until it is read. (S2, S31)
 
@@ -148,7 +148,7 @@ class Stream:
         self._run.parts.append(self._end)
 
 
-@methods_opening_at_caller
+@user_class
 class Parts:
     """One loop over a stream. Not a generator, so that dropping it ends the answer wherever it is collected."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from pilothouse.options.checking import check_combination, check_conflicts, checked
 from pilothouse.options.copies import copied
 from pilothouse.options.table import TABLE
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
     from pilothouse.options.builder import OptionsBuilder
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
 
 
-@methods_opening_at_caller
+@user_class
 class Options:
     """Every setting of a query, keyword-only and immutable.
 

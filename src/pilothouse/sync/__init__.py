@@ -40,10 +40,11 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         value = getattr(_ROOT, name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _ROOT._missing(__name__, name)  # noqa: SLF001
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, without what this module itself is made of."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

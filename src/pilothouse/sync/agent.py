@@ -20,7 +20,7 @@ from pilothouse.sync.portal import hand_to_caller, portal
 from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
 from pilothouse.sync.signatures import method_takes_as, takes_as
-from pilothouse.tracebacks import methods_opening_at_caller, opening_at_caller
+from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder, Settings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pilothouse.sync.sessions import Session
 
 
-@methods_opening_at_caller
+@user_class
 class Agent:
     """A reusable configuration, for plain code. Immutable; any threads may share it.
 
@@ -170,7 +170,7 @@ class Agent:
 _default = Agent.of(client.default_agent())
 
 
-@opening_at_caller
+@user_function
 @takes_as(client.configure)
 def configure(*args: Any, **named: Any) -> Agent:
     """Change settings for every agent of this process, blocking and asynchronous, and read the file again.
@@ -236,14 +236,14 @@ def query(
 ) -> Query[Any]: ...
 
 
-@opening_at_caller
+@user_function
 @takes_as(client.query)
 def query(*args: Any, **named: Any) -> Query[Any]:
     """Ask one question with the default agent; see `Agent.query`."""
     return default_agent().query(*args, **named)
 
 
-@opening_at_caller
+@user_function
 @takes_as(client.session)
 def session(*args: Any, **named: Any) -> Session:
     """A conversation of the default agent; see `Agent.session`."""

@@ -22,12 +22,12 @@ from pilothouse.sync.agent import Agent
 from pilothouse.sync.controls import blocking
 from pilothouse.sync.portal import portal
 from pilothouse.sync.signatures import method_takes_as
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
 
 
-@methods_opening_at_caller
+@user_class
 class Fleet:
     """Runs many prompts, a few at a time, for plain code; use it with `with`. (E18)
 
@@ -168,7 +168,7 @@ class Fleet:
         return self._portal.call(work, finish=finish)
 
 
-@methods_opening_at_caller
+@user_class
 class Runs(Generic[OutputT]):
     """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`."""
 

@@ -17,7 +17,7 @@ from pilothouse.language_model.model import MAX_STEPS, ToolChoice
 from pilothouse.language_model.offers import GivenTools
 from pilothouse.options import Options
 from pilothouse.sync.portal import Portal, portal
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@methods_opening_at_caller
+@user_class
 class LanguageModel:
     """A model as frameworks know it, for plain code; any threads may share it. (S2, S3)
 
@@ -75,7 +75,7 @@ class LanguageModel:
         return Stream(self._model.stream(messages, tools, **asked))
 
 
-@methods_opening_at_caller
+@user_class
 class Stream:
     """An answer as it is written; made by `LanguageModel.stream`, read once.
 
@@ -114,7 +114,7 @@ class Stream:
         return self._portal.call(work, finish=finish)
 
 
-@methods_opening_at_caller
+@user_class
 class Parts:
     """One loop over a stream. Dropping it ends the answer."""
 

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pilothouse.errors import SessionClosedError, UsageError
-from pilothouse.tracebacks import opening_at_caller
+from pilothouse.tracebacks import user_function
 
 INTERRUPT_WAIT = 7.0
 """Seconds that an interrupted call waits for what it began to end. A child that ignores SIGTERM takes 5.3."""
@@ -249,7 +249,7 @@ class Portal:
                 f"this was started before a fork, in process {self._pid}, and stays there; make a new one here"
             )
 
-    @opening_at_caller
+    @user_function
     def call(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],

@@ -23,13 +23,13 @@ from pilothouse.client.result import OutputT
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import CallOnLoop, Portal, portal
-from pilothouse.tracebacks import log_info, methods_opening_at_caller
+from pilothouse.tracebacks import log_info, user_class
 
 log = logging.getLogger("pilothouse")
 T = TypeVar("T")
 
 
-@methods_opening_at_caller
+@user_class
 class Query(Generic[OutputT]):
     """One prompt being answered, for plain code. Made by `query()` and `Agent.query()`.
 
@@ -56,6 +56,9 @@ class Query(Generic[OutputT]):
         self._on_message = on_message
         self._portal = portal
         self._callback_errors: list[Exception] = []
+
+    def __repr__(self) -> str:
+        return repr(self._query)
 
     @property
     def session_id(self) -> str | None:

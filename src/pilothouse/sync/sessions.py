@@ -26,7 +26,7 @@ from pilothouse.sync.portal import Portal, hand_to_caller, portal
 from pilothouse.sync.prompts import beside_the_loop
 from pilothouse.sync.queries import Query
 from pilothouse.sync.signatures import method_takes_as
-from pilothouse.tracebacks import methods_opening_at_caller
+from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@methods_opening_at_caller
+@user_class
 class Session:
     """A conversation with one child, for plain code. Made by `session()` and `Agent.session()`.
 

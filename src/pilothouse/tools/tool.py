@@ -24,7 +24,7 @@ from pilothouse.tools.context import ToolContext
 from pilothouse.tools.failures import ToolError, ToolExecutionError, ToolResultError, ToolTimeout
 from pilothouse.tools.schemas import FieldsInput, Input, TypeInput, input_of
 from pilothouse.tools.signatures import REQUIRED, Signature, caller_names, read_signature
-from pilothouse.tracebacks import opening_at_caller
+from pilothouse.tracebacks import user_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -231,7 +231,7 @@ def tool(
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
-@opening_at_caller
+@user_function
 def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     """Make a function a tool. (R20, R22)
 
@@ -268,7 +268,7 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     return functools.partial(Tool[..., Any], namespace=names, **settings)
 
 
-@opening_at_caller
+@user_function
 def create_tool(name: str, description: str, schema: Any, handler: Callable[P, R], **settings: Any) -> Tool[P, R]:
     """Make a tool from its parts. (R20)
 

@@ -1,0 +1,149 @@
+"""Words for the commonest slips: names of other libraries, and arguments that are misspelt. Pure data and text.
+
+Loaded only on the way to an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from opcode import opmap
+from types import FrameType
+from typing import Any
+
+ROOT_NAMES: dict[str, str] = {
+    # claude_agent_sdk, and its first name
+    "AgentOptions": "pilothouse.Options",
+    "ClaudeAgentOptions": "pilothouse.Options",
+    "ClaudeCodeOptions": "pilothouse.Options",
+    "ClaudeSDKClient": "pilothouse.session(), in `async with`",
+    "ClaudeSDKError": "pilothouse.PilothouseError",
+    "CLIConnectionError": "pilothouse.ProcessError",
+    "CLIJSONDecodeError": "pilothouse.LineDecodeError",
+    "HookContext": "the event that a hook is called with",
+    "McpSdkServerConfig": "pilothouse.sdk_server()",
+    "PermissionResultAllow": "pilothouse.Allow",
+    "PermissionResultDeny": "pilothouse.Deny",
+    "SdkMcpTool": "pilothouse.Tool",
+    "ToolPermissionContext": "pilothouse.PermissionRequest",
+    "create_sdk_mcp_server": "pilothouse.sdk_server()",
+    # what comes to mind
+    "Client": "pilothouse.Agent",
+    "Conversation": "pilothouse.session()",
+    "ask": "pilothouse.query()",
+    "run": "pilothouse.query(); `pilothouse.sync` blocks",
+    "run_sync": "pilothouse.sync.query(…).result()",
+    "query_sync": "pilothouse.sync.query(…).result()",
+    "stream": "pilothouse.query(…).text_stream()",
+    # what is not in the root
+    "FakeCLI": "pilothouse.testing.FakeCLI",
+    "Hooks": "pilothouse.hooks.Hooks",
+    "OpenTelemetry": "pilothouse.integrations.otel.OpenTelemetry",
+    "ScriptedModel": "pilothouse.testing.ScriptedModel",
+    "Settings": "pilothouse.options.Settings",
+    "ToolUse": "pilothouse.testing.ToolUse, or pilothouse.ToolUseBlock in messages",
+}
+"""What others call a thing, and where it is here."""
+
+RESULT_NAMES = frozenset(
+    {
+        "text",
+        "full_text",
+        "output",
+        "structured",
+        "is_success",
+        "error",
+        "outcome",
+        "cost_usd",
+        "session_cost_usd",
+        "turns",
+        "duration_ms",
+        "messages",
+        "assistant_messages",
+        "tool_uses",
+        "usage",
+        "model_usage",
+        "cache_read_tokens",
+        "cache_creation_tokens",
+        "thinking",
+        "permission_denials",
+        "raise_for_error",
+        "callback_errors",
+        "output_attempts",
+    }
+)
+"""Attributes of a `QueryResult` that a query has not."""
+
+ASKING = frozenset(
+    {"ask", "call", "chat", "complete", "execute", "generate", "invoke", "prompt", "run", "run_sync", "send", "stream"}
+)
+"""What other libraries call the method that asks."""
+
+ATTRIBUTES: dict[str, dict[str, str]] = {
+    "Agent": dict.fromkeys(ASKING, "query(…)"),
+    "Session": {
+        **dict.fromkeys(ASKING, "query(…)"),
+        "connect": "start(), or `async with`",
+        "disconnect": "close(), or `async with`",
+        "receive_messages": "messages()",
+        "receive_response": "a loop over query(…)",
+        "session_id": "id",
+    },
+    "QueryResult": {"result_text": "text", "content": "text", "total_cost_usd": "cost_usd", "num_turns": "turns"},
+    "Fleet": {**dict.fromkeys(ASKING, "map(…) or submit(…)"), "results": "map(…), in a loop"},
+}
+"""What others call an attribute, and what it is called here, by class."""
+
+ARGUMENTS: dict[str, str] = {
+    "max_concurrency": "concurrency",
+    "max_workers": "concurrency",
+    "workers": "concurrency",
+    "parallel": "concurrency",
+    "budget": "budget_usd",
+    "max_budget_usd": "budget_usd",
+    "retries": "retry",
+    "max_retries": "retry",
+}
+"""What others call an argument, and what it may be called here."""
+
+
+def name_error(module: str, name: str, known: Iterable[str], caller: FrameType) -> AttributeError | ImportError:
+    """The error for a name that a module of pilothouse has not; `caller` is where it was asked for."""
+    text = f"module {module!r} has no attribute {name!r}"
+    if name in ROOT_NAMES:
+        text = f"{text}: here it is {ROOT_NAMES[name]}"
+        # `from … import` puts words of its own in the place of those of an AttributeError.
+        is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
+        return ImportError(text, name=module) if is_import else AttributeError(text)
+    close = [] if name.startswith("__") else difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return AttributeError(f"{text}; did you mean {close[0]!r}?" if close else text)
+
+
+def attribute_error(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that an object of pilothouse has not."""
+    cls = type(owner)
+    text = f"{cls.__name__!r} object has no attribute {name!r}"
+    if cls.__name__ == "Query" and name in RESULT_NAMES:
+        if cls.__module__.startswith("pilothouse.sync"):
+            return AttributeError(f"{text}: it belongs to the result, query.result().{name}")
+        return AttributeError(
+            f"{text}: it belongs to the result, so await the query first, as in (await query).{name}; "
+            f"without an event loop, use pilothouse.sync and query.result().{name}"
+        )
+    use = ATTRIBUTES.get(cls.__name__, {}).get(name)
+    if use is not None:
+        return AttributeError(f"{text}: here it is {use}")
+    return AttributeError(text, name=name, obj=owner)  # Python adds a name that is nearly the same
+
+
+def argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
+    """The error for arguments that do not fit, with the name that was meant."""
+    found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if found is None:
+        return error.with_traceback(None)
+    name, names = found[1], list(inspect.signature(function).parameters)
+    meant = [ARGUMENTS[name]] if ARGUMENTS.get(name) in names else difflib.get_close_matches(name, names, n=1)
+    text = str(error).partition(". Did you mean")[0]
+    return TypeError(f"{text}; did you mean {meant[0]!r}?" if meant else text)
