@@ -19,6 +19,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.native.flags import FLAGS, WITHOUT_EFFECT, FlagError, read
+from pilothouse.native.help_page import TEXTS
 from pilothouse.native.program import main
 from pilothouse.options.table import TABLE
 from pilothouse.options.targets import Flag, Names, PathFlag, Repeated, Switch, Text
@@ -261,6 +262,10 @@ def test_its_version_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     told = capsys.readouterr().out
     assert all(f"--{flag}" in told for flag in FLAGS)
+    assert set(TEXTS) == set(FLAGS) - WITHOUT_EFFECT
+    assert "  --max-turns <value>  " in told
+    assert "stop after this many turns of the model" in told
+    assert max(map(len, told.splitlines())) <= 130
     assert main(["--nonsense"]) == 1
     assert capsys.readouterr().err == "error: unknown option '--nonsense'\n"
 

@@ -23,7 +23,8 @@ import anyio.to_thread
 from pilothouse._version import __version__
 from pilothouse.native.api import MISSING
 from pilothouse.native.engine import Engine
-from pilothouse.native.flags import FLAGS, WITHOUT_EFFECT, CommandLine, FlagError, Form, read
+from pilothouse.native.flags import CommandLine, FlagError, read
+from pilothouse.native.help_page import help_page
 from pilothouse.native.history import CLI_VERSION
 
 CHUNK: Final = 256 * 1024
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{CLI_VERSION} (pilothouse-agent {__version__})\n")
         return 0
     if line.has("help"):
-        sys.stdout.write(_help())
+        sys.stdout.write(help_page())
         return 0
     if not line.has("print") and not line.has("input-format") and sys.stdout.isatty():
         return _complain("pilothouse-agent has no interactive mode: use --print")
@@ -71,17 +72,6 @@ def _flush() -> None:
             stream.flush()
         except (OSError, ValueError):
             continue  # whoever read it is gone
-
-
-def _help() -> str:
-    shown = {Form.SWITCH: "", Form.VALUE: " <value>", Form.LIST: " <values...>", Form.OPTIONAL: " [value]"}
-    lines = [f"  --{name}{shown[form]}" for name, form in sorted(FLAGS.items()) if name not in WITHOUT_EFFECT]
-    return (
-        "Usage: pilothouse-agent --print [options] [prompt]\n\n"
-        "An agent over the Messages API that takes the flags of Claude Code and speaks its stream-json.\n\n"
-        "Options:\n" + "\n".join(lines) + "\n\nTaken, and without effect:\n  "
-        "" + " ".join(f"--{name}" for name in sorted(WITHOUT_EFFECT)) + "\n"
-    )
 
 
 async def _run(argv: Sequence[str], line: CommandLine) -> int:
