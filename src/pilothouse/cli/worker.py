@@ -39,7 +39,8 @@ async def worker(request: WorkerRequest, screen: Screen) -> int:
 
 async def _work(request: WorkerRequest, screen: Screen) -> int:
     journal = needed_journal(request, "worker")
-    fleet = fleet_of(request)
+    accepts = "all" if "all" in request.accepts else request.accepts
+    fleet = fleet_of(request, accepts=accepts, max_permission_mode=request.max_permission_mode)
     signals = TwoSignals(screen)
     is_drained = False
     with signals.listening():

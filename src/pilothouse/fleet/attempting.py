@@ -16,7 +16,7 @@ import anyio
 from msgspec.structs import replace
 
 from pilothouse.client import QueryResult
-from pilothouse.errors import BudgetError, PilothouseError, WorkerLostError
+from pilothouse.errors import BudgetError, OptionsError, PilothouseError, WorkerLostError
 from pilothouse.fleet.deciding import OnInterrupted, after, interrupted
 from pilothouse.fleet.journals.base import FleetJournalError, Journal
 from pilothouse.fleet.journals.rows import reduced
@@ -68,6 +68,7 @@ class Attempts:
         limiter: RateLimiter,
         output_type_of: Callable[[str], Any],
         now: Callable[[], float],
+        check_run: Callable[[Run], object],
     ) -> None:
         self._journal = journal
         self._runner = runner
@@ -75,6 +76,7 @@ class Attempts:
         self._limiter = limiter
         self._output_type_of = output_type_of
         self._now = now
+        self._check_run = check_run
 
     async def ended(self, active: Active) -> Run:
         """Make the attempt; the run as it is after it."""
@@ -116,6 +118,10 @@ class Attempts:
 
     async def _made(self, active: Active) -> tuple[QueryResult | None, Exception | None]:
         run = active.run
+        try:
+            self._check_run(run)
+        except OptionsError as error:
+            return None, error
         settings = dict(run.settings)
         if (output_type := self._output_type_of(run.key)) is not None:
             settings.pop("json_schema", None)  # of this very type, for those who do not know it

@@ -30,6 +30,7 @@ from pilothouse.fleet.journals.base import FleetJournalError, Journal
 from pilothouse.fleet.rate import Rate, RateLimiter, checked_rate
 from pilothouse.fleet.readers import Readers
 from pilothouse.fleet.run import FleetStatus, Run, RunState
+from pilothouse.fleet.run_limits import Accepted, RunLimits
 from pilothouse.fleet.runner import AgentRunner, Runner, block_of
 from pilothouse.fleet.watching import Watch, watch_of
 from pilothouse.fleet.working import Desk
@@ -90,6 +91,9 @@ class Fleet:
         artifacts: which files of these directories are saved, and where.
         stop_after: so many runs in a row that fail for a reason that no run can escape, a wrong key for example, stop
             the fleet: nothing is started any more, those runs wait again, and who reads gets the error. None: never.
+        accepts: options that hold in runs of other programs, although they run, redirect or permit something, such as
+            ["mcp_servers"]; or "all". Runs that this fleet was given itself, and those of `resume`, have all of theirs.
+        max_permission_mode: the highest permission mode of runs of other programs; None: that of the agent.
 
     Raises:
         UsageError: a limit that cannot be kept, such as a budget of 0.
@@ -114,6 +118,8 @@ class Fleet:
         workspace: Workspace | None = None,
         artifacts: Artifacts | None = None,
         stop_after: int | None = STOP_AFTER,
+        accepts: Accepted = (),
+        max_permission_mode: str | None = None,
     ) -> None:
         check_workers(agent, runner)
         if on_interrupted not in POLICIES:
@@ -128,13 +134,14 @@ class Fleet:
             raise UsageError("concurrency=0 leaves all runs to other processes, which needs a journal that they share")
         self._runner = placed(runner or AgentRunner(agent or default_agent()), workspace, artifacts, self._journal.get)
         self._runner_block = AsyncExitStack()
+        self._limits = RunLimits(accepts, max_permission_mode, starts_runs=bool(concurrency))
         self._breaker = Breaker(None if stop_after is None else checked_count("stop_after", stop_after))
         self._watch: Watch | None = None
         self._desk: Desk | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._readers = Readers(ahead, self._wake)
         self._ends: deque[float] = deque(maxlen=PACE_ENDS)
-        self._intake = Intake(self._journal, self._readers, lambda: self._working().now(), self._wake)
+        self._intake = Intake(self._journal, self._readers, lambda: self._working().now(), self._wake, self._limits)
 
     # Its life.
 
@@ -151,7 +158,7 @@ class Fleet:
             self._budget,
             self._limiter,
             output_type_of=self._readers.output_type,
-            on_end=self._ended,
+            on_end=lambda run: self._heard(run, is_own=True),
             on_heard=self._heard,
             on_unheard=lambda count: self._ends.extend([self._working().now()] * min(count, PACE_ENDS)),
             listens=lambda: self._readers.listen,
@@ -159,6 +166,7 @@ class Fleet:
             on_stop=lambda: self._readers.fail(self._breaker.told),
             may_start=self._may_start,
             breaker=self._breaker,
+            check_run=lambda run: self._limits.check(run, lambda: agent.options),
             watch=self._watch,
         )
         try:
@@ -466,13 +474,10 @@ class Fleet:
         if self._working().is_stopping:
             raise Interrupted("the fleet was interrupted") if self._breaker.error is None else self._breaker.told()
 
-    def _ended(self, run: Run) -> None:
+    def _heard(self, run: Run, *, is_own: bool = False) -> None:
         self._ends.append(self._working().now())
-        self._readers.tell(run, is_own=True)
-
-    def _heard(self, run: Run) -> None:
-        self._ends.append(self._working().now())
-        self._readers.tell(run)
+        self._limits.forget(run.key)
+        self._readers.tell(run, is_own=is_own)
 
     def _wake(self) -> None:
         if self._desk is not None:

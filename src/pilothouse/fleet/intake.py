@@ -17,6 +17,7 @@ from pilothouse.fleet.feeding import Feed, Items, batches
 from pilothouse.fleet.journals.base import Journal
 from pilothouse.fleet.readers import Readers
 from pilothouse.fleet.run import Run
+from pilothouse.fleet.run_limits import RunLimits
 
 T = TypeVar("T")
 
@@ -34,15 +35,22 @@ class Intake:
         readers: who is told of those that have ended already.
         now: the time, in Unix seconds.
         wake: called when something was put in.
+        limits: told of what is put in here.
     """
 
     def __init__(
-        self, journal: Journal, readers: Readers, now: Callable[[], float], wake: Callable[[], object]
+        self,
+        journal: Journal,
+        readers: Readers,
+        now: Callable[[], float],
+        wake: Callable[[], object],
+        limits: RunLimits,
     ) -> None:
         self._journal = journal
         self._readers = readers
         self._now = now
         self._wake = wake
+        self._limits = limits
         self._number = 0
 
     def maker(self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any) -> Callable[[Any], Run]:
@@ -83,6 +91,7 @@ class Intake:
         """Put runs in that `feed` waits for; each as it stands now."""
         for run in runs:
             self._readers.expect(run.key, feed, output_type)
+        self._limits.give(runs)
         try:
             there = await self._journal.add(runs)
         except BaseException:
@@ -98,6 +107,7 @@ class Intake:
     async def everything(self, feed: Feed, *, failed: bool) -> None:
         """Want everything that is left, or what has failed; `feed` is told of every end."""
         feed.hears = "all"
+        self._limits.trusts_journal = True
         await self._journal.revive(failed=failed)
         feed.is_revived = True
         self._wake()

@@ -74,6 +74,7 @@ class Desk:
         on_stop: called when `breaker` has stopped the work, and nothing runs any more.
         may_start: whether there is room for more answers.
         breaker: whether a failure is that of all.
+        check_run: called with every run that is to start; raises `OptionsError` if its options do not hold here.
         watch: those who watch; None: nobody.
     """
 
@@ -94,6 +95,7 @@ class Desk:
         on_stop: Callable[[], object],
         may_start: Callable[[], Awaitable[bool]],
         breaker: Breaker,
+        check_run: Callable[[Run], object] = lambda run: None,
         watch: Watch | None = None,
     ) -> None:
         self._journal = journal
@@ -111,7 +113,7 @@ class Desk:
         self._may_start = may_start
         self._clock = Clock()
         self._wake = anyio.Event()
-        self._attempts = Attempts(journal, runner, terms, limiter, output_type_of, self.now)
+        self._attempts = Attempts(journal, runner, terms, limiter, output_type_of, self.now, check_run)
         self._held = 0  # attempts that are over, and of which it is not known what their failure means
         self._verdict = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None

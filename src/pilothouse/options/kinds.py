@@ -225,6 +225,14 @@ def _kind(expected: str, test: Callable[[Any], bool], **more: Any) -> Kind:
     return Kind(expected, _plain(expected, test, more.pop("store", None)), **more)
 
 
+def permits_more(mode: str, highest: str) -> bool:
+    """Whether a permission mode permits more than another one; one that is not known here does, unless all do."""
+    mode, highest = ("default" if one == "manual" else one for one in (mode, highest))
+    if highest == MODES[-1]:
+        return False
+    return mode not in MODES or MODES.index(mode) > MODES.index(highest)
+
+
 def _form(name: str) -> Callable[[Any], Any]:
     """A reader of `forms`: values with an inner structure are rare, so their module is loaded on demand."""
 
@@ -251,6 +259,8 @@ OWN_FLAGS = frozenset({"input-format", "output-format", "print"})
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual")
+MODES = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
+"""Permission modes, from the one that permits least; "manual" is another name for "default"."""
 PROVIDERS = ("anthropic", "bedrock", "vertex", "foundry")
 SOURCES = ("user", "project", "local")
 

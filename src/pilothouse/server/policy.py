@@ -19,6 +19,7 @@ from pilothouse.errors import LineDecodeError, PilothouseError, UsageError
 from pilothouse.messages.jsonline import dump_line, load_line
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.options.kinds import MODES, permits_more
 from pilothouse.options.render import COMMON_ARGS, STDIN_ARGS
 from pilothouse.options.secrets import secret_values
 from pilothouse.options.table import TABLE
@@ -35,7 +36,7 @@ from pilothouse.options.targets import (
     Target,
     Text,
 )
-from pilothouse.server.powers import MODES, Powers, is_above
+from pilothouse.server.powers import Powers
 
 TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
 """Holds the token of the host; no child gets it."""
@@ -156,7 +157,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
         Raises:
             Refusal: it is.
         """
-        if is_above(mode, self.permission_mode):
+        if permits_more(mode, self.permission_mode):
             raise Refusal("forbidden", f"{where}: this host takes permission modes up to {self.permission_mode!r}")
 
     def check_powers(self, found: Powers, where: str) -> None:

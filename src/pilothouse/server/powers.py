@@ -12,10 +12,6 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
-MODES = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
-"""Permission modes, from the one that permits least."""
-_SAME_MODE = {"manual": "default"}
-
 # Whose value is an address, a proxy, or the certificate that makes one believed.
 _REDIRECTING = re.compile(r"URL|URI|HOST|PROXY|SOCKET|ENDPOINT|RESOURCE|DOMAIN|CERT|_CA(_|$)|_BASE$|GATEWAY")
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
@@ -101,14 +97,6 @@ class Powers(Struct):
 def is_redirecting(name: str) -> bool:
     """Whether a variable may lead the CLI to another API, or have another one believed."""
     return bool(_REDIRECTING.search(name.upper()))
-
-
-def is_above(mode: str, highest: str) -> bool:
-    """Whether a permission mode permits more than another one; one that nobody knows does, unless all are allowed."""
-    mode, highest = _SAME_MODE.get(mode, mode), _SAME_MODE.get(highest, highest)
-    if highest == MODES[-1]:
-        return False
-    return mode not in MODES or MODES.index(mode) > MODES.index(highest)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
