@@ -95,3 +95,17 @@ async def test_a_session_is_found_from_another_directory_but_not_from_another_ho
     missing = await claude.ask("three", resume=result.session_id, env={"CLAUDE_CONFIG_DIR": str(tmp_path)})
     assert type(missing.error) is ph.SessionNotFoundError
     assert "CLAUDE_CONFIG_DIR" in str(missing.error)
+
+
+@pytest.mark.requirement("L60")
+async def test_a_conversation_goes_on_in_another_working_directory(claude: Any, scripted_model: ScriptedModel) -> None:
+    """`resume` finds a session wherever the child runs; `continue_conversation` looks in its directory only."""
+    scripted_model.default = lambda request: f"{len(request.messages)} messages"
+    elsewhere = claude.home / "elsewhere"
+    elsewhere.mkdir()
+    first = await claude.ask("My name is Alice.")
+    second = await claude.ask("What is my name?", cwd=elsewhere, resume=first.session_id)
+    assert second.raise_for_error().session_id == first.session_id
+    assert "My name is Alice." in str(scripted_model.requests[-1].messages)
+    await claude.ask("Go on.", cwd=elsewhere / "..", continue_conversation=True)
+    assert "My name is Alice." not in str(scripted_model.requests[-1].messages)
