@@ -114,11 +114,6 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
         ),
         "the journal cannot be written or read": "server/test_server_journal.py::test_files_that_cannot_be_the_journal",
     },
-    "native.md": {
-        "Settings of a repository cannot switch permissions": (
-            "native/test_native_settings.py::test_a_repository_cannot_switch_permissions_off"
-        )
-    },
     "options.md": {"other settings cannot loosen them": "real/test_real_options.py::test_what_restricts"},
     "recording.md": {
         "the CLI cannot be started": (
