@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from pilothouse.language_model.model import checked_model
 from pilothouse.language_model.offers import Offer
 from pilothouse.language_model.prompts import Reading
 from pilothouse.messages import ImageBlock, TextBlock
-from pilothouse.testing import mock_transport
+from pilothouse.testing import FakeCLI, mock_transport
 from pilothouse.transports import MemoryTransport
 
 PNG = bytes.fromhex("89504e470d0a1a0a") + b"rest"
@@ -357,3 +360,24 @@ def test_forms_of_tools() -> None:
 def test_wrong_tools(tools: Any, what: str) -> None:
     with pytest.raises(ToolDefinitionError, match=what):
         Offer(tools)
+
+
+@anyio_mark
+async def test_a_request_runs_in_an_empty_directory_unless_told_otherwise(tmp_path: Path) -> None:
+    with FakeCLI().text("ok").forever() as fake:
+        cases: list[dict[str, Any]] = [{}, {}, {"cwd": tmp_path}, {"setting_sources": ["project"]}]
+        for settings in cases:
+            await LanguageModel("opus", cli=fake.path).generate("hi", **settings)
+        await LanguageModel("opus", cli=fake.path, transport=ph.Pool()).generate("hi")
+        first, second, given, with_settings, pooled = [call.cwd for call in fake.calls]
+    assert first == second == pooled
+    assert list(Path(first).iterdir()) == []
+    assert Path(first) not in (Path.cwd(), tmp_path)
+    assert (given, with_settings) == (str(tmp_path), str(Path.cwd()))
+
+
+def test_the_empty_directory_is_gone_with_the_process() -> None:
+    program = "from pilothouse.language_model import model; print(model._empty_directory())"
+    path = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    assert Path(path).name.startswith("pilothouse-")
+    assert not Path(path).exists()

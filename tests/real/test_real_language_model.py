@@ -178,6 +178,18 @@ async def test_what_the_model_is_asked(claude: Any, make: Make, scripted_model: 
     assert not list(Path(claude.home).rglob("*.jsonl"))
 
 
+async def test_the_model_is_not_told_where_this_process_works(claude: Any, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply("A dot.")
+    env = {**scripted_model.env(), "HOME": str(claude.home)}
+    model = LanguageModel("opus", cli=claude.path, env=env, inherit_env=False)
+    assert (await model.generate("hi")).text == "A dot."
+    (request,) = scripted_model.requests
+    told = json.dumps(request.body)
+    assert "pilothouse-" in told  # it is told of the empty directory
+    assert str(Path.cwd()) not in told
+    assert str(claude.cwd) not in told
+
+
 @pytest.mark.requirement("S27", "S28")
 async def test_thinking_tokens_of_the_request_win(make: Make, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "ok"

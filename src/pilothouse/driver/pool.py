@@ -97,6 +97,11 @@ class Pool:
         return PooledTransport(self)
 
     @property
+    def is_local(self) -> bool:
+        """Whether the children are processes of this machine."""
+        return self._transport is CliTransport
+
+    @property
     def idle(self) -> int:
         """How many children wait to be used, those that are being started included."""
         return sum(not peer.is_taken for peer in self._peers)

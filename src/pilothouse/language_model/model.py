@@ -5,14 +5,19 @@ Owns the settings of a request and how its messages, tools and system prompt bec
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pilothouse.client import Agent
 from pilothouse.client.bridging import NO_SNAPSHOT
 from pilothouse.client.queries import Query
+from pilothouse.driver.pool import Pool
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.language_model.offers import GivenTools, Offer
 from pilothouse.language_model.parts import CallWarning, GenerateResult
@@ -61,8 +66,9 @@ _MUST_CALL_ONE: Final = "Call the tool {name} in your next answer; do not answer
 class LanguageModel:
     """A model as frameworks know it: messages and tools in, text and calls out. Immutable; keeps no state. (S2, S3)
 
-    Each request is a fresh process of the CLI, without its tools, without MCP, and with nothing kept on disk. Tools
-    are called in text, and declared in the system prompt.
+    Each request is a fresh process of the CLI, without its tools, without MCP, and with nothing kept on disk. It runs
+    in an empty directory, unless `cwd`, `setting_sources`, `user` or a `transport` says otherwise. Tools are called in
+    text, and declared in the system prompt.
 
     Args:
         model: an alias ("sonnet", "opus", "haiku" …) or a full id (`claude-…`); "sonnet" by default. (S44)
@@ -189,9 +195,36 @@ class LanguageModel:
         }
         if "setting_sources" not in options:
             changes["setting_sources"] = []
+            if _runs_here(options):
+                changes["cwd"] = _empty_directory()
         # A run has what a query asks of its bridge, and its steps give the messages as they are.
         query = Query(written.content, options.with_(**changes), bridge=cast("Bridge", run))
         return Stream(query, run, abort)
+
+
+def _runs_here(options: Options) -> bool:
+    """Whether the child is a process of this machine and user, which nobody gave a directory to work in."""
+    transport = options.transport
+    is_local = transport is None or (isinstance(transport, Pool) and transport.is_local)
+    return is_local and options.cwd is None and options.user is None
+
+
+# By process, because a forked one must not remove that of its parent.
+_empty_directories: dict[int, str] = {}
+
+
+def _empty_directory() -> str:
+    """An empty directory of this process: the CLI tells the model where it runs, and that is nobody's business."""
+    path = _empty_directories.get(os.getpid())
+    if path is None or not os.path.isdir(path):  # noqa: PTH112 - it is text
+        path = _empty_directories[os.getpid()] = tempfile.mkdtemp(prefix="pilothouse-")
+    return path
+
+
+@atexit.register
+def _remove_empty_directory() -> None:
+    with suppress(OSError):
+        os.rmdir(_empty_directories.pop(os.getpid(), ""))  # noqa: PTH106 - it is text
 
 
 def checked_model(model: Any) -> str:
