@@ -61,6 +61,8 @@ class Query(Generic[OutputT]):
         UsageError: a prompt or option that cannot work; raised here, before anything is started.
     """
 
+    _run: Run | None = None  # for `__del__` where `__init__` was not reached
+
     def __init__(
         self,
         prompt: Prompt,
@@ -74,7 +76,6 @@ class Query(Generic[OutputT]):
         session_tokens: int | None = None,
         gate: RateGate | None = None,
     ) -> None:
-        self._run: Run | None = None  # first: `__del__` looks at it
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
         self._on_message = on_message

@@ -102,5 +102,5 @@ class Reading(Generic[T]):
             await self._leave()
 
     def __del__(self) -> None:
-        if self._begun and not self._ended:
+        if getattr(self, "_begun", False) and not self._ended:
             self._drop()

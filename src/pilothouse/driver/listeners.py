@@ -47,7 +47,8 @@ class Listener:
         self._inbox.end()
 
     def __del__(self) -> None:
-        self._inbox.end()  # a reader may be waiting for it
+        if (inbox := getattr(self, "_inbox", None)) is not None:  # not where `__init__` has failed
+            inbox.end()  # a reader may be waiting for it
 
     async def __aenter__(self) -> Self:
         return self

@@ -65,6 +65,8 @@ class Pool:
         OptionsError: numbers that cannot work.
     """
 
+    _call: Callable[[Callable[[], object]], None] | None = None  # for `__del__` where `__init__` was not reached
+
     def __init__(
         self,
         *,
@@ -75,7 +77,6 @@ class Pool:
     ) -> None:
         self._made = os.getpid()
         self._kinds: OrderedDict[bytes, Kind] = OrderedDict()
-        self._call: Callable[[Callable[[], object]], None] | None = None
         _check(min_idle=min_idle, max_live=max_live, idle_ttl=idle_ttl)
         self.min_idle = min_idle
         self.max_live = max_live

@@ -171,7 +171,8 @@ class Runs(Generic[OutputT]):
         self._feed.close()
 
     def __del__(self) -> None:
-        self._feed.is_closed = True  # from any thread, at any moment: the fleet sees it when it next looks
+        if (feed := getattr(self, "_feed", None)) is not None:  # not where `__init__` has failed
+            feed.is_closed = True  # from any thread, at any moment: the fleet sees it when it next looks
 
 
 async def batches(items: Items[T], room: Callable[[], Awaitable[int]]) -> AsyncGenerator[list[T], None]:

@@ -310,7 +310,8 @@ class Listener:
         self.close()
 
     def __del__(self) -> None:
-        self._portal.post(partial(_let_go, self._held))
+        if (held := getattr(self, "_held", None)) is not None:  # not where `__init__` has failed
+            self._portal.post(partial(_let_go, held))
 
 
 def _let_go(held: list[AsyncListener]) -> None:
