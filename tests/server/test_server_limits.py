@@ -93,6 +93,20 @@ async def test_a_prompt_over_rest_reads_no_file(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.real_cli
+async def test_a_session_over_rest_says_what_was_denied(
+    serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))
+    scripted_model.reply(ToolUse("Bash", {"command": "touch over-there"}))
+    scripted_model.reply("it was denied")
+    told = await answered(served, {"tools": ["Bash"]}, "Run it")
+    assert told["last_result"]["denied"] == ["Bash"]
+    assert not (tmp_path / "work" / "over-there").exists()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_request_above_the_limits_is_answered_and_the_session_goes_on(serve_host: MakeHost) -> None:
     with FakeCLI().text("one").text("two") as fake:
         served = serve_host(cli=fake.path, clients=ClientLimits(permission_mode="default", verbatim_prompts=True))

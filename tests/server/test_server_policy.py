@@ -245,8 +245,12 @@ def test_settings_that_an_operator_forces(policy: Policy) -> None:
     held = changed(policy, managed_settings=forced)
     name, _, value = held.admit(Wish(ARGV)).argv[-1].partition("=")
     assert (name, json.loads(value)) == ("--managed-settings", forced)
-    for wish in (Wish((*ARGV, "--managed-settings={}")), Wish(ARGV, initialize={"managedSettings": {"a": 1}})):
-        with pytest.raises(Refusal, match="those of this host hold"):
+    for wish in (
+        Wish((*ARGV, "--managed-settings={}")),
+        Wish((*ARGV, "--managed-settings-in-initialize")),
+        Wish(ARGV, initialize={"managedSettings": {"a": 1}}),
+    ):
+        with pytest.raises(Refusal, match="of this host hold"):
             held.admit(wish)
 
 

@@ -300,6 +300,8 @@ class Policy(Struct, frozen=True):
             found.modes.add(value or "")
         elif name == "allow-dangerously-skip-permissions":
             found.modes.add(MODES[-1])
+        elif name == "managed-settings-in-initialize" and self.limits.managed_settings is not None:
+            raise Refusal("forbidden", f"--{name}: the managed settings of this host hold")
         elif name in _PROGRAM_DIRECTORIES:
             found.programs.add("plugins")
         if use == "path":

@@ -228,6 +228,7 @@ def _told(result: QueryResult) -> dict[str, Any]:
         "is_success": result.is_success,
         "text": result.text,
         "structured": result.structured,
+        "denied": [str(denial.tool_name) for denial in result.permission_denials],
         "turns": result.turns,
         "cost_usd": result.cost_usd,
         "duration_ms": result.duration_ms,
