@@ -47,7 +47,7 @@ def test_lines_of_a_pipe_are_prompts_and_answers_go_to_standard_output(pilothous
     first, *_, last = ran.err.splitlines()
     assert first.startswith("the default model, session ")
     assert "all: $0." in ran.err
-    assert f"go on with: pilothouse chat --resume {frames.SESSION_ID}" in last
+    assert f" -m pilothouse chat --resume {frames.SESSION_ID} --cli {fake.path}" in last
 
 
 def test_nobody_is_asked_in_a_pipe(pilothouse: Command) -> None:

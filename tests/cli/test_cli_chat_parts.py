@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from pilothouse.cli.arguments import ChatRequest, parse
-from pilothouse.cli.chat_commands import COMMANDS, dispatch, split, suggestions
+from pilothouse.cli.chat_commands import COMMANDS, _meant_model, dispatch, split, suggestions  # pyright: ignore[reportPrivateUsage]
 from pilothouse.cli.chat_lines import OneAtATime, PlainLines
 from pilothouse.cli.chat_permissions import Asker, chosen
 from pilothouse.cli.chat_preview import MAX_LINES, for_the_session, meaning_of, preview, visible
@@ -450,10 +450,43 @@ def test_costs_add_up() -> None:
     assert free.lines()[0].startswith("  1. nothing spent (Claude Code counts $0.2500)")
 
 
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["--local", "hi", "--tools", "Read"], ["--local", "--tools", "Read"]),
+        (["--continue", "--tools=Read", "--fork-session"], ["--tools=Read"]),
+        (["--resume", "1f0c", "--cwd", "/a b"], ["--cwd", "/a b"]),
+        (["--resume=1f0c", "--no-bare", "--", "--local"], ["--no-bare"]),
+        (["opus", "--model", "opus"], ["--model", "opus"]),
+    ],
+)
+def test_the_flags_that_go_on(words: list[str], kept: list[str]) -> None:
+    asked = parse(["chat", *words])
+    assert isinstance(asked, ChatRequest)
+    assert list(asked.flags) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("opuss", "opus"),
+        ("sonet", "sonnet"),
+        ("fabel", "fable"),
+        ("opus", None),
+        ("claude-opuss", None),
+        ("llama3", None),
+    ],
+)
+def test_a_slip_in_the_name_of_a_model(name: str, meant: str | None) -> None:
+    assert _meant_model(name, ["fable"]) == meant
+
+
 def test_arguments() -> None:
     asked = parse(["chat", "hi", "--model", "opus", "--resume", "x", "--quiet", "--history", "h", "--set", "bare=true"])
     settings = {"model": "opus", "resume": "x", "bare": True}
     assert asked == ChatRequest("hi", settings, quiet=True, history="h")
+    assert isinstance(asked, ChatRequest)
+    assert asked.flags == ("--model", "opus", "--quiet", "--history", "h", "--set", "bare=true")
     assert parse(["chat", "--continue", "--local", "--thinking", "--verbose"]) == ChatRequest(
         None, {"continue_conversation": True}, thinking=True, local=True, verbose=True
     )

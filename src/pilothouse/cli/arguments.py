@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from pilothouse._version import __version__
@@ -56,7 +56,7 @@ from pilothouse.cli.sessions_arguments import (
     add_sessions,
     sessions_request,
 )
-from pilothouse.cli.values import parse_value
+from pilothouse.cli.values import Assignment, parse_value
 from pilothouse.options import TABLE, Option, kinds
 
 PROGRAM = "pilothouse"
@@ -143,6 +143,8 @@ class ChatRequest:
     verbose: bool = False
     quiet: bool = False
     history: str | None = None
+    flags: tuple[str, ...] = field(default=(), compare=False)
+    """As they were given, to go on with another time; without those that say which session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +203,9 @@ def parse(argv: list[str] | None) -> Request:
     asked, rest = parser.parse_known_args(words)
     if asked.command is None:
         parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
+    asked.words, asked.flags = words[1:], below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if rest:
-        flags = below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        below[asked.command].error(suggestions.wrong_arguments(rest, flags))
+        below[asked.command].error(suggestions.wrong_arguments(rest, asked.flags))
     return COMMANDS[asked.command].request(asked)
 
 
@@ -294,7 +296,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--set",
         action="append",
         default=[],
-        type=_Assignment.parse,
+        type=Assignment.parse,
         metavar="NAME=VALUE",
         help="any other option of pilothouse; lists as A,B, mappings as JSON",
     )
@@ -342,43 +344,14 @@ def _reader(option: Option) -> Any:
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class _Assignment:
-    """`NAME=VALUE` of `--set`."""
-
-    name: str
-    value: Any
-
-    @classmethod
-    def parse(cls, text: str) -> _Assignment:
-        """Read one.
-
-        Raises:
-            argparse.ArgumentTypeError: it has no name, the option is unknown or not for the command line, or the
-                value does not fit.
-        """
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not equals:
-            raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
-        option = TABLE.get(name)
-        if option is None:
-            near = suggestions.closest(name, TABLE)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
-        if option.secret:
-            raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
-        if option.kind.parse is None:
-            raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
-        try:
-            return cls(name, parse_value(option, value))
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
-
-
 def _settings(asked: argparse.Namespace) -> dict[str, Any]:
     settings = {name: getattr(asked, name) for name in TABLE if hasattr(asked, name)}
     return settings | {assignment.name: assignment.value for assignment in asked.set}
+
+
+_WHICH_SESSION = frozenset(
+    ["resume", "continue_conversation", "fork_session", "session_id", "resume_session_at", "resume_drops_turn"]
+)
 
 
 def _chat_request(asked: argparse.Namespace) -> ChatRequest:
@@ -390,6 +363,7 @@ def _chat_request(asked: argparse.Namespace) -> ChatRequest:
         verbose=asked.verbose,
         quiet=asked.quiet,
         history=asked.history,
+        flags=tuple(suggestions.repeated_flags(asked.words, asked.flags, _WHICH_SESSION)),
     )
 
 

@@ -27,7 +27,7 @@ from pilothouse.cli.chat_permissions import Asker
 from pilothouse.cli.chat_preview import visible
 from pilothouse.cli.chat_signals import signals_to
 from pilothouse.cli.chat_telling import ChatTelling, Spent
-from pilothouse.cli.failures import failure, ways_in
+from pilothouse.cli.failures import failure, own_command, ways_in
 from pilothouse.cli.screen import Screen, Style
 from pilothouse.cli.telling import CUT_NOTE, denials_line, is_cut
 from pilothouse.client import Query, QueryResult, Session, default_agent
@@ -366,9 +366,8 @@ class Chat:
     def _say_goodbye(self) -> None:
         if self._answered is None or not self.session.options.persist_session:
             return
-        cwd = self._request.settings.get("cwd")
-        place = f" --cwd {shlex.quote(str(cwd))}" if cwd is not None else ""
-        self.say(f"session {self._answered}; go on with: pilothouse chat --resume {self._answered}{place}", "quiet")
+        again = shlex.join(("chat", "--resume", self._answered, *self._request.flags))
+        self.say(f"session {self._answered}; go on with: {own_command()} {self._redact(again)}", "quiet")
 
     # What commands use.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from pilothouse.cli.chat_preview import visible
+from pilothouse.cli.suggestions import closest
 from pilothouse.cli.telling import shorten
 from pilothouse.client.replies import ModelInfo, typed_list
 from pilothouse.errors import UsageError
@@ -108,6 +109,8 @@ async def _help(chat: Chat, rest: str) -> None:
 
 async def _model(chat: Chat, rest: str) -> None:
     if rest:
+        if (near := _meant_model(rest, [model.value for model in _models(chat.session)])) is not None:
+            raise UsageError(visible(f"there is no model {rest!r}; did you mean {near}? (/model lists them)"))
         name = await chat.session.set_model(rest)
         chat.model = name or rest
         chat.say(f"model {chat.model} from now on")
@@ -115,6 +118,12 @@ async def _model(chat: Chat, rest: str) -> None:
     chat.say(f"model {chat.model_name()}; /model NAME takes another:")
     for model in _models(chat.session):
         chat.say(shorten(f"  {model.value:<12} {model.description or model.display_name}"), "quiet")
+
+
+def _meant_model(name: str, known: Collection[str]) -> str | None:
+    """The model that a slip of the pen stands for; None for a known name, a full id, and what is like no name."""
+    aliases = {"default", "haiku", "opus", "opusplan", "sonnet", *known}
+    return None if name in aliases or "-" in name or "[" in name else closest(name, aliases)
 
 
 async def _mode(chat: Chat, rest: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Collection, Sequence
+from argparse import Action
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 CLOSE = 0.6
 """How alike two names are at least, from 0 to 1, so that one is suggested for the other."""
@@ -38,3 +39,24 @@ def wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
         return f"unrecognized arguments: {' '.join(rest)}; put a text of several words in quotes"
     near = closest(unknown, flags)
     return f"unrecognized arguments: {unknown}" + (f"; did you mean {near}?" if near else "")
+
+
+def repeated_flags(words: Sequence[str], flags: Mapping[str, Action], without: Collection[str]) -> Iterator[str]:
+    """The flags of a command line with their values, to be given again; not its other arguments.
+
+    Args:
+        words: what stood behind the command.
+        flags: the flags that the command takes; each has one value or none.
+        without: the destinations of flags that are left out.
+    """
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return
+        action = flags.get(word.partition("=")[0])
+        if action is None:
+            continue
+        takes_next = action.nargs != 0 and "=" not in word
+        given = (word, next(rest, "")) if takes_next else (word,)
+        if action.dest not in without:
+            yield from given

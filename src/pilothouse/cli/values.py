@@ -5,11 +5,14 @@ How a value is written as text, its kind says; whether it is valid, too. Flags a
 
 from __future__ import annotations
 
+import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilothouse.options import Option
+from pilothouse.cli.suggestions import closest
+from pilothouse.options import TABLE, Option
 from pilothouse.options.faults import Fault
 from pilothouse.options.texts import unlike
 
@@ -48,3 +51,37 @@ def _content(text: str) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ValueError(f"cannot read {text[1:]!r}: {reason}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`NAME=VALUE` of `--set`."""
+
+    name: str
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str) -> Assignment:
+        """Read one.
+
+        Raises:
+            argparse.ArgumentTypeError: it has no name, the option is unknown or not for the command line, or the
+                value does not fit.
+        """
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
+        option = TABLE.get(name)
+        if option is None:
+            near = closest(name, TABLE)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
+        if option.secret:
+            raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
+        if option.kind.parse is None:
+            raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
+        try:
+            return cls(name, parse_value(option, value))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
