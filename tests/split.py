@@ -1,8 +1,14 @@
-"""What `make test` runs, and what is left to `make test-matrix`: the marker `matrix`, set by a table of rules.
+"""What `make test` runs, and what is left to `make test-matrix`: the marker `matrix`, set by these rules.
 
-A run of the whole suite takes each async test on one of the two loops, chosen by its name, so that both are in use; and
-of a test that is marked `sample(n)`, n of its cases, spread over all of them. The others are marked `matrix`. In a run
-of named files or tests nothing is left out but what carries the marker `matrix` itself.
+A run of the whole suite leaves out:
+
+- tests of the real CLI that prove no requirement,
+- of each async test one of the two loops, and of a test of all bridges two of the three; the name of the test chooses
+  which one stays, so that all are in use,
+- of a test that is marked `sample(n)` all but n of its cases, spread over all of them. Such a test is always in.
+
+What it leaves out gets the marker `matrix`. In a run of named files or tests nothing is left out but what carries the
+marker itself.
 """
 
 from __future__ import annotations
@@ -15,7 +21,8 @@ from zlib import crc32
 import pytest
 
 TESTS = Path(__file__).parent
-LOOPS = ("asyncio", "trio")
+VARIANTS = {"anyio_backend": ("asyncio", "trio"), "bridge": ("mcp", "deferred", "xml")}
+"""Parameters of which one value will do, and the values that it may have."""
 PROVEN = pytest.StashKey[set[str]]()
 """Ids of the requirements that the tests of this run carry."""
 
@@ -33,11 +40,14 @@ def mark_the_rest(items: Iterable[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.get_closest_marker("matrix") is None:
             by_test[f"{item.path}::{item.cls}::{item.originalname}"].append(item)
     for name, cases in by_test.items():
-        loops = sorted({_loop(case) for case in cases} & {*LOOPS})
-        loop = loops[crc32(name.encode()) % len(loops)] if loops else ""
-        taken = [case for case in cases if _loop(case) in ("", loop)]
-        if (marker := cases[0].get_closest_marker("sample")) is not None:
-            taken = spread(taken, *marker.args)
+        sample = cases[0].get_closest_marker("sample")
+        taken = [case for case in cases if sample is not None or not _is_extra(case)]
+        for parameter in VARIANTS:
+            values = sorted({_value(case, parameter) for case in taken} - {""})
+            one = values[crc32(name.encode()) % len(values)] if values else ""
+            taken = [case for case in taken if _value(case, parameter) in ("", one)]
+        if sample is not None:
+            taken = spread(taken, *sample.args)
         for case in cases:
             if case not in taken:
                 case.add_marker("matrix")
@@ -51,8 +61,13 @@ def spread(cases: list[pytest.Function], count: int) -> list[pytest.Function]:
     return [cases[at * (len(cases) - 1) // last] for at in range(count)]
 
 
-def _loop(item: pytest.Function) -> str:
-    """The loop that a case runs on; "" for a test that is not async."""
+def _is_extra(item: pytest.Function) -> bool:
+    """Whether it runs the real CLI without proving a requirement."""
+    return "real_cli" in item.fixturenames and item.get_closest_marker("requirement") is None
+
+
+def _value(item: pytest.Function, parameter: str) -> str:
+    """The value of such a parameter in this case; "" if it has none of those."""
     spec = getattr(item, "callspec", None)
-    loop = "" if spec is None else spec.params.get("anyio_backend", "")
-    return loop if loop in LOOPS else ""
+    value = "" if spec is None else spec.params.get(parameter, "")
+    return value if value in VARIANTS[parameter] else ""

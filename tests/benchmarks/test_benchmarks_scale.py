@@ -39,6 +39,7 @@ def test_one_point_has_no_slope() -> None:
     assert slope([]) is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("measure", ["stream", "many", "idle", "declare", "tool", "sessions", "transcript"])
 def test_every_axis_can_be_measured(measure: str, tmp_path: Path) -> None:
     from benchmarks.environment import build_fake_cli

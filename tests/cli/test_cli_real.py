@@ -172,6 +172,7 @@ def test_the_scripted_part_of_the_demo(pilothouse: Command, real_cli: str) -> No
     assert not (pilothouse.home / ".claude.json").exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.local_model
 def test_the_whole_demo_without_a_key(pilothouse: Command, real_cli: str) -> None:
     needs_local_model()

@@ -269,6 +269,7 @@ def test_a_thread_with_a_loop_of_its_own(fake: FakeCLI) -> None:
 # many
 
 
+@pytest.mark.matrix
 @pytest.mark.requirement("G10", "E35")
 def test_a_hundred_queries_leave_nothing(fake: FakeCLI) -> None:
     fake.text("Hello").forever()

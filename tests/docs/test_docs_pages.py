@@ -111,6 +111,7 @@ async def test_python_blocks_run(
                 await execute(block, namespace)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.real_cli
 def test_the_first_example_runs_on_the_real_cli(
     real_cli: str,

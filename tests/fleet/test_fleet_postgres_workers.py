@@ -132,6 +132,7 @@ def finish_while_killed(world: Killed, *, kills: int, lines: int, workers: int) 
     assert anyio.run(world.marks) == [world.count, world.count, world.count, 0]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "workers"), [("postgres", 2), ("sqlite", 2)])
 def test_a_worker_is_killed_and_another_goes_on(request: pytest.FixtureRequest, kind: str, workers: int) -> None:
     with FakeCLI().text("Hello").forever() as fake:

@@ -55,6 +55,7 @@ def killed(child: subprocess.Popen[str]) -> None:
     child.wait()
 
 
+@pytest.mark.matrix
 def test_workers_on_a_server_share_the_runs_and_take_over(
     run: Callable[..., tuple[int, str, str]], address: str, fake: FakeCLI
 ) -> None:

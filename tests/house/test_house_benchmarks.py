@@ -32,6 +32,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
 
 
+@pytest.mark.matrix
 def test_every_case_runs_and_reports_ours_and_the_floor(tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     command = [sys.executable, "-m", "benchmarks", "--smoke", "--no-incumbent", "--output", output]

@@ -52,6 +52,7 @@ def assert_nothing_piles_up(samples: Sequence[dict[str, float]]) -> None:
         assert later["children"] == later["orphans"] == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.requirement("G10", "E79")
 def test_mixed_work_leaves_nothing_behind(anyio_backend: str) -> None:
     told = run(anyio_backend, 2, 1)

@@ -109,6 +109,7 @@ def meaning(frame: Mapping[str, Any]) -> Any:
             return None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("name", CASES)

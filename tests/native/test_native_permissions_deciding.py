@@ -142,6 +142,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.anyio
 @pytest.mark.real_cli
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

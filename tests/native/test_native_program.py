@@ -147,6 +147,7 @@ async def test_the_client_of_others_drives_it(program: Path, scripted_model: Scr
     assert (scripted_model.home / "made").exists()
 
 
+@pytest.mark.matrix
 def test_forms_of_output(program: Path, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Ahoy."
     assert run(program, scripted_model, "-p", "Hi").stdout == "Ahoy.\n"
@@ -155,6 +156,7 @@ def test_forms_of_output(program: Path, scripted_model: ScriptedModel) -> None:
     assert scripted_model.requests[-1].last_user_text == "-hi"
 
 
+@pytest.mark.matrix
 def test_exit_codes(program: Path, scripted_model: ScriptedModel) -> None:
     scripted_model.default = HttpError(400)
     failed = run(program, scripted_model, "-p", "Hi")
@@ -166,6 +168,7 @@ def test_exit_codes(program: Path, scripted_model: ScriptedModel) -> None:
     assert (ended.returncode, ended.stdout) == (0, "")
 
 
+@pytest.mark.matrix
 def test_a_large_prompt_and_a_large_answer_pass(program: Path, scripted_model: ScriptedModel) -> None:
     text = "ä" * 3_000_000
     scripted_model.default = "x" * 500_000
@@ -218,6 +221,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_a_signal_ends_it_and_what_it_started(
@@ -230,6 +234,7 @@ def test_a_signal_ends_it_and_what_it_started(
     until(lambda: gone(int(path.read_text())))
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes of other systems have other sizes")
 def test_a_signal_ends_it_though_nobody_reads(program: Path, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "x" * 2_000_000

@@ -35,6 +35,7 @@ def hook(*answers: Any) -> list[ph.HookMatcher]:
     return [ph.HookMatcher(None, [giving(each) for each in answers])]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.requirement("S37")
 @pytest.mark.parametrize(
     "settings",

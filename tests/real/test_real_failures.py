@@ -39,6 +39,7 @@ LIMITED = {
 ANSWER = "This is the whole answer."
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("failure", "kind", "words"),
     [

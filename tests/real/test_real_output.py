@@ -218,6 +218,7 @@ EVERYTHING = {
 OWNER = {"pet": {"kind": "dog", "friends": [{"kind": "cat"}]}, "birthDay": "2026-11-22", "count": 4}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.requirement("L14")
 @pytest.mark.parametrize("large", [False, True], ids=["in argv", "in the handshake"])
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def outcomes(query: ph.Query, asked: set[str], ids: dict[str, str]) -> Iterator[
                     yield name, "runs"
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("title", SETTINGS)
 async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: ScriptedModel, title: str) -> None:
     settings: dict[str, Any] = dict(SETTINGS[title])

@@ -261,6 +261,7 @@ OPEN = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("left", OPEN)
 @pytest.mark.parametrize("end", ENDS)
 def test_an_open_session_ends_with_the_program(talker: FakeCLI, left: str, end: str) -> None:

@@ -55,6 +55,7 @@ def test_eight_threads_with_ten_queries_each_get_their_own_answers() -> None:
         assert threads().count("pilothouse-sync") == 1
 
 
+@pytest.mark.matrix
 def test_a_hundred_queries_leave_no_thread(fake: FakeCLI) -> None:
     fake.text("Hello").forever()
     ph.query("go", cli=fake.path).result()

@@ -427,7 +427,6 @@ def test_a_results_message_reads_like_one_of_the_cli() -> None:
     assert message.raw["type"] == "user"
 
 
-@pytest.mark.requirement("S45")
 async def test_the_text_bridge_tells_the_model_of_a_call_without_the_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.tools.bridges.text.new_nonce", lambda: "n0nce")
     body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'

@@ -238,6 +238,7 @@ async def test_death_by_signal_is_news_within_a_second() -> None:
         await transport.close()
 
 
+@pytest.mark.sample(2)
 @linux_only
 @pytest.mark.anyio
 @pytest.mark.requirement("E68")
@@ -394,6 +395,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.sample(3)
 @linux_only
 @pytest.mark.requirement("G10")
 @pytest.mark.parametrize(
