@@ -4,6 +4,10 @@ python over_ssh.py user@host /srv/project "What does this project do?"
 
 Needs a login by key on that machine (`ssh user@host true` asks for nothing), and `claude` installed there, with its
 own key or login: the environment of this process stays here.
+
+Nothing is left over there. The ssh server does not end what it has started when the connection breaks, and at that
+moment Claude Code may be in the middle of a turn. So a few lines of shell run beside it, look once a second whether
+the server still serves this connection, and end Claude Code and what it has started when it does not.
 """
 
 import asyncio
@@ -16,6 +20,30 @@ import msgspec
 import pilothouse as ph
 from pilothouse.options import Invocation
 from pilothouse.transports import CliTransport
+
+# Arguments: the directory, and the command. The server has made the shell the leader of a process group of its own.
+SUPERVISE = """
+cd "$1" || exit 1
+shift
+server=$PPID
+exec 3<&0
+"$@" <&3 3<&- &
+child=$!
+exec 3<&- </dev/null
+(
+    trap "" TERM
+    kill -0 "$server" || exit
+    while kill -0 "$server"; do sleep 1; done
+    kill -TERM "-$$" || kill -TERM "$child"
+    sleep 5
+    kill -KILL "-$$" || kill -KILL "$child"
+) </dev/null >/dev/null 2>&1 &
+watch=$!
+wait "$child"
+code=$?
+kill -KILL "$watch"
+exit "$code"
+"""
 
 
 class SshTransport(CliTransport):
@@ -30,7 +58,7 @@ class SshTransport(CliTransport):
             raise ph.UsageError("over ssh, options that travel in files (long prompts, mcp_servers …) do not work")
         # A shell reads it on the other side, so every word is quoted.
         words = [*shlex.split(self._command), *invocation.argv, *invocation.tail]
-        remote = f"cd {shlex.quote(self._directory)} && exec {shlex.join(words)}"
+        remote = shlex.join(["exec", "sh", "-c", SUPERVISE, "sh", self._directory, *words])
         ssh = shutil.which("ssh") or "ssh"
         await super().start(msgspec.structs.replace(invocation, cli=ssh, argv=(self._host, remote), tail=()))
 

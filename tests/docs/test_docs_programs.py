@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Tex
 
 PROGRAMS = Path(__file__).parents[2] / "docs" / "programs"
 LIMIT_S = 60
+GONE_S = 10
 
 pytestmark = pytest.mark.real_cli
 
@@ -235,19 +237,84 @@ def test_wire_log(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     assert {"control_response", "system", "assistant", "result"} <= set(said)
 
 
-def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: dict[str, str]) -> None:
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text('#!/bin/sh\necho "$1" > host\nshift\nexec sh -c "$*"\n')
-    ssh.chmod(0o700)
+SSH = """#!{python}
+# Stands for ssh and the server: a session that runs the command in a group of its own, and that only goes away when the
+# client does. As the real server, it leaves the command alone then.
+import os, subprocess, sys, time
+open("host", "w").write(sys.argv[1] + "\\n")
+client = os.getpid()
+session = os.fork()
+if not session:
+    os.setsid()
+    child = subprocess.Popen(["sh", "-c", " ".join(sys.argv[2:])], start_new_session=True)
+    open("remote", "w").write(str(child.pid))
+    while child.poll() is None and os.getppid() == client:
+        time.sleep(0.02)
+    os._exit(child.returncode or 0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(session, 0)[1]))
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, program_env: dict[str, str]) -> str:
+    """The PATH with the stand-in in front."""
+    path = tmp_path / "bin" / "ssh"
+    path.parent.mkdir()
+    path.write_text(SSH.format(python=sys.executable))
+    path.chmod(0o700)
+    return f"{path.parent}{os.pathsep}{program_env['PATH']}"
+
+
+def in_group(group: int) -> list[str]:
+    """The processes of a group that have not ended."""
+    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    fields = [stat.rpartition(")")[2].split() for stat in stats]
+    return [stat for stat, field in zip(stats, fields, strict=True) if field[2] == str(group) and field[0] != "Z"]
+
+
+def until_gone(group: int) -> None:
+    deadline = time.monotonic() + GONE_S
+    while in_group(group):
+        assert time.monotonic() < deadline, in_group(group)
+        time.sleep(0.1)
+
+
+def test_over_ssh(model: ScriptedModel, run: Run, tmp_path: Path, program_env: dict[str, str], ssh: str) -> None:
     there = tmp_path / "the project"
     there.mkdir()
     model.on("here?", reply="A ship.")
-    path = f"{ssh.parent}{os.pathsep}{program_env['PATH']}"
-    done = run("over_ssh.py", "user@host", str(there), "What is here?", program_env["PILOTHOUSE_CLI"], PATH=path)
+    done = run("over_ssh.py", "user@host", str(there), "What is here?", program_env["PILOTHOUSE_CLI"], PATH=ssh)
     assert done.stdout == "A ship.\n"
     assert (tmp_path / "host").read_text() == "user@host\n"
     assert str(there) in json.dumps([model.requests[0].system_text, model.requests[0].messages])
+    until_gone(int((tmp_path / "remote").read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_over_ssh_leaves_nothing_when_it_ends_in_a_turn(
+    model: ScriptedModel, tmp_path: Path, program_env: dict[str, str], ssh: str, number: signal.Signals
+) -> None:
+    gate = Gate()
+    model.reply(lambda request: [Text("A "), Pause(gate), Text("ship.")])
+    arguments = ["user@host", str(tmp_path), "What is here?", program_env["PILOTHOUSE_CLI"]]
+    program = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "over_ssh.py"), *arguments],
+        cwd=tmp_path,
+        env=program_env | {"PATH": ssh},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        gate.wait_reached()
+        group = int((tmp_path / "remote").read_text())
+        assert in_group(group)
+        program.send_signal(number)
+        program.wait(LIMIT_S)
+        until_gone(group)  # the scripted model still waits: nothing else would end it
+    finally:
+        program.kill()
+        program.wait(LIMIT_S)
+        gate.open()
 
 
 def test_blocking(model: ScriptedModel, run: Run) -> None:
