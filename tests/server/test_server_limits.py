@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from server_world import TOKEN, Served, settings
+from server_world import ARGV, TOKEN, Served, settings
 
 import pilothouse as ph
 from pilothouse.errors import UsageError
@@ -193,3 +193,17 @@ def test_tokens_of_clients_alone_and_wrong_ones(serve_host: MakeHost, tmp_path: 
     served = serve_host(cli="/nowhere", token=None, tokens={"ann": ANN})
     assert served.request("GET", "/v1/sessions", token=ANN)[0] == 200
     assert served.request("GET", "/v1/sessions", token=None)[0] == 401
+
+
+def test_an_owner_goes_on_only_with_what_it_can_name(serve_host: MakeHost) -> None:
+    with FakeCLI() as fake:
+        served = serve_host(cli=fake.path, tokens={"ann": ANN})
+        for options in ({"continue_conversation": True}, {"resume": "the title of another"}):
+            status, told = served.request("POST", "/v1/sessions", {"options": options}, token=ANN)
+            assert (status, "by its id" in told["error"]["message"]) == (403, True), told
+            assert served.request("POST", "/v1/sessions", {"options": options})[0] == 201
+        for argument in ("--continue", "--resume", "--resume=title"):
+            with served.dial(token=ANN) as dialled:
+                assert dialled.start((*ARGV, argument))["op"] == "refused"
+        known = {"resume": "0b0c0d0e-0000-4000-8000-000000000000"}
+        assert served.request("POST", "/v1/sessions", {"options": known}, token=ANN)[0] == 201

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ TELL_SECONDS = 2.0
 STOPPED = "the host was stopped"
 # What only the host decides, or what a session of its own cannot have.
 _NOT_OVER_REST = ("cli", "config_dir", "inherit_env", "isolation", "prompt_via", "user")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHOWN_FLAGS = ("--effort=", "--max-turns=", "--model=", "--permission-mode=", "--resume=", "--session-id=")
 
 
@@ -226,6 +228,7 @@ class Host:
         self._admit_one()
         self._starting += 1
         try:
+            _check_conversation(owner, wish.argv)
             invocation = await run_briefly(self.policy.admit, wish)
             record = _record("wire", client, _shown(wish, invocation), owner)
             check = InputCheck(self.policy)
@@ -262,6 +265,7 @@ class Host:
         try:
             options = self._options_of(given)
             rendered = render(options, {})
+            _check_conversation(owner, rendered.argv)
             await run_briefly(self._admitted, options, rendered)
             secret = bool(invocation_secrets(rendered))
             kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
@@ -336,6 +340,18 @@ class Host:
     def _drop(self, session: HostedSession) -> None:
         self._sessions.pop(session.id, None)
         self._by_client.pop((session.record.owner, session.record.client), None)
+
+
+def _check_conversation(owner: str, argv: Sequence[str]) -> None:
+    """Refuse what would go on with a conversation of somebody else: only who knows its id goes on with it.
+
+    Raises:
+        Refusal: it is not named by its id.
+    """
+    for argument in argv if owner else ():
+        name, _, value = argument.partition("=")
+        if name == "--continue" or (name == "--resume" and not _UUID.fullmatch(value)):
+            raise Refusal("forbidden", f"{name}: with this token, say which conversation by its id: --resume=ID")
 
 
 def _record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> SessionRecord:
