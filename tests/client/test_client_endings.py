@@ -231,3 +231,30 @@ async def test_a_cli_that_is_too_old_for_an_option_says_which() -> None:
     script = """echo "error: unknown option '--bogus'" >&2; exit 1"""
     with FakeCLI.shell(script) as old, pytest.raises(ph.CLIVersionError, match=r"know the flag --bogus: update it"):
         await ph.query("go", cli=old.path, extra_args={"bogus": None})
+
+
+TASK = {"type": "system", "subtype": "task_started", "task_id": "t1", "description": "tests"}
+
+
+async def test_until_idle_ends_with_a_cli_that_leaves_by_itself() -> None:
+    with FakeCLI().expect("user").emit(frames.init(), TASK, frames.result("done")).exit(0) as fake:
+        with anyio.fail_after(20):
+            result = await ph.query("go", cli=fake.path, until="idle")
+    assert (result.text, result.is_success) == ("done", True)
+
+
+async def test_until_idle_fails_with_a_cli_that_dies_before_it_is_idle() -> None:
+    with FakeCLI().expect("user").emit(frames.init(), TASK, frames.result("done")).exit(3) as fake:
+        with anyio.fail_after(20), pytest.raises(ph.CLIExitedError, match="code 3"):
+            await ph.query("go", cli=fake.path, until="idle")
+        assert (await ph.query("go", cli=fake.path)).text == "done"
+
+
+async def test_the_output_of_an_answer_that_goes_on_is_that_of_its_prompt() -> None:
+    woken = frames.result("FINISHED", origin={"kind": "task-notification"})
+    given = frames.result("{}", structured_output={"total": 3})
+    with FakeCLI().expect("user").emit(frames.init(), TASK, given, frames.init(), woken).exit(0) as fake:
+        schema = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+        with anyio.fail_after(20):
+            result = await ph.query("go", cli=fake.path, until="idle", output_type=schema)
+    assert (result.output, result.text, result.error) == ({"total": 3}, "FINISHED", None)

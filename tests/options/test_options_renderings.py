@@ -132,6 +132,7 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "max_turns": (5, flag("--max-turns=5")),
     "max_budget_usd": (2.0, flag("--max-budget-usd=2")),
     "max_budget_tokens": (100_000, Rendered()),
+    "until": ("idle", Rendered()),
     "timeout": (5, Rendered()),
     "idle_timeout": (5, Rendered()),
     "startup_timeout": (5, Rendered()),

@@ -50,6 +50,8 @@ async def test_permissions_are_events_after_their_calls(claude: Any, scripted_mo
                 ids.remove(event.id)
             case ph.ToolFinished(result=outcome):
                 seen[outcome.tool_use_id].append("finished")
+            case _:
+                pass
     yes, no = "Allow by can_use_tool", "Deny by can_use_tool"
     assert list(seen.values()) == [
         [f"touch {name}", "started", "asked", no if name == "b" else yes, "finished"] for name in "abcd"

@@ -52,7 +52,7 @@ async def test_a_permission_for_a_call_is_an_event_after_it(
     scripted_model.reply(Steps(bridge.calls(("weather", {"city": "Rome"})), bridge.tell))
     query = ask(weather, can_use_tool=lambda request: True)
     kinds = (ToolStarted, ph.PermissionAsked, ph.PermissionSettled, ToolFinished)
-    events = [event async for event in query.events() if isinstance(event, kinds)]
+    events: list[Any] = [event async for event in query.events() if isinstance(event, kinds)]
     assert tuple(map(type, events)) == kinds
     _, asked, settled, _ = events
     assert (asked.request.tool_name, settled.id, settled.by) == ("mcp__tools__weather", asked.id, "can_use_tool")

@@ -18,6 +18,7 @@ import msgspec
 
 from pilothouse.client.events import AnswerEvent, OutputRejected
 from pilothouse.client.outcome import result_error
+from pilothouse.client.result import closing_message
 from pilothouse.client.schemas import VALUE_KEY, Schema, portable, with_object_root
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
@@ -329,7 +330,7 @@ class TypedOutput:
         answer.output_attempts = self.attempts if messages else 0
         verdict: tuple[Any, Any] | PilothouseError | None = answer.error
         if verdict is None:
-            verdict = self._judge(answer.result)
+            verdict = self._judge(closing_message(messages) or answer.result)  # a woken model gives no output
         elif isinstance(verdict, StructuredOutputError):
             verdict = self._rescued(messages, verdict)
         if isinstance(verdict, PilothouseError):

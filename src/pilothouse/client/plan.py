@@ -265,4 +265,5 @@ def limits_of(options: Options) -> Limits:
         startup_timeout=options.startup_timeout,
         control_timeout=options.control_timeout,
         max_line_bytes=options.max_line_bytes,
+        until_idle=options.until == "idle",
     )

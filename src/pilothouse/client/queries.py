@@ -238,6 +238,7 @@ class Query(Generic[OutputT]):
             callback_errors=self._callback_errors,
             incomplete=self._overflowed,
             one_of_many=self._plan.is_one_of_many,
+            until_idle=self._plan.options.until == "idle",
         )
         self._plan.settle(result, self._kept)
         return result

@@ -51,6 +51,7 @@ class QueryResult(Generic[OutputT]):
         callback_errors: what `on_message` raised.
         incomplete: messages were streamed and not kept, so what is read off all messages is not available.
         one_of_many: the conversation had other queries before, whose cost the CLI counts in.
+        until_idle: turns that the CLI began by itself, after the answer, are a part of it: the last one closes it.
 
     Attributes:
         result: the closing message, None if none came.
@@ -71,12 +72,14 @@ class QueryResult(Generic[OutputT]):
         callback_errors: Sequence[Exception] = (),
         incomplete: bool = False,
         one_of_many: bool = False,
+        until_idle: bool = False,
     ) -> None:
         self._one_of_many = one_of_many
         self._messages = list(messages)
         self._incomplete = incomplete
-        self._answers = _answers(self._messages)
-        self.result = closing_message(self._messages)
+        results = [message for message in self._messages if isinstance(message, ResultMessage)]
+        self._answers = results if until_idle else _answers(results)
+        self.result = self._answers[-1] if self._answers else None
         self._output: Any = output
         self.structured: Any = _structured(self.result, in_text=structured_expected)
         self.output_attempts = 0

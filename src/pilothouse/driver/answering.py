@@ -53,6 +53,7 @@ class Answering(Owned, ABC):
         result: the last one.
         on_end: told once that all is over and what has failed, before the consumer is. Must not raise.
         admission: waited for before anything is said; what it raises is the failure of the query.
+        awaits_idle: whether it has its result, and waits for what runs in the background.
         tells_asks: whether the consumer gets messages of what the peer asks this process, and of the decisions.
         session_id: as the peer last named it.
     """
@@ -89,7 +90,7 @@ class Answering(Owned, ABC):
         self.result: ResultMessage | None = None
         self.on_end: Callable[[BaseException | None], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
-        self.tells_asks = False
+        self.awaits_idle = self.tells_asks = False
 
     # What the consumer calls.
 
@@ -114,6 +115,8 @@ class Answering(Owned, ABC):
         """
         goes_on = self.goes_on
         if self._finished.is_set() or self._ended.is_set() or (self._rests() and not goes_on):
+            if self.awaits_idle:
+                self._done()
             return
         if self.is_held:
             self.interrupted = True
@@ -233,7 +236,7 @@ class Answering(Owned, ABC):
             return
         continuing, result = self._continuing, self.result
         if continuing is None or result is None or self.is_stopping or not continuing.ask(result):
-            self._done()
+            self._answered()
 
     def _take(self, following: Next | None) -> None:
         """The continuation has said what follows; None: it was given up."""
@@ -248,7 +251,7 @@ class Answering(Owned, ABC):
             self._inbox.put(messages, sum(len(message.raw_line) for message in messages))
             self.result = next((m for m in reversed(messages) if isinstance(m, ResultMessage)), self.result)
         if following.prompt is None:
-            self._done()
+            self._answered()
             return
         self.unanswered.add(following.prompt.uuid)
         self._begin_anew()
@@ -293,8 +296,26 @@ class Answering(Owned, ABC):
             with anyio.move_on_after(LEFT_SECONDS):  # what takes longer is a tool, and nobody will read its result
                 await self._continuing.answered()
 
+    def _answered(self) -> None:
+        """All prompts have their results, and nothing follows them but what runs in the background may bring."""
+        if not self._limits.until_idle or self.is_stopping:
+            self._done()
+        elif not self.awaits_idle:
+            self.awaits_idle = True
+            self._beside(self._await_idle)
+
+    async def _await_idle(self) -> None:
+        await self._idle()
+        self._done()
+
+    @abstractmethod
+    async def _idle(self) -> None:
+        """Wait until the peer has nothing more to do."""
+        ...
+
     def _done(self) -> None:
         """All that was asked for is there."""
+        self.awaits_idle = False
         self._ended.set()
 
     @abstractmethod

@@ -263,9 +263,10 @@ class Conversation(Owned):
                 if answer.get("cancelled") is True:
                     turn.unanswered.discard((uuid,))
 
-    def quiet_since(self) -> float:
+    def quiet_since(self, *, in_background: bool = False) -> float:
         """When the peer fell silent: now, while something runs that may take its time, or nobody reads."""
-        return self._child.quiet_since(busy=self._child.takes_its_time)
+        child = self._child
+        return child.quiet_since(busy=child.takes_its_time or (in_background and bool(child.background)))
 
     async def close(self) -> None:
         """End the input, let the child save and leave, end it if it does not. Bounded; from any task.
@@ -325,10 +326,8 @@ class Conversation(Owned):
 
     async def room(self) -> None:
         """Wait for a consumer."""
-        if self._turn is not None and self._turn.full:
-            await self._turn.room()
-        else:
-            await self._listeners.room()
+        crowded = self._turn if self._turn is not None and self._turn.full else self._listeners
+        await crowded.room()
 
     def let_pass(self) -> None:
         """Let the reader go on in spite of the consumers."""
@@ -346,7 +345,7 @@ class Conversation(Owned):
         turn = self._turn
         plain = self.says_lifecycle and not self._leftovers and self._routes.keys().isdisjoint(kinds)
         if plain:  # a batch of nothing but text costs no loop
-            if turn is not None and turn.has_begun and turn.unanswered:
+            if turn is not None and (turn.awaits_idle or (turn.has_begun and turn.unanswered)):
                 turn.put(batch, size)
             else:
                 for message in batch:
@@ -384,8 +383,8 @@ class Conversation(Owned):
             self.tell(own_message(subtype, self.session_id, facts))
 
     def _is_of_turn(self, message: Message, turn: Turn) -> bool:
-        if not (turn.was_sent and turn.unanswered):
-            return False
+        if turn.awaits_idle or not (turn.was_sent and turn.unanswered):
+            return turn.awaits_idle
         if isinstance(message, ResultMessage):
             return self._is_result_of_turn(message, turn)
         if isinstance(message, CommandLifecycleMessage):

@@ -138,6 +138,8 @@ class Exchange(Answering):
         if not message.is_woken:  # a background task that speaks answers none of our prompts
             self.unanswered.settle(message)
             self._end_turn()
+        elif self.awaits_idle:
+            self._end_turn()
 
     def _on_done(self, _: DoneMessage) -> None:
         self.ended_plainly = True
@@ -171,10 +173,10 @@ class Exchange(Answering):
     def _is_complete(self) -> bool:
         # A CLI that cannot resume says so in a result, and leaves the prompts.
         refused = self.result is not None and self.result.is_error and not self.result.num_turns
-        return self.ended_plainly and not self.goes_on and (refused or self._is_answered())
+        return self.ended_plainly and not (self.goes_on or self.awaits_idle) and (refused or self._is_answered())
 
     def _rests(self) -> bool:
-        return self.ended_plainly and not self.unanswered
+        return self.ended_plainly and not self.unanswered and not (self.awaits_idle and self._child.in_turn)
 
     def _check_interrupt(self) -> None:
         if self._child.invocation.initialize is None:
@@ -248,6 +250,7 @@ class Exchange(Answering):
             return
         if self.ended_plainly and self._said_all and ending.exit_code == 0 and not self.goes_on:
             self.unanswered.clear()  # it folded prompts into one turn, and is too old to name them
+            self.awaits_idle = False  # it has left by itself
             return
         raise missing_result_error(ending, child.link.noise, child.link.last_problem)
 
@@ -304,7 +307,7 @@ class Exchange(Answering):
         """After the last result: end the input; the CLI finishes its background tasks and goes."""
         child = self._child
         if self._host is not None and not self.interrupted:  # what was stopped waits for no answer
-            await self._questions_over()
+            await self._idle()
         await child.transport.end_input()
         self._linger()
 
@@ -323,7 +326,7 @@ class Exchange(Answering):
         child.leave()
         return inf
 
-    async def _questions_over(self) -> None:
+    async def _idle(self) -> None:
         # Once its input has ended, the CLI takes every question as denied: what runs in the background may still ask,
         # and so may the turn that the model is woken to when it ends.
         child = self._child
@@ -335,7 +338,8 @@ class Exchange(Answering):
             await anyio.sleep_until(quiet_until)
 
     def _quiet_since(self) -> float:
-        return self._child.quiet_since(busy=self._child.takes_its_time)
+        child = self._child
+        return child.quiet_since(busy=child.takes_its_time or (self.awaits_idle and bool(child.background)))
 
     def _was_heard(self) -> bool:
         return self._ever_heard

@@ -19,10 +19,14 @@ Prompts = Sequence[Outgoing] | AsyncGenerator[Outgoing, None]
 
 
 class Limits(Struct, frozen=True):
-    """Bounds of a query; times in seconds, None for no limit."""
+    """Bounds of a query; times in seconds, None for no limit.
+
+    With `until_idle` it is not over with its result, but when the peer has nothing more to do.
+    """
 
     timeout: float | None
     idle_timeout: float | None
     control_timeout: float
     max_line_bytes: int
     startup_timeout: float | None = None
+    until_idle: bool = False

@@ -151,23 +151,30 @@ class Turn(Answering):
     # When it is over.
 
     def _is_complete(self) -> bool:
-        return self.result is not None and self._is_answered() and not (self._given_up or self.goes_on)
+        goes_on = self.goes_on or self.awaits_idle
+        return self.result is not None and self._is_answered() and not (self._given_up or goes_on)
 
     def _rests(self) -> bool:
-        return self.was_sent and not self.unanswered
+        works = self.awaits_idle and self._conversation is not None and self._conversation.is_working
+        return self.was_sent and not self.unanswered and not works
+
+    async def _idle(self) -> None:
+        assert self._conversation is not None
+        await self._conversation.wait_idle()
 
     async def _interrupt(self, ended: Latch) -> None:
         conversation = self._conversation
         assert conversation is not None
         conversation.let_pass()
         await self._said.wait()
-        if not self.has_begun:
+        if not (self.has_begun or self.awaits_idle):
             await conversation.take_back(self)
             if not self.unanswered:
                 self.cut_short = True
                 self._end_turn()
                 return
-        await self._begun.wait()
+        if not self.awaits_idle:
+            await self._begun.wait()
         if not ended.is_set():
             await conversation.request("interrupt")
 
@@ -266,7 +273,7 @@ class Turn(Answering):
 
     def _quiet_since(self) -> float:
         assert self._conversation is not None
-        return self._conversation.quiet_since()
+        return self._conversation.quiet_since(in_background=self.awaits_idle)
 
     def _was_heard(self) -> bool:
         return self._ever_begun

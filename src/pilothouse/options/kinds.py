@@ -293,6 +293,7 @@ EXTRA = Kind(
 )
 RESTART = _choice("resume", "never")
 ON_LIMIT = _choice("raise", "wait")
+UNTIL = _choice("result", "idle")
 ISOLATION = _choice("strict")
 HOOKS = _kind("a mapping of event names to hooks", lambda v: isinstance(v, Mapping), parse=None, metavar="")
 FUNCTIONS = _kind(

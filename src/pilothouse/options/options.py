@@ -100,6 +100,7 @@ class Options:
         max_turns: int | None
         max_budget_usd: float | None
         max_budget_tokens: int | None
+        until: str
         timeout: float | None
         idle_timeout: float | None
         startup_timeout: float | None

@@ -43,6 +43,14 @@ LIMITS = (
         untrusted=is_no_more,
     ),
     Option(
+        "until",
+        kinds.UNTIL,
+        Sdk(),
+        "When a query is over: with its result, or 'idle': when nothing in the background is left to wake the model.",
+        default="result",
+        untrusted=tunes,
+    ),
+    Option(
         "timeout",
         kinds.SECONDS,
         Sdk(),

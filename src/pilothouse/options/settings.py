@@ -96,6 +96,7 @@ class Settings(TypedDict, total=False):
     max_turns: int | None
     max_budget_usd: float | None
     max_budget_tokens: int | None
+    until: Literal["result", "idle"] | None
     timeout: float | None
     idle_timeout: float | None
     startup_timeout: float | None
