@@ -28,7 +28,7 @@ from pilothouse.cli.arguments import parse
 from pilothouse.native.flags import read as read_flags
 from pilothouse.options import TABLE
 from pilothouse.provision.model import model_path
-from pilothouse.testing import FakeCLI, ScriptedModel, frames
+from pilothouse.testing import FakeCLI, RecordedRequest, ScriptedModel, ToolUse, frames
 
 README = ROOT / "README.md"
 STRUCTURED = {"number": "7", "lines": [{"what": "rope", "price": 12.5}]}
@@ -128,6 +128,25 @@ def test_the_first_example_runs_on_the_real_cli(
     text, _, cost = capsys.readouterr().out.rpartition(" ")
     assert text == "None today."
     assert 0 < float(cost) < 0.01
+
+
+def answer_of_asking(request: RecordedRequest) -> Any:
+    return ToolUse("StructuredOutput", STRUCTURED) if "StructuredOutput" in request.tools else "Fine."
+
+
+@pytest.mark.real_cli
+def test_the_page_on_asking_holds_on_the_real_cli(
+    real_cli: str, namespace: dict[str, Any], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block, with what it asserts: not all that a fake CLI says comes from the real one, nor all of its in that."""
+    with ScriptedModel() as model:
+        model.default = answer_of_asking
+        for name, value in model.env(PILOTHOUSE_CLI=real_cli).items():
+            monkeypatch.setenv(name, value)
+        for block in blocks(DOCS / "asking.md", "python"):
+            if block.is_run:
+                anyio.run(execute, block, namespace)
+        assert len(model.requests) >= 15
 
 
 @pytest.mark.real_cli
