@@ -77,6 +77,7 @@ ARGUMENTS: dict[str, str] = {
     "task_budget=50000": "--task-budget=50000",
     "thinking='disabled'": "--thinking=disabled",
     "thinking={'type': 'enabled', 'budget_tokens': 2000}": "--max-thinking-tokens=2000",
+    "allowed_tools=['Read', 'Grep']": "--allowedTools=Read,Grep",
     "tools=['Read', 'Grep']": "--tools=Read,Grep",
 }
 """What is set in the code, and the argument of the child that it becomes."""

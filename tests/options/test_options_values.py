@@ -272,7 +272,7 @@ def test_the_builder_says_the_same_as_keywords() -> None:
     made = (
         Options.make()
         .model("opus")
-        .tools(["Read", "Grep"])
+        .allowed_tools(["Read", "Grep"])
         .permission_mode("plan")
         .max_turns(5)
         .max_budget_usd(0.001)
@@ -282,13 +282,13 @@ def test_the_builder_says_the_same_as_keywords() -> None:
         .api_key("sk-1")
     )
     options = Options(
-        model="opus", tools=["Read", "Grep"], permission_mode="plan", max_turns=5, max_budget_usd=0.001,
+        model="opus", allowed_tools=["Read", "Grep"], permission_mode="plan", max_turns=5, max_budget_usd=0.001,
         system_prompt="Be brief.", cwd="/srv", json_schema={"type": "object"}, api_key="sk-1",
     )  # fmt: skip
     assert made.build() == options
     assert made.to_cli_args() == options.to_cli_args()
     assert made.to_env() == options.to_env() == {"ANTHROPIC_API_KEY": "sk-1"}
-    assert "--tools=Read,Grep" in made.to_cli_args()
+    assert "--allowedTools=Read,Grep" in made.to_cli_args()
     assert "sk-1" not in repr(made)
 
 
