@@ -138,7 +138,7 @@ def answer_of_asking(request: RecordedRequest) -> Any:
 def test_the_page_on_asking_holds_on_the_real_cli(
     real_cli: str, namespace: dict[str, Any], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each block, with what it asserts: not all that a fake CLI says comes from the real one, nor all of its in that."""
+    """Each block, with what it asserts: the fake CLI does not say all that the real one says."""
     with ScriptedModel() as model:
         model.default = answer_of_asking
         for name, value in model.env(PILOTHOUSE_CLI=real_cli).items():
