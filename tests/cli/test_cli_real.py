@@ -125,6 +125,19 @@ def test_the_embedded_model_answers(pilothouse: Command, real_cli: str) -> None:
 
 
 @pytest.mark.local_model
+def test_a_batch_and_a_worker_ask_the_embedded_model(pilothouse: Command, real_cli: str, tmp_path: Path) -> None:
+    needs_local_model()
+    (tmp_path / "p.txt").write_text("What is the capital of France?\n")
+    flags = ("--local", "--cli", real_cli)
+    ran = pilothouse.run("batch", "p.txt", *flags, cwd=tmp_path)
+    assert (ran.code, "Paris" in json.loads(ran.out)["text"]) == (0, True), ran.err
+    assert pilothouse.run("batch", "p.txt", "--enqueue", "--journal", "j.db", cwd=tmp_path).code == 0
+    ran = pilothouse.run("worker", "--journal", "j.db", "--until-empty", *flags, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Paris" in pilothouse.run("batch", "results", "--journal", "j.db", cwd=tmp_path).out
+
+
+@pytest.mark.local_model
 def test_the_embedded_model_is_given_tools(pilothouse: Command, real_cli: str, tmp_path: Path) -> None:
     needs_local_model()
     (tmp_path / "notes.txt").write_text("The cat is on the roof.")

@@ -92,6 +92,28 @@ def test_with_a_journal_nothing_is_run_twice(run: Any, prompts: Path, fake: Fake
     assert json.loads(run("status", "--journal", "runs.db", "--json")[1])["succeeded"] == 4
 
 
+def test_a_run_without_a_key_is_shown_by_its_prompt(run: Any, prompts: Path, fake: FakeCLI) -> None:
+    long = "Tell me\n  everything about the sea, the wind, the tides and the moon above them."
+    asked = [{"prompt": "one", "key": "a"}, long, {"prompt": [{"type": "text", "text": "In blocks"}]}]
+    prompts.write_text("\n".join(map(json.dumps, asked)))
+    _, out, err = run(str(prompts), "--cli", fake.path, "--journal", "r.db")
+    assert sorted(line.split("  ")[1] for line in err.splitlines()[:3]) == [
+        "In blocks",
+        "Tell me everything about the sea, the wind, the tides and t…",
+        "a",
+    ]
+    assert {len(json.loads(line)["key"]) for line in out.splitlines()} == {1, 32}
+    _, _, err = run(str(prompts), "--cli", fake.path)
+    assert "  3: In blocks  succeeded" in err
+
+
+def test_local_is_for_those_who_do_the_runs(run: Any, prompts: Path) -> None:
+    code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
+    assert (code, "--local is for those who do the runs: give it to the worker" in err) == (2, True)
+    code, _, err = run(str(prompts), "--local", "--model", "opus")
+    assert (code, "--local brings its own model: leave --model away" in err) == (2, True)
+
+
 def test_what_failed_is_told_and_run_again(run: Any, prompts: Path, fake: FakeCLI) -> None:
     with FakeCLI().text("no", is_error=True).forever() as failing:
         code, _, err = run(str(prompts), "--cli", failing.path, "--journal", "runs.db", "-o", "out.jsonl")

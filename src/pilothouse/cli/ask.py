@@ -35,12 +35,6 @@ from pilothouse.options import Options, Settings, child_env
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.discovery import check_version, find_cli
 
-LOCAL_NOTES = {
-    False: "the answer comes from a small open model on this machine; it is weak and calls no tools",
-    True: "the answer comes from a small open model on this machine; it is weak, and calls tools with little sense",
-}
-"""By whether it is given tools."""
-
 
 async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
     """Ask, show the answer, and return the exit code.
@@ -115,17 +109,9 @@ class AskRun:
         return options
 
     async def _local_options(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.install import fetched_cli
-        from pilothouse.local import LocalModel
-        from pilothouse.local.model import check_extra
+        from pilothouse.cli.local_model import local_options
 
-        check_extra()
-        await fetched_cli(self._options.cli, os.environ, self._screen)
-        calls_tools = needs_calls(self._options)
-        self._screen.note(LOCAL_NOTES[calls_tools], "quiet")
-        with self._screen.progress("local model") as progress:
-            model = await stack.enter_async_context(LocalModel(calls_tools=calls_tools, progress=progress))
-        return Options(**cast("Settings", model.options())).merge(self._options)
+        return (await local_options(self._options, stack, self._screen)).merge(self._options)
 
     def _listener(self, telling: Telling) -> Callable[[Message], object]:
         match self._request.form:
@@ -205,11 +191,6 @@ class AskRun:
             body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
         write_line(self._redact(text).encode())
-
-
-def needs_calls(options: Options) -> bool:
-    """Whether the local model is to call tools: it answers more slowly then. A JSON Schema is asked for with a tool."""
-    return bool(options.tools) or options.json_schema is not None
 
 
 async def follow(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:

@@ -6,7 +6,7 @@ Owns the run of a batch: where results go, and the exit code. What a run is, `pi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,16 @@ from pilothouse.cli.batch_board import Board, LiveBoard, board, keep_drawing, su
 from pilothouse.cli.batch_looks import results, status
 from pilothouse.cli.batch_prompts import Asked, PromptsFile
 from pilothouse.cli.failures import failure
-from pilothouse.cli.fleets import fleet_of, is_address, needed_journal, redactor, shown, warnings_to, with_journal
+from pilothouse.cli.fleets import (
+    fleet_of,
+    is_address,
+    needed_journal,
+    redactor,
+    shown,
+    warnings_to,
+    with_journal,
+    with_local_model,
+)
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.two_signals import TwoSignals
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
@@ -73,7 +82,11 @@ class Batch:
         total = None if prompts is None else prompts.check()
         if self._request.enqueue:
             return await self._enqueued(prompts)
-        fleet = fleet_of(self._request)
+        async with AsyncExitStack() as local:
+            fleet = fleet_of(await with_local_model(self._request, local, self._screen))
+            return await self._run(fleet, prompts, total)
+
+    async def _run(self, fleet: Fleet, prompts: PromptsFile | None, total: int | None) -> int:
         with ExitStack() as stack, self._signals.listening():
             writer = self._writer(stack)
             async with fleet:
@@ -139,6 +152,8 @@ class Batch:
     async def _enqueued(self, prompts: PromptsFile | None) -> int:
         """Leave the prompts to workers."""
         assert prompts is not None
+        if self._request.local:
+            raise UsageError("--local is for those who do the runs: give it to the worker")
         journal = needed_journal(self._request, "--enqueue")
         async with fleet_of(self._request, concurrency=0) as fleet:
             count = await fleet.enqueue(prompts, key="key", options=self._options)

@@ -5,6 +5,7 @@ Owns the words. With `rich_screen` the only file that imports rich, when there i
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from types import TracebackType
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 DRAW_SECONDS = 0.5
 SHOWN_RUNS = 12
 """Of those that run, in the table."""
+SHOWN_CHARS = 60
+"""Of a prompt that stands for its run."""
+DIGEST_CHARS = 32
 _LOOKS: dict[str, Style] = {"succeeded": "good", "failed": "error", "cancelled": "warning"}
 
 
@@ -42,7 +46,7 @@ class Board:
         self._count += 1
         of = "" if self._total is None else f" of {self._total}"
         words = f": {run.error}" if run.error is not None and not run.is_success else ""
-        line = f"{self._count}{of}  {run.key}  {run.state}  {took(run)}  ${run.cost_usd:.4f}{words}"
+        line = f"{self._count}{of}  {run_name(run)}  {run.state}  {took(run)}  ${run.cost_usd:.4f}{words}"
         self._screen.note(" ".join(line.split("\n")), _LOOKS.get(run.state, ""))
 
     def __enter__(self) -> Self:
@@ -109,7 +113,9 @@ def drawn(status: FleetStatus, running: list[Run], now: float) -> RenderableType
         column.no_wrap, column.overflow = True, "ellipsis"
     for run in running[:SHOWN_RUNS]:
         for_seconds = seconds(now - (run.started or now))
-        table.add_row(Text(run.key.translate(CONTROLS)), str(run.attempts), for_seconds, (run.session_id or "")[:8])
+        table.add_row(
+            Text(run_name(run).translate(CONTROLS)), str(run.attempts), for_seconds, (run.session_id or "")[:8]
+        )
     more = [] if len(running) <= SHOWN_RUNS else [Text(f"and {len(running) - SHOWN_RUNS} more", style="dim")]
     return Group(table, *more, Text(summary(status), style="bold"))
 
@@ -126,6 +132,17 @@ def summary(status: FleetStatus) -> str:
     if status.eta_seconds:
         parts.append(f"{seconds(status.eta_seconds)} left")
     return ", ".join(parts)
+
+
+def run_name(run: Run) -> str:
+    """The key of a run; where that was made by itself, the beginning of the prompt, which says more."""
+    blocks: list[Any] = [{"text": run.prompt}] if isinstance(run.prompt, str) else run.prompt
+    text = next((block["text"] for block in blocks if isinstance(block, dict) and block.get("text")), "")
+    start = " ".join(str(text).split())
+    start = start if len(start) <= SHOWN_CHARS else start[: SHOWN_CHARS - 1].rstrip() + "…"
+    if not start or not re.fullmatch("[0-9a-f]{32}|[0-9]+", run.key):
+        return run.key
+    return f"{run.key}: {start}" if run.key.isdigit() and len(run.key) < DIGEST_CHARS else start
 
 
 def took(run: Run) -> str:

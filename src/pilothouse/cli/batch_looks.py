@@ -11,7 +11,7 @@ import msgspec
 
 from pilothouse.cli.ask import write_line
 from pilothouse.cli.batch_arguments import BatchRequest
-from pilothouse.cli.batch_board import summary
+from pilothouse.cli.batch_board import run_name, summary
 from pilothouse.cli.failures import failure
 from pilothouse.cli.fleets import needed_journal, redactor
 from pilothouse.cli.screen import Screen
@@ -39,7 +39,7 @@ async def status(request: BatchRequest, screen: Screen) -> int:
         return 0
     screen.note(summary(found), "title")
     for run in failed:
-        screen.note(f"  {run.key}: {failure(run.error).line if run.error is not None else 'failed'}", "error")
+        screen.note(f"  {run_name(run)}: {failure(run.error).line if run.error is not None else 'failed'}", "error")
     if found.failed > len(failed):
         screen.note(f"  and {found.failed - len(failed)} more failures", "quiet")
     return 0

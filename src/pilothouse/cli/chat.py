@@ -20,7 +20,7 @@ from typing import Any, cast
 import anyio
 
 from pilothouse.cli.arguments import ChatRequest
-from pilothouse.cli.ask import LOCAL_NOTES, needs_calls, tell_failure
+from pilothouse.cli.ask import tell_failure
 from pilothouse.cli.chat_commands import dispatch, suggestions
 from pilothouse.cli.chat_lines import CtrlC, Lines, PlainLines, Terminal
 from pilothouse.cli.chat_permissions import Asker
@@ -148,18 +148,10 @@ class Chat:
         return own if not self._request.local else (await self._local(stack)).merge(own)
 
     async def _local(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.install import fetched_cli
-        from pilothouse.local import LocalModel
-        from pilothouse.local.model import check_extra
+        from pilothouse.cli.local_model import local_options
 
-        check_extra()
         options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-        await fetched_cli(options.cli, os.environ, self._screen)
-        calls_tools = needs_calls(options)
-        self.say(LOCAL_NOTES[calls_tools], "quiet")
-        with self._screen.progress("local model") as progress:
-            model = await stack.enter_async_context(LocalModel(calls_tools=calls_tools, progress=progress))
-        return Options(**cast("Settings", model.options()))
+        return await local_options(options, stack, self._screen)
 
     def _open_lines(self) -> Lines:
         if self._terminal is None:

@@ -32,6 +32,7 @@ class FleetRequest:
     stop_after: int = STOP_AFTER
     retry: int = 3
     on_interrupted: str = "resume"
+    local: bool = False
     workspace: WorkspaceRequest = field(default_factory=WorkspaceRequest)
 
 
@@ -59,6 +60,7 @@ def add_fleet(parser: argparse.ArgumentParser, journal: str) -> None:
     parser.add_argument(
         "--journal", metavar="FILE|postgresql://…", help=f"{journal} (default: PILOTHOUSE_JOURNAL, if it is set)"
     )
+    parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key")
     limits = parser.add_argument_group("limits of all runs together")
     for flag, (kind, metavar, meaning) in _LIMITS.items():
         limits.add_argument(flag, type=kind, metavar=metavar, help=meaning, default=_DEFAULTS.get(flag))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pilothouse.cli.fleet_flags import FleetRequest
 from pilothouse.cli.screen import Screen
@@ -18,6 +18,7 @@ from pilothouse.cli.workspace_flags import workspace_settings
 from pilothouse.client import default_agent
 from pilothouse.errors import UsageError
 from pilothouse.fleet import Fleet, Rate
+from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.stores.encoding import secrets_in, shown_address, without
 
@@ -86,6 +87,23 @@ def fleet_of(request: FleetRequest, **more: Any) -> Fleet:
         **workspace_settings(request.workspace),
     }
     return Fleet(default_agent().with_options(**request.settings), **settings | more)
+
+
+async def with_local_model(request: R, stack: AsyncExitStack, screen: Screen) -> R:
+    """The request as it is; with --local, with the settings of the embedded model, which the stack ends.
+
+    Raises:
+        UsageError: the runs would be done elsewhere, another model is named, or an extra is missing.
+    """
+    if not request.local:
+        return request
+    if request.settings.get("model") is not None:
+        raise UsageError("--local brings its own model: leave --model away")
+    from pilothouse.cli.local_model import local_options
+
+    given = Options(**cast("Settings", request.settings))
+    options = await local_options(default_agent().options.merge(given), stack, screen)
+    return replace(request, settings=options.merge(given).as_dict())
 
 
 @contextmanager

@@ -6,13 +6,13 @@ Owns what is said about it, and the exit code. How runs are shared, `pilothouse.
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import anyio
 
 from pilothouse.cli.batch_board import Board, LiveBoard, board, keep_drawing, summary
 from pilothouse.cli.failures import failure
-from pilothouse.cli.fleets import fleet_of, needed_journal, redactor, shown, warnings_to, with_journal
+from pilothouse.cli.fleets import fleet_of, needed_journal, redactor, shown, warnings_to, with_journal, with_local_model
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.two_signals import TwoSignals
 from pilothouse.cli.worker_arguments import WorkerRequest
@@ -39,6 +39,11 @@ async def worker(request: WorkerRequest, screen: Screen) -> int:
 
 async def _work(request: WorkerRequest, screen: Screen) -> int:
     journal = needed_journal(request, "worker")
+    async with AsyncExitStack() as local:
+        return await _work_on(journal, await with_local_model(request, local, screen), screen)
+
+
+async def _work_on(journal: str, request: WorkerRequest, screen: Screen) -> int:
     accepts = "all" if "all" in request.accepts else request.accepts
     fleet = fleet_of(request, accepts=accepts, max_permission_mode=request.max_permission_mode)
     signals = TwoSignals(screen)
