@@ -204,7 +204,8 @@ class Fleet:
         assert self._tasks is not None
         try:
             if error is None:
-                await self._let_go()
+                self._readers.close()  # what nobody reads any more is not begun
+                self._working().drain()
             else:
                 self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(kind, error, traceback)
@@ -223,11 +224,6 @@ class Fleet:
         with suppress(FleetJournalError), anyio.move_on_after(LAST_LOOK_SECONDS):
             watch.status(await self._journal.status())
         watch.ended(error or self._breaker.error)
-
-    async def _let_go(self) -> None:
-        """The block was left in peace: what nobody reads any more is not begun."""
-        self._readers.close()
-        self._working().drain()
 
     def _working(self) -> Desk:
         if self._desk is None or self._tasks is None:
