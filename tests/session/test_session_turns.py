@@ -214,6 +214,23 @@ async def test_messages_and_control_never_meet(cli: Cli) -> None:
     assert {m.type for m in [m async for m in listener]} == {"command_lifecycle", "system", "assistant", "result"}
 
 
+@pytest.mark.parametrize("partial", [None, False, True])
+async def test_pieces_of_answers_are_for_those_who_asked(cli: Cli, partial: bool | None) -> None:
+    async def streams(cli: Cli, say: Say, text: str) -> str:
+        await say(frames.stream_event({"type": "ping"}))
+        return "done"
+
+    cli.acts["stream"] = streams
+    async with talking(cli, partial_messages=partial) as session:
+        listener = session.messages()
+        whole = await session.query("stream")
+        pieces = [message.type async for message in session.query("stream", partial_messages=True)]
+    heard = [message.type async for message in listener]
+    assert ("stream_event" in heard, heard.count("result")) == (partial is True, 2)
+    assert ("stream_event" in [message.type for message in whole.messages]) == (partial is True)
+    assert "stream_event" in pieces
+
+
 @pytest.mark.requirement("E53")
 async def test_the_text_stream_joins_to_the_answer(cli: Cli) -> None:
     async with talking(cli) as session:

@@ -79,7 +79,7 @@ def test_ctrl_c_stops_the_turn_and_the_session_goes_on(talker: FakeCLI, place: s
     program.interrupt()
     program.wait_for("interrupted")
     assert time.monotonic() - began < INTERRUPT_WAIT
-    heard = "system\n" if place == "listening" else ""
+    heard = "command_lifecycle\n" if place == "listening" else ""
     assert program.end() == (0, f"{heard}re: two 0\n", "")
     assert len(talker.calls) == 1
     assert "never asked" not in talker.calls[0].prompts
@@ -343,6 +343,6 @@ session.close()
 """,
         talker,
     )
-    assert program.end() == (0, "['assistant', 'result'] system re: three 0\n", "")
+    assert program.end() == (0, "['assistant', 'result'] command_lifecycle re: three 0\n", "")
     assert [call.prompts for call in talker.calls] == [["one", "two", "three"], ["own"]]
     eventually(lambda: not running(talker))

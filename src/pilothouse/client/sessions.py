@@ -353,13 +353,14 @@ class Session(Controls):
     # Everything else that can be asked.
 
     def messages(self) -> Listener:
-        """Everything the child says from now on, across queries, turns that it starts by itself included. (G16)
+        """Everything the child says from now on, across queries, turns that it starts by itself included.
 
-        Iterate over it; `aclose` stops listening, and it ends when the session does. One that is not read makes the
-        child wait, once 8 MiB are unread. When a new child has taken over after a crash, a `SystemMessage` of the
-        subtype "session_restarted" says so, with the `reason` in its `raw`.
+        `StreamEvent`s are there if the session was made with `partial_messages=True`. Iterate over it; `aclose` stops
+        listening, and it ends when the session does. One that is not read makes the child wait, once 8 MiB are unread.
+        When a new child has taken over after a crash, a `SystemMessage` of the subtype "session_restarted" says so,
+        with the `reason` in its `raw`.
         """
-        return self._books.add()
+        return self._books.add(wants_partial=self.options.partial_messages)
 
     async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
         """Send any control request and return its answer. Starts the child if need be. (R9, G30)

@@ -11,13 +11,18 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 from pilothouse.driver.inbox import Inbox
-from pilothouse.messages import Message
+from pilothouse.messages import Message, StreamEvent
 
 
 class Listener:
-    """Messages as they come, from the moment it was made; iterate over it."""
+    """Messages as they come, from the moment it was made; iterate over it.
 
-    def __init__(self) -> None:
+    Args:
+        wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
+    """
+
+    def __init__(self, *, wants_partial: bool = True) -> None:
+        self._wants_partial = wants_partial
         self._inbox = Inbox()
         self._batch: list[Message] = []
         self._left = False
@@ -26,6 +31,12 @@ class Listener:
     def inbox(self) -> Inbox:
         """What has come and was not read."""
         return self._inbox
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Take what the child has said."""
+        kept = [message for message in batch if self._wants_partial or message.__class__ is not StreamEvent]
+        if kept:
+            self._inbox.put(kept, size)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -64,9 +75,9 @@ class Listeners:
         self._all: set[weakref.ref[Listener]] = set()
         self._over = False
 
-    def add(self) -> Listener:
+    def add(self, *, wants_partial: bool = True) -> Listener:
         """One more, that hears what comes from now on."""
-        listener = Listener()
+        listener = Listener(wants_partial=wants_partial)
         if self._over:
             listener.inbox.end()
         self._all.add(weakref.ref(listener, self._all.discard))
@@ -82,8 +93,8 @@ class Listeners:
 
     def put(self, batch: list[Message], size: int) -> None:
         """Give a batch to each."""
-        for inbox in self._inboxes():
-            inbox.put(list(batch), size)
+        for listener in self._living():
+            listener.put(batch, size)
 
     # For whoever wants to know more than they do.
 
@@ -114,6 +125,9 @@ class Listeners:
             inbox.end()
 
     def _inboxes(self) -> list[Inbox]:
+        return [listener.inbox for listener in self._living()]
+
+    def _living(self) -> list[Listener]:
         if not self._all:  # as in most sessions
             return []
-        return [listener.inbox for each in list(self._all) if (listener := each()) is not None]
+        return [listener for each in list(self._all) if (listener := each()) is not None]

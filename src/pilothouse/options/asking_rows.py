@@ -306,7 +306,8 @@ OUTPUT = (
         "partial_messages",
         kinds.BOOL,
         Switch("include-partial-messages"),
-        "Stream the answer while it is written, as StreamEvent messages.",
+        "Stream the answer while it is written, as StreamEvent messages. The child of a session sends them unless this "
+        "is False, so that each query can ask for them; who did not ask gets none.",
         default=False,
         untrusted=tunes,
     ),

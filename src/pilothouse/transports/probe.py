@@ -9,12 +9,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
@@ -43,6 +44,7 @@ _QUIET = {"DISABLE_AUTOUPDATER": "1", "DISABLE_TELEMETRY": "1", "CLAUDE_CODE_DIS
 
 
 _running: set[subprocess.Popen[bytes]] = set()
+_directories: set[str] = set()
 
 
 @atexit.register
@@ -50,6 +52,19 @@ def _end_all() -> None:
     """End what a thread still waits for when the program ends."""
     for child in list(_running):
         _end(child)
+    for directory in list(_directories):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _directory() -> Generator[str]:
+    path = tempfile.mkdtemp(prefix="pilothouse-probe-")
+    _directories.add(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        _directories.discard(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,7 @@ def probe(path: str, env: Mapping[str, str]) -> Probe:
         path: the executable.
         env: where the few variables that it gets are taken from.
     """
-    with tempfile.TemporaryDirectory(prefix="pilothouse-probe-", ignore_cleanup_errors=True) as directory:
+    with _directory() as directory:
         clean = {name: env[name] for name in _KEPT if name in env}
         clean |= {**_QUIET, "CLAUDE_CONFIG_DIR": directory}
         for _ in range(TRIES):
