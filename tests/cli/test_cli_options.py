@@ -47,7 +47,7 @@ def test_one_option_in_full(pilothouse: Command, place: Path) -> None:
     ]
     secret = pilothouse.run("options", "api_key", cwd=place, env={"PILOTHOUSE_API_KEY": "sk-ant-hidden"})
     assert "not from a file" in secret.out
-    assert "[secret]  (PILOTHOUSE_API_KEY)" in secret.out
+    assert "[redacted]  (PILOTHOUSE_API_KEY)" in secret.out
     assert "hidden" not in secret.out
 
 

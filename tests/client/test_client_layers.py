@@ -101,10 +101,10 @@ def test_explain_reads_well_and_hides_secrets(project: Path, monkeypatch: pytest
     ph.configure(max_turns=9)
     explanation = ph.Agent(max_turns=None).query("go", effort="low").options.explain()
     assert str(explanation).splitlines() == [
-        f"model      'haiku'   {project / 'pilothouse.toml'}:1",
-        "effort     'low'     call",
-        "max_turns  None      default (reset: agent)",
-        "api_key    [secret]  PILOTHOUSE_API_KEY",
+        f"model      'haiku'     {project / 'pilothouse.toml'}:1",
+        "effort     'low'       call",
+        "max_turns  None        default (reset: agent)",
+        "api_key    [redacted]  PILOTHOUSE_API_KEY",
     ]
     assert "never" not in repr(explanation)
     assert explanation["timeout"].origin == "default"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,12 +20,12 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.options import PolicyWarning, child_env, render
-from pilothouse.testing import FakeCLI, frames
+from pilothouse.testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 KEYS = {
-    name: f"sk-ant-planted-{name}-0123456789abcdef"
+    name: f"planted.{name}.0123456789abcdef"  # the shape says nothing
     for name in (
         "api",
         "auth",
@@ -35,8 +36,20 @@ KEYS = {
         "url",
         "settings",
         "inherited",
+        "pass",
+        "jwt",
+        "dsn",
+        "webhook",
+        "argument",
+        "bound-argument",
+        "server-password",
+        "server-query",
+        "base-url",
+        "managed",
+        "helper",
+        "json-settings",
     )
-}
+} | {"shape": "ghp_planted0123456789abcdef"}
 PLANTED = re.compile("|".join(map(re.escape, KEYS.values())))
 
 
@@ -47,12 +60,27 @@ def planted(fake_path: str = "auto", **more: Any) -> ph.Options:
         api_key=KEYS["api"],
         auth_token=KEYS["auth"],
         oauth_token=KEYS["oauth"],
-        env={"MY_SERVICE_TOKEN": KEYS["env"], "HTTPS_PROXY": f"http://me:{KEYS['url']}@proxy:1"},
-        mcp_servers={
-            "local": ph.StdioServer(command="x", env={"TOKEN": KEYS["server-env"]}),
-            "far": ph.HttpServer(url="https://x.invalid", headers={"Authorization": f"Bearer {KEYS['server-header']}"}),
+        base_url=f"https://me:{KEYS['base-url']}@x.invalid",
+        env={
+            "MY_SERVICE_TOKEN": KEYS["env"],
+            "HTTPS_PROXY": f"http://me:{KEYS['url']}@proxy:1",
+            "DB_PASS": KEYS["pass"],
+            "MY_JWT": KEYS["jwt"],
+            "SENTRY_DSN": KEYS["dsn"],
+            "SLACK_WEBHOOK_URL": KEYS["webhook"],
+            "GH": KEYS["shape"],
         },
-        settings={"env": {"OTHER_TOKEN": KEYS["settings"]}},
+        mcp_servers={
+            "local": ph.StdioServer(
+                command="x",
+                args=["--token", KEYS["argument"], f"--api-key={KEYS['bound-argument']}"],
+                env={"TOKEN": KEYS["server-env"]},
+            ),
+            "far": ph.HttpServer(url="https://x.invalid", headers={"Authorization": f"Bearer {KEYS['server-header']}"}),
+            "other": ph.HttpServer(url=f"https://me:{KEYS['server-password']}@x.invalid/?key={KEYS['server-query']}"),
+        },
+        settings={"env": {"OTHER_TOKEN": KEYS["settings"]}, "apiKeyHelper": KEYS["helper"]},
+        managed_settings={"env": {"X_TOKEN": KEYS["managed"]}},
         **more,
     )
 
@@ -179,7 +207,7 @@ async def failing(options: ph.Options, *, session: bool = False) -> BaseExceptio
     pytest.fail("it did not fail")
 
 
-ECHO = " ".join(KEYS.values())
+ECHO = " ".join(key for name, key in KEYS.items() if name != "json-settings")
 SLOW = ("hangs", True)  # a child that hangs in a session takes its whole grace to end; one in a query does not
 SAYS = {
     "exit": lambda fake: fake.expect("user").stderr(f"bad key: {ECHO}\n").exit(3),
@@ -252,6 +280,31 @@ async def test_private_files_are_private_and_gone_and_arguments_have_no_key(fake
     assert not any(path.parent.exists() for path in paths)
 
 
+@pytest.mark.anyio
+@pytest.mark.real_cli
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_managed_settings_hold_without_being_an_argument(
+    real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": "touch made"})], "Done."))
+    shown: list[bytes] = []
+
+    async def look(_: object) -> None:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                shown.append(process.read_bytes())
+
+    options: dict[str, Any] = {"env": scripted_model.env(), "inherit_env": False, "cwd": tmp_path, "cli": real_cli}
+    managed = {"permissions": {"deny": ["Bash(touch *)"]}, "env": {"X_TOKEN": KEYS["managed"]}}
+    options |= {"hooks": {"PreToolUse": look}, "allowed_tools": ["Bash"], "managed_settings": managed}
+    result = await ph.query("go", **options)
+    assert not (tmp_path / "made").exists()
+    assert [denial.tool_name for denial in result.permission_denials] == ["Bash"]
+    assert any(real_cli.encode() in line for line in shown)
+    assert not any(KEYS["managed"].encode() in line for line in shown)
+
+
 @pytest.mark.requirement("E76")
 def test_commands_show_no_key(tmp_path: Path) -> None:
     env = {
@@ -263,7 +316,8 @@ def test_commands_show_no_key(tmp_path: Path) -> None:
         "PILOTHOUSE_AUTH_TOKEN": KEYS["auth"],
         "PILOTHOUSE_ENV": json.dumps({"MY_TOKEN": KEYS["env"]}),
         "PILOTHOUSE_MCP_SERVERS": json.dumps({"a": {"command": "x", "env": {"T": KEYS["server-env"]}}}),
-        "PILOTHOUSE_SETTINGS": json.dumps({"env": {"T": KEYS["settings"]}}),
+        "PILOTHOUSE_SETTINGS": json.dumps({"env": {"T": KEYS["settings"]}, "apiKeyHelper": KEYS["json-settings"]}),
+        "PILOTHOUSE_BASE_URL": f"https://me:{KEYS['base-url']}@x.invalid",
     }
     commands = (["options", "--explain"], ["options", "--json"], ["options", "--policy"], ["doctor", "--quick"])
     for arguments in (*commands, ["doctor", "--quick", "--json"], ["ask", "--cli", "/none", "go"]):

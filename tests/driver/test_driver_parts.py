@@ -16,8 +16,10 @@ from pilothouse.driver import caller_into_loop, spawn
 from pilothouse.driver.background import BackgroundTasks
 from pilothouse.driver.failures import missing_result_error, silence_error, timeout_error
 from pilothouse.driver.inbox import Inbox
+from pilothouse.driver.kinds import kind_of
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
+from pilothouse.options import Options, render
 from pilothouse.testing import frames
 from pilothouse.transports import Ending
 
@@ -290,3 +292,9 @@ def test_timeouts_name_their_option() -> None:
     assert (silence.seconds, silence.kind) == (0.2, "idle_timeout")
     assert "since its last message" in str(silence)
     assert "since it was started" in str(silence_error(0.2, heard=False))
+
+
+def test_children_with_other_handshakes_are_not_alike() -> None:
+    kinds = [kind_of(render(Options(managed_settings={"env": {"A": value}}), {})) for value in ("a", "b", "a")]
+    assert kinds[0] == kinds[2] != kinds[1]
+    assert kinds[0] is not None

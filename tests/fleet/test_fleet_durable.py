@@ -327,13 +327,34 @@ async def test_files_that_are_no_journal_are_left_as_they_are(path: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "settings", [{"api_key": "sk-secret"}, {"env": {"TOKEN": "x"}}, {"can_use_tool": lambda *_: True}], ids=" ".join
+    "settings",
+    [
+        {"api_key": "sk-secret"},
+        {"env": {"TOKEN": "x"}},
+        {"can_use_tool": lambda *_: True},
+        {"base_url": "https://me:sk-secret@h"},
+        {"mcp_servers": {"a": {"command": "x", "args": ["--token", "sk-secret"]}}},
+        {"mcp_servers": {"a": {"command": "x", "env": {"A": "sk-secret"}}}},
+        {"mcp_servers": {"a": {"type": "http", "url": "https://h/?key=sk-secret"}}},
+        {"settings": {"apiKeyHelper": "echo sk-secret"}},
+        {"settings": '{"env": {"A": "sk-secret"}}'},
+        {"managed_settings": {"env": {"A": "sk-secret"}}},
+        {"append_system_prompt": "Use ghp_0123456789abcdef."},
+    ],
+    ids=" ".join,
 )
 async def test_what_no_journal_may_keep_is_refused(path: Path, settings: dict[str, object]) -> None:
     async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
         with pytest.raises(UsageError, match="set it on the agent of the fleet"):
             await fleet.gather(["a"], options=settings)
     assert b"sk-secret" not in path.read_bytes()
+    assert b"ghp_" not in path.read_bytes()
+
+
+async def test_a_schema_has_the_names_of_keys_and_no_keys(path: Path) -> None:
+    schema = {"type": "object", "properties": {"env": {"type": "string"}, "password": {"type": "string"}}}
+    async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+        await fleet.gather(["a"], options={"json_schema": schema})
 
 
 async def test_a_disk_that_fails_is_told(path: Path) -> None:

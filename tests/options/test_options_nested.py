@@ -184,7 +184,7 @@ def test_every_nested_value_is_frozen_documented_and_exported() -> None:
 
 @pytest.mark.requirement("E76")
 def test_a_struct_shows_what_was_set_and_no_keys() -> None:
-    assert repr(StdioServer(command="x", env={"A": "hush"})) == "StdioServer(command='x', env={'A': '[secret]'})"
+    assert repr(StdioServer(command="x", env={"A": "hush"})) == "StdioServer(command='x', env={'A': '[redacted]'})"
     server = HttpServer(url="x", headers={"A": "hush"})
     agent = AgentDefinition(description="d", prompt="p", mcp_servers=[{"web": server}])
     assert "hush" not in repr(agent)

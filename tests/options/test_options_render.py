@@ -92,7 +92,7 @@ def test_what_may_hold_secrets_travels_in_private_files() -> None:
     for prompt in (None, "hi"):
         invocation = render(Options(agents=agents), {}, prompt=prompt)
         assert "hush" not in " ".join(invocation.argv)
-        assert "hush" in str(invocation.initialize) + str([file.content for file in invocation.files])
+        assert "hush" in str(dict(invocation.initialize or {})) + str([file.content for file in invocation.files])
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,11 @@ def test_the_handshake_carries_what_no_flag_can(name: str, value: Any, key: str,
         render(options, {}, prompt="hi")
 
 
-def test_large_managed_settings_switch_on_that_the_cli_looks_for_them() -> None:
-    assert argv(managed_settings={"a": BIG})[-2:] == ["--managed-settings-in-initialize", "--await-initialize"]
+@pytest.mark.parametrize("value", ["small", BIG])
+def test_managed_settings_are_no_argument(value: str) -> None:
+    found = argv(managed_settings={"env": {"X_TOKEN": value}})
+    assert value not in " ".join(found)
+    assert found[-2:] == ["--managed-settings-in-initialize", "--await-initialize"]
 
 
 def test_no_argument_is_longer_than_one_may_be() -> None:

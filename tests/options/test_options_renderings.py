@@ -187,7 +187,12 @@ RENDERINGS: dict[str, tuple[Any, Rendered]] = {
     "client_app": ("app/1", Rendered(env={"CLAUDE_AGENT_SDK_CLIENT_APP": "app/1"})),
     "transport": (print, Rendered()),
     "settings": ({"a": 1}, Rendered(files={"settings": {"a": 1}})),
-    "managed_settings": (MANAGED, flag('--managed-settings={"permissions":{"deny":["Bash"]}}')),
+    "managed_settings": (
+        MANAGED,
+        Rendered(
+            argv=["--managed-settings-in-initialize", "--await-initialize"], initialize={"managedSettings": MANAGED}
+        ),
+    ),
     "setting_sources": ([], flag("--setting-sources=")),
     "plugins": (
         ["/p", Plugin(path="-q", skip_mcp_discovery=True)],

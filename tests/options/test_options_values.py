@@ -132,7 +132,7 @@ def test_secrets_are_never_shown() -> None:
         api_key="sk-very-secret", auth_token="hush", oauth_token="hush", env={"MY_TOKEN": "hush-hush"},
         mcp_servers={"db": {"command": "x", "env": {"PASSWORD": "hush"}}}, settings='{"apiKeyHelper": "hush"}',
     )  # fmt: skip
-    assert "secret" in repr(options)
+    assert "redacted" in repr(options)
     assert "command" in repr(options)
     assert "sk-very" not in repr(options)
     assert "hush" not in repr(options)

@@ -286,6 +286,38 @@ def test_keys_are_not_kept(serve_host: MakeHost, tmp_path: Path) -> None:
         assert (status, "keys" in told["error"]["message"]) == (409, True)
 
 
+CANARY = "planted.0123456789abcdef"
+HOLDING: list[dict[str, Any]] = [
+    {"env": {"ANTHROPIC_BETAS": CANARY}},
+    {"env": {"CLAUDE_CODE_DB_PASS": CANARY}},
+    {"mcp_servers": {"a": {"command": "true", "args": ["--token", CANARY]}}},
+    {"mcp_servers": {"a": {"command": "true", "args": [f"--api-key={CANARY}"]}}},
+    {"mcp_servers": {"a": {"type": "http", "url": f"http://127.0.0.1:9/?key={CANARY}"}}},
+    {"mcp_servers": {"a": {"type": "http", "url": f"http://me:{CANARY}@127.0.0.1:9/"}}},
+    {"mcp_servers": {"a": {"type": "http", "url": "http://127.0.0.1:9/", "headers": {"X": CANARY}}}},
+    {"settings": {"apiKeyHelper": f"echo {CANARY}"}},
+    {"managed_settings": {"env": {"CLAUDE_CODE_A": CANARY}}},
+    {"append_system_prompt": "Use ghp_planted0123456789abcdef."},
+]
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("options", HOLDING)
+def test_the_journal_and_the_list_of_sessions_hold_no_key(
+    serve_host: MakeHost, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with FakeCLI().text("one") as fake:
+        served = serve_host(cli=fake.path)
+        status, made = served.request("POST", "/v1/sessions", {"options": {**options, "model": "haiku"}})
+        assert status in (200, 201), made
+        listed = served.request("GET", "/v1/sessions")[1]
+        assert sorted([*options, "model"]) == made["start"]["names"]
+        assert "planted" not in str([made, listed])
+        served.stop()
+        for file in tmp_path.glob("host.sqlite*"):
+            assert b"planted" not in file.read_bytes()
+
+
 def test_inside_of_another_application(tmp_path: Path) -> None:
     """Mounted below a path, where the paths of the host keep their meaning."""
     from starlette.applications import Starlette

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -109,6 +110,44 @@ async def test_keys_are_taken_out_in_both_directions(path: Path) -> None:
         "and the word is [redacted]",
     ]
     assert heard == ["the key is [redacted]", "and the word is open sesame"]
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("size", [1, 2, 7, 20, 40])
+async def test_a_key_that_comes_in_pieces_is_taken_out(path: Path, size: int) -> None:
+    key = "planted.0123456789.abcdefghijklmnop"
+    whole = f"before {key} between {key[:7]} and after"
+    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+
+    async def tell(peer: MemoryPeer) -> None:
+        while frame := await peer.read_frame():
+            if frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], frames.server_info()))
+                continue
+            await peer.write(frames.init())
+            for name, field in (("text_delta", "text"), ("input_json_delta", "partial_json")):
+                for piece in pieces:
+                    delta = {"type": name, field: piece}
+                    await peer.write(frames.stream_event({"type": "content_block_delta", "index": 0, "delta": delta}))
+            await peer.write(frames.assistant(base64.b64encode(key.encode()).decode()))
+            await peer.write(frames.result("done"))
+
+    heard: list[str] = []
+    transport = RecordingTransport(MemoryTransport(tell), path)
+    async for text in ph.query("go", transport=transport, env={"MY_TOKEN": key}).text_stream():
+        heard.append(text)
+    assert "".join(heard) == whole  # the run itself is as it was
+    written = path.read_text()
+    assert base64.b64encode(key.encode()).decode()[:20] not in written
+    said = [entry["msg"] for entry in told(path) if entry.get("dir") == "out"]
+    deltas = [frame["event"]["delta"] for frame in said if frame["type"] == "stream_event"]
+    for field in ("text", "partial_json"):
+        joined = "".join(delta[field] for delta in deltas if field in delta)
+        assert key[8:] not in joined
+        assert not any(key[at : at + 8] in joined for at in range(8, len(key) - 8))
+        assert joined.startswith("before ")
+        assert " between " in joined
+        assert joined.endswith(" and after")
 
 
 async def test_what_was_heard_is_on_disk_before_it_is_handed_on(path: Path) -> None:

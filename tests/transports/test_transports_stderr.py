@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pilothouse.options.secrets import MASK, Redactor, secret_values
 from pilothouse.transports.stderr import LONGEST_LINE, StderrLog
 
-KEY = "sk-ant-0123456789-secret"
+KEY = "planted-0123456789-secret"
 
 
 def log(*values: str, **more: object) -> tuple[StderrLog, list[str]]:
@@ -29,6 +29,32 @@ def log(*values: str, **more: object) -> tuple[StderrLog, list[str]]:
         ("AWS_BEARER_TOKEN_BEDROCK", KEY, KEY),
         ("DB_PASSWORD", KEY, KEY),
         ("MYAPIKEY", KEY, KEY),
+        *(
+            (name, KEY, KEY)
+            for name in [
+                "DB_PASS",
+                "MYSQL_PASS",
+                "SSHPASS",
+                "SMTP_PASS",
+                "MYSQL_PWD",
+                "DB_PW",
+                "MY_JWT",
+                "JWT",
+                "CREDS",
+                "MY_CREDS",
+                "CONNECTION_STRING",
+                "DOCKER_AUTH_CONFIG",
+                "SENTRY_DSN",
+                "SLACK_WEBHOOK_URL",
+                "API_KEY_URL",
+                "NPM_AUTH",
+                "apiKeyHelper",
+                "AWS_ACCESS_KEY_ID",
+            ]
+        ),
+        ("PLAIN", f"https://x/?api_key={KEY}&a=b", KEY),
+        ("PLAIN", f"https://x/?X-Amz-Signature={KEY}", KEY),
+        ("GH", "ghp_0123456789abcdef", "ghp_0123456789abcdef"),
         ("GITHUB_PAT", KEY, KEY),
         ("HTTPS_PROXY", f"http://me:{KEY}@proxy:80", KEY),
         ("ANTHROPIC_CUSTOM_HEADERS", f"X-A: {KEY}\nX-B: other-secret", "other-secret"),
@@ -43,6 +69,11 @@ def test_secret_variables(name: str, value: str, secret: str) -> None:
     [
         ("PATH", "/usr/bin:/bin"),
         ("PWD", "/home/somebody"),
+        ("OLDPWD", "/home/somebody"),
+        ("PASSWORD_FILE", "/run/secrets/x"),
+        ("BYPASS", "everything"),
+        ("COMPASS", "everything"),
+        ("MONKEY_ISLAND", "everything"),
         ("MAX_THINKING_TOKENS", "1000000"),
         ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "128000"),
         ("API_KEY", "short"),
@@ -81,7 +112,7 @@ def test_lines_and_tail() -> None:
 @given(st.data())
 def test_no_secret_passes_wherever_it_is_cut(data: st.DataObject) -> None:
     text = data.draw(
-        st.lists(st.sampled_from([KEY, "x", "sk-ant-", "secret", "\n", "y" * 50]), max_size=30).map("".join)
+        st.lists(st.sampled_from([KEY, "x", "planted-", "secret", "\n", "y" * 50]), max_size=30).map("".join)
     )
     raw = text.encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
@@ -108,6 +139,19 @@ def test_no_secret_passes_in_an_endless_line(offset: int) -> None:
     joined = "".join(lines)
     assert len(lines) > 1
     assert joined == raw.decode().replace(KEY, MASK)
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("offset", range(-60, 3))
+def test_no_key_that_only_its_shape_tells_passes_in_an_endless_line(offset: int) -> None:
+    stderr, lines = log()
+    key = "sk-ant-api03-0123456789abcdef0123456789abcdef"
+    raw = b"." * (LONGEST_LINE + 1 + offset) + key.encode() + b"." * LONGEST_LINE * 3
+    for start in range(0, len(raw), LONGEST_LINE + 1):
+        stderr.feed(raw[start : start + LONGEST_LINE + 1])
+    stderr.finish()
+    assert len(lines) > 1
+    assert "".join(lines) == raw.decode().replace(key, MASK)
 
 
 def test_the_kept_part_is_bounded() -> None:

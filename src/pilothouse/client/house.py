@@ -16,6 +16,7 @@ from pilothouse.client.given_tools import TOOL_SERVER, allowed_with, log_failure
 from pilothouse.driver import Desk
 from pilothouse.errors import OptionsError, ToolDefinitionError
 from pilothouse.options import Invocation, Options, render
+from pilothouse.options.invocation import Handshake
 from pilothouse.options.texts import TRUE
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class House:
                 f"unset it, or pass env={{{SIMPLE!r}: None}}",
                 option="hooks",
             )
-        return replace(invocation, initialize={**(invocation.initialize or {}), **self.told})
+        return replace(invocation, initialize=Handshake({**(invocation.initialize or {}), **self.told}))
 
     @property
     def offers_tools(self) -> bool:

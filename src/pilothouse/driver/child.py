@@ -19,6 +19,7 @@ from pilothouse.driver.outgoing import Limits
 from pilothouse.errors import LineDecodeError, PilothouseError
 from pilothouse.messages import ApiRetryMessage, InitMessage, Message
 from pilothouse.options import Invocation
+from pilothouse.options.invocation import Opening
 from pilothouse.protocol import BadLine, Noise, Oversize, StreamValidator
 from pilothouse.transports import Transport, warn_if_executable_is_old, warn_if_old
 
@@ -105,7 +106,8 @@ class Child:
             self.last_heard = anyio.current_time()
             # Registered before anybody reads: a short peer may have said everything before the first task runs.
             hello = self.invocation.initialize
-            opening = (None, b"") if hello is None else self.link.begin("initialize", hello)
+            pending, line = (None, b"") if hello is None else self.link.begin("initialize", hello)
+            opening, line = (pending, Opening(line)), b""  # reporters of errors print the variables of every frame
             async with anyio.create_task_group() as self._tasks:
                 self.beside(self.transport.serve)
                 self.link.open_house()

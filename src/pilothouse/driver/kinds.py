@@ -93,7 +93,8 @@ def kind_of(invocation: Invocation) -> bytes | None:
     cwd = invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
     files = [(file.flag, file.suffix, file.content) for file in invocation.files]
     start = (invocation.cli, argv, invocation.tail, sorted(env.items()), cwd, files)
-    told = repr((*start, invocation.user, invocation.isolated, invocation.initialize))  # any text; JSON takes not all
+    # Any text; JSON takes not all.
+    told = repr((*start, invocation.user, invocation.isolated, dict(invocation.initialize)))
     return hashlib.blake2b(told.encode()).digest()  # keys are in it: only the digest is kept
 
 

@@ -20,6 +20,7 @@ from pilothouse.fleet.run import Run
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.jsonline import plain_scalar
 from pilothouse.options import TABLE, Options
+from pilothouse.options.secrets import mask
 
 KEY_CHARS = 512
 
@@ -155,6 +156,11 @@ def checked_settings(given: Options | Mapping[str, Any] | None, *, kept: bool) -
             raise UsageError(
                 f"option {name!r} cannot be kept in a journal: set it on the agent of the fleet"
             ) from error
+        # A schema has fields with the names of keys, and no keys.
+        if name != "json_schema" and mask({name: values[name]}) != {name: values[name]}:
+            raise UsageError(
+                f"option {name!r} holds what may be a key, which no journal keeps: set it on the agent of the fleet"
+            )
     return values
 
 

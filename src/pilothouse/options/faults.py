@@ -5,12 +5,11 @@ Owns how wrong values are told, and that secrets are not.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
+
+from pilothouse.options.secrets import SECRET_FIELDS, is_secret_name, mask
 
 SHOWN_CHARS = 80  # of a value that is echoed
-SECRET_FIELDS = frozenset({"env", "headers"})
-"""Fields of nested values that hold keys more often than not."""
-MASK = "[secret]"
 
 
 class Fault(ValueError):  # noqa: N818 - a finding, which becomes an OptionsError
@@ -40,7 +39,8 @@ class Fault(ValueError):  # noqa: N818 - a finding, which becomes an OptionsErro
         where = f"{self.path}: " if self.path else ""
         if self.instead:
             return where + self.instead
-        hidden = secret or any(step.partition("[")[0] in SECRET_FIELDS for step in self.path.split("."))
+        steps = [step.partition("[")[0] for step in self.path.split(".")]
+        hidden = secret or any(step in SECRET_FIELDS or is_secret_name(step) for step in steps)
         return f"{where}expected {self.expected}, got {shown(self.value, hidden=hidden)}"
 
 
@@ -49,30 +49,12 @@ def shown(value: Any, *, hidden: bool = False) -> str:
     kind = type(value).__name__
     if hidden:
         return f"a value of type {kind}"
-    text = ascii(masked(value))
+    text = ascii(mask(value))
     return f"{text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + '…'} ({kind})"
-
-
-def masked(value: Any) -> Any:
-    """A copy in which what `env` and `headers` hold is masked, at any depth."""
-    if isinstance(value, dict):
-        found = cast("dict[Any, Any]", value)
-        return {k: _hidden(v) if k in SECRET_FIELDS else masked(v) for k, v in found.items()}
-    if isinstance(value, list):
-        return [masked(item) for item in cast("list[Any]", value)]
-    if isinstance(value, tuple):
-        return tuple(masked(item) for item in cast("tuple[Any, ...]", value))
-    return value
-
-
-def _hidden(value: Any) -> Any:
-    if isinstance(value, dict):
-        return dict.fromkeys(cast("dict[Any, Any]", value), MASK)
-    return MASK
 
 
 def display(value: Any) -> str:
     """A value as `repr` shows it, without what may be a key."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         return f"<JSON text of {len(value):,} characters>"
-    return repr(masked(value))
+    return repr(mask(value))

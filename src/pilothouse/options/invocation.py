@@ -37,6 +37,20 @@ class OwnEnvironment(dict[str, str | None]):
         return f"<{len(self)} variables>"
 
 
+class Handshake(dict[str, Any]):
+    """The body of the initialize request. It may hold keys: shows the names of its fields alone."""
+
+    def __repr__(self) -> str:
+        return f"<handshake with {', '.join(self) or 'no fields'}>"
+
+
+class Opening(bytes):
+    """The line that carries it. Shows its length alone."""
+
+    def __repr__(self) -> str:
+        return f"<handshake of {len(self)} bytes>"
+
+
 class Home(Protocol):
     """A home for children that is made when the first of them starts, and removed by who owns it."""
 

@@ -6,12 +6,10 @@ the class options. Reading and checking is done in `shapes` and `forms`, from th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field, structs
 
-from pilothouse.options.faults import MASK, SECRET_FIELDS
 from pilothouse.options.parts import (
     APPEND,
     EXCLUDE_DYNAMIC,
@@ -27,6 +25,7 @@ from pilothouse.options.parts import (
     THINKING_TOKENS,
     Pieces,
 )
+from pilothouse.options.secrets import mask
 from pilothouse.options.settings import Effort, PermissionMode
 
 ThinkingDisplay = Literal["summarized", "omitted", "highlights"]
@@ -37,14 +36,9 @@ class Nested(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name), field.default) for field in structs.fields(self))
-        shown = (f"{name}={_shown(name, value)}" for name, value, default in given if value != default)
+        masked = mask({name: value for name, value, default in given if value != default})
+        shown = (f"{name}={value!r}" for name, value in masked.items())
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def _shown(name: str, value: Any) -> str:
-    if name in SECRET_FIELDS and isinstance(value, Mapping):
-        return repr(dict.fromkeys(value, MASK))  # pyright: ignore[reportUnknownArgumentType]
-    return repr(value)
 
 
 class SystemPromptPreset(Nested, frozen=True, kw_only=True, tag="preset"):

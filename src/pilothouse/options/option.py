@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from pilothouse.options.faults import MASK
 from pilothouse.options.kinds import Kind
+from pilothouse.options.secrets import MASK
 from pilothouse.options.targets import Sdk, Target, flags_of, keys_of
 
 

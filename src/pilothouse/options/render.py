@@ -14,7 +14,7 @@ import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.derived import effective
-from pilothouse.options.invocation import ChildEnvironment, Invocation, OwnEnvironment, PrivateFile
+from pilothouse.options.invocation import ChildEnvironment, Handshake, Invocation, OwnEnvironment, PrivateFile
 from pilothouse.options.options import Options
 from pilothouse.options.table import TABLE
 from pilothouse.options.targets import (
@@ -100,7 +100,7 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
         tail=() if prompt is None else _tail(prompt),
         env=_child_env(options, environ, changes),
         cwd=None if options.cwd is None else _at_home(options.cwd),
-        initialize=draft.initialize if draft.handshake else None,
+        initialize=Handshake(draft.initialize) if draft.handshake else None,
         files=tuple(draft.files),
         on_stderr=options.stderr,
         user=options.user,
@@ -271,7 +271,7 @@ def _config(draft: _Draft, name: str, target: Any, value: Any) -> None:
 
 def _json(draft: _Draft, name: str, target: Any, value: Any) -> None:
     content = _encode(name, value)
-    if target.private and not draft.handshake:
+    if target.private and not draft.handshake and not target.switches:
         draft.files.append(PrivateFile(target.name, ".json", content))
     elif len(content) <= INLINE_BYTES and not target.private:
         draft.flag(name, target.name, content.decode())

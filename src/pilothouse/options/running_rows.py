@@ -298,7 +298,12 @@ CONFIGURATION = (
     Option(
         "managed_settings",
         kinds.MAPPING,
-        Json("managed-settings", "managedSettings", switches=("managed-settings-in-initialize", "await-initialize")),
+        Json(
+            "managed-settings",
+            "managedSettings",
+            private=True,
+            switches=("managed-settings-in-initialize", "await-initialize"),
+        ),
         "Settings that restrict, as an administrator sets them: other settings cannot loosen them.",
     ),
     Option(

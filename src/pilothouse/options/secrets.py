@@ -1,13 +1,16 @@
-"""Which values of an environment are secret, and their removal from text. Pure: knows names and values, no I/O."""
+"""What is secret, and its removal from all that can be printed or kept. Pure: knows names and shapes, no I/O.
+
+Owns the one rule that repr, errors, logs, journals and cassettes share. A secret is a value whose name says so
+(`DB_PASS`, `--token`, `apiKeyHelper`), a value in `env` or `headers`, the password or a secret parameter of a URL, and
+text with the shape of a well-known kind of key. A key without a name, in an unknown shape, is not recognised.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
-
-from pilothouse.options.faults import SECRET_FIELDS
 
 if TYPE_CHECKING:
     from pilothouse.options.invocation import Invocation
@@ -15,106 +18,279 @@ if TYPE_CHECKING:
 MASK = "[redacted]"
 SHORTEST = 6
 """Characters. Anything shorter is hardly a key, and masking it would make ordinary text unreadable."""
+SECRET_FIELDS = frozenset({"env", "headers"})
+"""Fields of nested values that hold keys more often than not: all that is in them is masked where it is shown."""
+_DEEPEST = 50
+"""Levels of nested values. What lies deeper is masked as a whole."""
 
-# Of names. As text, because most queries have nothing to remove secrets from: the first who looks compiles them.
+# Patterns as text, because most queries have nothing to remove secrets from: whoever looks first compiles them.
 _KEY_LIKE = (
-    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|CUSTOM_HEADERS"
-    r"|(^|_)(AUTH|PAT|PWD)$|APIKEY|(^|_)KEYS?(_|$)|KEY$"
+    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|CUSTOM_HEADERS|WEBHOOK"
+    r"|CONNECTION_?STRING|AUTH_CONFIG|APIKEY|(^|_)(AUTH|PAT|PWD|PW|DSN|SAS)$|(^|_)(PASS|JWT|CREDS?|KEYS?)(_|$)|KEY$|PWD$"
+    r"|(?<!BY)(?<!COM)PASS$"
 )
-_NOT_KEY_LIKE = r"^(OLD)?PWD$|_PATH$|_FILE$|_SOCK$|_TTL|_MS$|_URL$|_URI$"
+_NOT_KEY_LIKE = r"^(OLD)?PWD$|_PATH$|_FILE$|_DIR$|_SOCK$|_TTL|_MS$"
 _COUNT_LIKE = r"TOKENS|_MAX|^MAX_"
+_PARAMETER_LIKE = r"(^|_)(SIG|SIGNATURE|CODE)$"
 _ORDINARY_VALUES = frozenset({"disabled", "enabled", "default"})
+
+# Well-known kinds of keys, each behind a text that all of them have: a look for that text is much faster. The group, or
+# else the whole, is the secret.
+_SHAPES = {
+    "sk-": r"(?<![A-Za-z0-9])sk-(?:ant-[\w-]{6,}|[A-Za-z0-9][\w-]{18,})",
+    "gh": r"(?<![A-Za-z0-9])gh[opsur]_\w{10,}",
+    "github_pat_": r"github_pat_\w{10,}",
+    "glpat-": r"glpat-[\w-]{10,}",
+    "xox": r"(?<![A-Za-z0-9])xox[a-z]-[\w-]{8,}",
+    "xapp-": r"(?<![A-Za-z0-9])xapp-[\w-]{8,}",
+    "AKIA": r"(?<![A-Za-z0-9])AKIA[A-Z0-9]{12,}",
+    "ASIA": r"(?<![A-Za-z0-9])ASIA[A-Z0-9]{12,}",
+    "AIza": r"AIza[\w-]{20,}",
+    "ya29.": r"ya29\.[\w-]{10,}",
+    "npm_": r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{20,}",
+    "pypi-": r"pypi-[\w-]{20,}",
+    "hf_": r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{16,}",
+    "_live_": r"[srp]k_live_\w{10,}",
+    "SG.": r"(?<![A-Za-z0-9])SG\.[\w-]{10,}\.[\w-]{10,}",
+    "eyJ": r"(?<![A-Za-z0-9])eyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*",
+    "PRIVATE KEY-----": r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
+    "earer ": r"[Bb]earer +((?=[^\s\"']*[0-9])[\w.~+/=-]{12,})",
+    "://": r"://[^\s/:@\"'<>\\]*:([^\s/\"'<>\\]+)@",
+}
+_PARAMETER = r"[?&]([\w.%\[\]-]+)=([^&\s\"'#<>\\]+)"
+
+
+@lru_cache(maxsize=len(_SHAPES) + 1)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+@lru_cache(maxsize=512)
+def is_secret_name(name: str) -> bool:
+    """Whether a name says that its value is a key: of a variable, a header, a field or an argument.
+
+    Args:
+        name: in any style: `DB_PASS`, `x-api-key`, `--client-secret`, `apiKeyHelper`.
+    """
+    name = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name.lstrip("-")).replace("-", "_").replace(".", "_").upper()
+    return bool(re.search(_KEY_LIKE, name)) and not re.search(_NOT_KEY_LIKE, name)
+
+
+# to find
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The secret values of an environment, longest first. (E76)
+    """The secret values of an environment, longest first.
 
-    A value is secret if its variable is named like a key, a token, a password, a credential or a list of headers; or
-    if it is the password inside a URL, whatever the name.
+    A value is secret if its variable has a name as keys have it. Of other values those parts are secret that have the
+    shape of one: the password in a URL, whatever the name.
 
     Args:
         env: names and values.
     """
-    found: set[str] = set()
+    found = _Found()
     for name, value in env.items():
-        found.update(v for v in _secrets_in(name.upper(), value) if len(v) >= SHORTEST)
-    return tuple(sorted(found, key=lambda v: (-len(v), v)))
+        found.add_variable(name, value)
+    return found.sorted()
 
 
 def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
-    """The secret values that a child gets in any way: its environment, and those of servers and settings. (E76)"""
-    import msgspec  # not needed before something is said on standard error
-
-    given: list[Any] = [invocation.initialize]
+    """The secret values that a child gets in any way: its environment, its arguments, servers and settings."""
+    found = _Found()
+    for name, value in invocation.env.items():
+        found.add_variable(name, value)
+    found.walk([invocation.initialize, list(invocation.argv)])
     for file in invocation.files:
-        with suppress(msgspec.DecodeError):  # text is no place for keys
-            given.append(msgspec.json.decode(file.content))
-    nested = {value for mapping in _mappings(given) for value in secret_values(mapping)}
-    # "Bearer <token>" may be printed without its first word.
-    parts = {part for value in nested for part in value.split(" ")[1:] if len(part) >= SHORTEST}
-    return (*secret_values(invocation.env), *nested, *parts)
+        if file.suffix == ".json":
+            found.walk(file.content.decode("utf-8", "replace"))
+    return found.sorted()
 
 
-def _mappings(value: Any) -> Iterator[dict[str, str]]:
-    """The variables and headers anywhere inside JSON, by names as variables have them."""
-    if isinstance(value, Mapping):
-        for key, item in cast("Mapping[Any, Any]", value).items():
-            if key in SECRET_FIELDS and isinstance(item, Mapping):
-                fields = cast("Mapping[Any, Any]", item)
-                yield {str(n).replace("-", "_"): v for n, v in fields.items() if isinstance(v, str)}
-            else:
-                yield from _mappings(item)
-    elif isinstance(value, list | tuple):
-        for item in cast("list[Any]", value):
-            yield from _mappings(item)
+class _Found:
+    """Collects secrets. What masks a value and what looks for secrets in it are the same walk."""
+
+    def __init__(self) -> None:
+        self.values: set[str] = set()
+
+    def sorted(self) -> tuple[str, ...]:
+        # "Bearer <token>" may be printed without its first word.
+        parts = {part for value in self.values for part in re.findall(r"^(?i:bearer|basic|token)\s+(\S+)$", value)}
+        kept = (value for value in self.values | parts if len(value) >= SHORTEST)
+        return tuple(sorted(kept, key=lambda value: (-len(value), value)))
+
+    def add_variable(self, name: str, value: str) -> None:
+        if is_secret_name(name) and not _is_ordinary(name, value):
+            self.values.add(value)
+            if name.upper().endswith("HEADERS"):  # a header line may be printed without its name
+                self.values.update(line.partition(":")[2].strip() for line in value.splitlines())
+        elif len(value) >= SHORTEST:
+            mask_text(value, self.values.add)
+
+    def walk(self, value: Any) -> None:
+        _mask(value, self._add_field, self.values.add, 0)
+
+    def _add_field(self, name: str, value: Any) -> Any:
+        """A value in `env` or `headers`: only what has the name of a key is looked for elsewhere."""
+        if isinstance(value, str):
+            self.add_variable(name, value)
+        return value
 
 
-def _secrets_in(name: str, value: str) -> Iterator[str]:
-    if "://" in value and "@" in value:
-        yield from _url_password(value)
-    if not re.search(_KEY_LIKE, name) or re.search(_NOT_KEY_LIKE, name) or value.lower() in _ORDINARY_VALUES:
-        return
-    if re.search(_COUNT_LIKE, name) and value.isdigit():  # MAX_THINKING_TOKENS and the like are limits
-        return
-    yield value
-    if name.endswith("HEADERS"):  # a header line may be printed without its name
-        yield from (line.partition(":")[2].strip() for line in value.splitlines())
+def _is_ordinary(name: str, value: str) -> bool:
+    # MAX_THINKING_TOKENS and the like are limits.
+    return value.lower() in _ORDINARY_VALUES or (value.isdigit() and bool(re.search(_COUNT_LIKE, name.upper())))
 
 
-def _url_password(value: str) -> Iterator[str]:
-    if "://" not in value:
-        return
-    from urllib.parse import urlsplit  # slow to import, and few environments hold an address
+# to mask
 
-    try:
-        password = urlsplit(value).password
-    except ValueError:
-        return
-    if password:
-        yield password
+
+def mask(value: Any) -> Any:
+    """A copy of a nested value without what may be a key; names stay.
+
+    All of `env` and `headers` is masked, what has a name as keys have it, what stands beside an argument with such a
+    name, and keys inside text.
+
+    Example:
+        >>> mask({"args": ["--token", "abc", "--level=2"], "env": {"A": "b"}})
+        {'args': ['--token', '[redacted]', '--level=2'], 'env': {'A': '[redacted]'}}
+    """
+    return _mask(value, lambda _name, _value: MASK, _ignore, 0)
+
+
+def mask_text(text: str, found: Callable[[str], object] | None = None) -> str:
+    """A text without what has the shape of a key, and without the passwords and secret parameters of URLs.
+
+    Args:
+        text: the text.
+        found: called with each secret.
+    """
+
+    def hide(match: re.Match[str]) -> str:
+        group = match.re.groups  # the last one
+        if group == 2 and not _names_parameter(match[1]):
+            return match[0]
+        if found is not None:
+            found(match[group])
+        start, end = match.span(group)
+        return f"{match.string[match.start() : start]}{MASK}{match.string[end : match.end()]}"
+
+    for marker, pattern in _SHAPES.items():
+        if marker in text:
+            text = _compiled(pattern).sub(hide, text)
+    return _compiled(_PARAMETER).sub(hide, text) if "=" in text and "?" in text else text
+
+
+def _names_parameter(name: str) -> bool:
+    return is_secret_name(name) or bool(re.search(_PARAMETER_LIKE, name.replace("-", "_").upper()))
+
+
+def _ignore(_secret: str) -> None:
+    """For whoever only masks."""
+
+
+def _mask(value: Any, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int) -> Any:
+    if depth > _DEEPEST:
+        return MASK
+    if isinstance(value, str):
+        return _mask_string(value, field, found, depth)
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {key: _mask_item(str(key), item, field, found, depth) for key, item in items}
+    if isinstance(value, list | tuple):
+        masked = _mask_list(cast("list[Any]", value), field, found, depth)
+        return tuple(masked) if isinstance(value, tuple) else masked
+    return value
+
+
+def _mask_item(
+    key: str, item: Any, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int
+) -> Any:
+    if key in SECRET_FIELDS:
+        if isinstance(item, dict):
+            return {name: field(str(name), inner) for name, inner in cast("dict[Any, Any]", item).items()}
+        return field("", item)
+    if isinstance(item, str) and item and is_secret_name(key):
+        found(item)
+        return MASK
+    return _mask(item, field, found, depth + 1)
+
+
+def _mask_string(text: str, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int) -> str:
+    if text.lstrip()[:1] in {"{", "["}:  # settings may be JSON text
+        import json  # not needed for most
+
+        try:
+            inner = json.loads(text)
+        except (ValueError, RecursionError):
+            return mask_text(text, found)
+        masked = _mask(inner, field, found, depth + 1)
+        return text if masked == inner else json.dumps(masked)
+    return mask_text(text, found)
+
+
+def _mask_list(
+    values: list[Any], field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int
+) -> list[Any]:
+    """A list, which may be arguments: `--token x`, `--token=x`, `TOKEN=x` and `Authorization: x` have names too."""
+    masked: list[Any] = []
+    named = False
+    for value in values:
+        if not isinstance(value, str):
+            masked.append(_mask(value, field, found, depth + 1))
+            named = False
+            continue
+        if named and value and not value.startswith("-"):
+            found(value)
+            masked.append(MASK)
+            named = False
+            continue
+        named = value.startswith("-") and is_secret_name(value)
+        masked.append(_mask_argument(value, field, found, depth))
+    return masked
+
+
+def _mask_argument(text: str, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int) -> str:
+    assigned = re.match(r"(-{0,2}[A-Za-z_][\w.-]*)(?:=(?=\S)|:\s*(?=(?:\w+\s+)?\S+$)(?!//))", text)
+    if assigned is None:
+        return _mask_string(text, field, found, depth)
+    value = text[assigned.end() :]
+    if is_secret_name(assigned[1]) and not _is_ordinary(assigned[1].lstrip("-").replace("-", "_"), value):
+        found(value)
+        return f"{assigned[0]}{MASK}"
+    return f"{assigned[0]}{_mask_string(value, field, found, depth)}"
 
 
 class Redactor:
-    """Replaces secret values in text.
+    """Replaces secrets in text: values that are known, in the forms in which they are printed, and shapes of keys.
 
     Args:
         values: the secrets. Values of several lines are looked for line by line, because text arrives in lines.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
-        parts = {form for value in values for line in value.splitlines() for form in _forms(line)}
+        lines = {line.strip() for value in values for line in value.splitlines()}
+        self.values = tuple(sorted((line for line in lines if len(line) >= SHORTEST), key=lambda v: (-len(v), v)))
+        parts = {form for line in self.values for form in _forms(line)}
         kept = sorted((p for p in parts if len(p) >= SHORTEST), key=lambda p: (-len(p), p))
         self.longest = len(kept[0]) if kept else 0
         self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
 
     def redact(self, text: str) -> str:
         """`text` with every secret replaced by `MASK`."""
-        return self._pattern.sub(MASK, text) if self._pattern else text
+        return mask_text(self._pattern.sub(MASK, text) if self._pattern else text)
 
 
-def _forms(line: str) -> tuple[str, str]:
-    # As it is, and as it stands inside a JSON string: errors are often printed as JSON.
-    import json  # not needed before something is said on standard error
+def _forms(line: str) -> Iterator[str]:
+    """A value as it is, inside a JSON string, in a URL, and in base64."""
+    import base64  # none of them is needed before something is said on standard error
+    import json
+    from urllib.parse import quote
 
-    line = line.strip()
-    return line, json.dumps(line)[1:-1]
+    yield line
+    yield json.dumps(line)[1:-1]
+    yield quote(line, safe="", errors="replace")
+    data = line.encode("utf-8", "surrogatepass")
+    whole = data[: len(data) // 3 * 3]  # what follows the value would change the last letters
+    if len(whole) >= SHORTEST:
+        yield base64.b64encode(whole).decode()
+        yield base64.urlsafe_b64encode(whole).decode()

@@ -74,7 +74,7 @@ class Json(Struct, frozen=True):
     """A JSON value: `--name={...}` while it is short, else the initialize request carries it under `key`.
 
     `switches` are flags that make the CLI look for it there. A `private` one may hold secrets: it is never an
-    argument, and in the argv form it is a private file.
+    argument. In the argv form it is a private file; one with `switches` has no such form, as the CLI reads no file.
     """
 
     name: str
@@ -149,7 +149,7 @@ def flags_of(target: Target) -> tuple[str, ...]:
     if isinstance(target, Text):
         return tuple(filter(None, (target.name, target.file_flag)))
     if isinstance(target, Json):
-        return (target.name, *target.switches)
+        return target.switches if target.private and target.switches else (target.name, *target.switches)
     if isinstance(target, Flag | Names | PathFlag | Repeated | Switch | SwitchOrFlag | Config):
         return (target.name,)
     return ()
@@ -187,6 +187,8 @@ def _text(target: Any) -> str:
 
 
 def _json(target: Any) -> str:
+    if target.private and target.switches:
+        return f"handshake, `{target.key}`"
     if target.private:
         return f"handshake, `{target.key}`; in the argv form a private file, `--{target.name}`"
     return f"`--{target.name}`; a long one in the handshake as `{target.key}`"

@@ -23,7 +23,7 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.options import Invocation, Options, render
 from pilothouse.options.outside import from_table
-from pilothouse.options.secrets import invocation_secrets
+from pilothouse.options.secrets import invocation_secrets, mask
 from pilothouse.server.hosted import HostedSession
 from pilothouse.server.input_check import InputCheck
 from pilothouse.server.journal import Journal, SessionRecord
@@ -267,7 +267,8 @@ class Host:
             rendered = render(options, {})
             _check_conversation(owner, rendered.argv)
             await run_briefly(self._admitted, options, rendered)
-            secret = bool(invocation_secrets(rendered))
+            # In doubt only the names are kept: all of `env` and `headers` counts as secret.
+            secret = mask(dict(given)) != dict(given) or bool(invocation_secrets(rendered))
             kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
             record = _record("hosted", "", kept, owner)
             session = self._prompted(record, options)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from pilothouse.options.secrets import MASK
+
 SECRET_HEADERS = frozenset({"x-api-key", "authorization", "proxy-authorization", "cookie"})
-REDACTED = "[redacted]"
+REDACTED = MASK
 REMINDER = "<system-reminder>"
 # A side question is itself a reminder, so it is recognised before reminders are dropped.
 SIDE_QUESTION = "<system-reminder>This is a side question"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import ProcessError, UsageError
 from pilothouse.options import Invocation
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import Ending, Health, Transport
 from pilothouse.transports.changes import Changes
 from pilothouse.transports.stderr import StderrLog
@@ -189,7 +189,7 @@ class MemoryTransport(Transport):
         if self._start_error is not None:
             raise self._start_error
         self._invocation = invocation
-        self._stderr = StderrLog(lambda: Redactor(secret_values(invocation.env)), invocation.on_stderr)
+        self._stderr = StderrLog(lambda: Redactor(invocation_secrets(invocation)), invocation.on_stderr)
 
     async def serve(self) -> None:
         """Run the script."""

@@ -21,6 +21,11 @@ TAIL = 64 * 1024
 LONGEST_LINE = 32 * 1024
 """Characters; a longer line is passed on in pieces."""
 
+SHAPE = 256
+"""Characters that are kept back at a cut, because they may be the beginning of a key that only its shape tells."""
+STEPS = 16
+"""Places that are tried for a cut outside of all secrets."""
+
 _log = logging.getLogger("pilothouse.transports")
 _stderr_log = logging.getLogger("pilothouse.stderr")
 
@@ -56,7 +61,7 @@ class StderrLog:
 
     @cached_property
     def _overlap(self) -> int:
-        return max(self._redactor.longest - 1, 0)
+        return max(self._redactor.longest - 1, SHAPE)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -96,11 +101,18 @@ class StderrLog:
 
     def _pass_on_piece(self) -> None:
         # The end of the piece may be the start of a secret, so it waits for what comes next.
-        text = self._redactor.redact(self._line)
-        cut = len(text) - self._overlap
-        if cut > 0:
-            self._pass_on(text[:cut])
-            self._line = text[cut:]
+        whole, redact = self._redactor.redact(self._line), self._redactor.redact
+        for step in range(1, STEPS + 1):
+            cut = len(self._line) - step * self._overlap
+            if cut <= 0:
+                return
+            before, after = redact(self._line[:cut]), redact(self._line[cut:])
+            if before + after == whole:  # else a secret lies across the cut
+                self._pass_on(before)
+                self._line = self._line[cut:]
+                return
+        self._pass_on(whole)
+        self._line = ""
 
     def _pass_on(self, line: str) -> None:
         line = line.removesuffix("\r")

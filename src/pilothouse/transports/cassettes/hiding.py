@@ -2,11 +2,80 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 from pilothouse.messages.jsonline import dump_line
-from pilothouse.options.secrets import Redactor
+from pilothouse.options.secrets import MASK, Redactor
 from pilothouse.transports.cassettes.form import frame_of
+
+BEGINNING: Final = 8
+"""Characters of a secret at the end of a text that are taken for its beginning."""
+_TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
+class DeltaHider:
+    """Takes secrets out of streamed text where one is cut in two, or more, by the pieces in which the text comes.
+
+    Only values that are known. Up to seven characters of the beginning may stay.
+
+    Args:
+        secrets: the values.
+    """
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
+        # By block: the end of the text so far that may be the beginning of a secret.
+        self._ends: dict[tuple[Any, Any], str] = {}
+
+    def hide(self, line: bytes) -> bytes:
+        """The line without the part of a secret that is in it. Lines have to come in their order."""
+        if not self._secrets or b"_delta" not in line:
+            return line
+        frame = _mapping(frame_of(line, typed=False))
+        event = _mapping(frame.get("event"))
+        delta = _mapping(event.get("delta"))
+        field = _TEXTS.get(str(delta.get("type")), "")
+        if not isinstance(delta.get(field), str):
+            return line
+        block = (str(frame.get("parent_tool_use_id")), str(event.get("index")))
+        before, text = self._ends.get(block, ""), delta[field]
+        whole = before + text
+        self._ends[block] = end = self._beginning_in(whole)
+        shown = self._shown(whole, len(before), len(end))
+        if shown == text:
+            return line
+        delta[field] = shown
+        return dump_line(frame)
+
+    def _beginning_in(self, text: str) -> str:
+        """The longest end of a text with which a secret begins."""
+        longest = ""
+        for secret in self._secrets:
+            for size in range(min(len(secret) - 1, len(text)), len(longest), -1):
+                if text.endswith(secret[:size]):
+                    longest = secret[:size]
+                    break
+        return longest
+
+    def _shown(self, whole: str, start: int, end: int) -> str:
+        """The text from `start` on; `end` characters at its end may be the beginning of a secret."""
+        spans = [(len(whole) - end, len(whole))] if end >= BEGINNING else []
+        for secret in self._secrets:
+            at = whole.find(secret)
+            while at >= 0:
+                spans.append((at, at + len(secret)))
+                at = whole.find(secret, at + 1)
+        shown, place = "", start
+        for first, last in sorted(spans):
+            if last > place:
+                shown += whole[place : max(first, place)] + MASK
+                place = last
+        return shown + whole[place:]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def hide(line: bytes, redactor: Redactor) -> bytes:
@@ -16,8 +85,6 @@ def hide(line: bytes, redactor: Redactor) -> bytes:
         line: one line of the wire.
         redactor: knows the secrets.
     """
-    if redactor.longest == 0:
-        return line
     text = line.decode("utf-8", "surrogateescape")
     hidden = redactor.redact(text)
     if hidden == text:

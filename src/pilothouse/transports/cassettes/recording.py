@@ -36,7 +36,7 @@ from pilothouse.transports.cassettes.form import (
     event_message,
     header_line,
 )
-from pilothouse.transports.cassettes.hiding import hide
+from pilothouse.transports.cassettes.hiding import DeltaHider, hide
 from pilothouse.transports.cli import CliTransport
 from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.wrapper import TransportWrapper
@@ -269,6 +269,10 @@ class RecordingTransport(TransportWrapper):
     # What is written.
 
     @cached_property
+    def _deltas(self) -> DeltaHider:
+        return DeltaHider(self._redactor.values)
+
+    @cached_property
     def _redactor(self) -> Redactor:
         secrets = () if self._invocation is None else invocation_secrets(self._invocation)
         return Redactor((*secrets, *self._extra))
@@ -281,6 +285,8 @@ class RecordingTransport(TransportWrapper):
         self._lines.append(entry_line(time.monotonic() - self._began, self._number, direction, message))
 
     def _note(self, direction: Direction, line: bytes, *, is_open: bool = False) -> None:
+        if direction == "out":
+            line = self._deltas.hide(line)
         self._put(direction, entry_message(hide(line, self._redactor), is_open=is_open))
 
     def _happened(self, event: str, **fields: Any) -> None:

@@ -1,0 +1,179 @@
+"""What is secret: names, shapes, places; and what is ordinary text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from pilothouse.options import Options, render
+from pilothouse.options.secrets import MASK, Redactor, invocation_secrets, is_secret_name, mask, mask_text
+
+KEY = "planted.0123456789/+abcdef"
+SECRET = """DB_PASS MYSQL_PASS SSHPASS SMTP_PASS PASS DB_PASSWD MYSQL_PWD DB_PW JWT MY_JWT CREDS CRED AWS_CREDENTIALS
+CONNECTION_STRING ConnectionString DOCKER_AUTH_CONFIG SENTRY_DSN DSN SLACK_WEBHOOK_URL API_KEY_URL NPM_AUTH x-api-key
+apiKeyHelper clientSecret client-secret --token --api-key --password Authorization Proxy-Authorization Cookie
+SSH_PRIVATE_KEY ACCESS_KEYS MYAPIKEY GITHUB_PAT AZURE_SAS"""
+ORDINARY = """PWD OLDPWD PATH HOME BYPASS COMPASS KEYBOARD SSH_AUTH_SOCK TOKEN_FILE SECRET_PATH PASSENGER model
+keybindings --model --max-turns author passive pwdx dsnap hotkeys DONKEY_KONG"""
+
+
+@pytest.mark.requirement("E76")
+def test_names() -> None:
+    assert [name for name in SECRET.split() if not is_secret_name(name)] == []
+    assert [name for name in ORDINARY.split() if is_secret_name(name)] == []
+
+
+SHAPES = [
+    "sk-ant-api03-abcDEF_012-345",
+    "sk-proj-abcdefghijklmnopqrstuv",
+    "ghp_0123456789abcdef",
+    "gho_0123456789abcdef",
+    "ghs_0123456789abcdef",
+    "github_pat_0123456789_abcdef",
+    "glpat-0123456789abcdef",
+    "xoxb-123456789-abcdef",
+    "xoxp-123456789-abcdef",
+    "AKIA0123456789ABCDEF",
+    "ASIA0123456789ABCDEF",
+    "AIza0123456789abcdefghijklmnop",
+    "ya29.0123456789abcdef",
+    "npm_0123456789abcdefghijklmnop",
+    "pypi-0123456789abcdefghijklmnop",
+    "hf_0123456789abcdefghij",
+    "sk_live_0123456789abcdef",
+    "SG.0123456789abcdef.0123456789abcdef",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmNHl0w5N",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("key", SHAPES)
+def test_shapes(key: str) -> None:
+    found: list[str] = []
+    for form in ("{}", "the key is {}, it is", '{{"a": "{}"}}', "A={}\n", "https://x/{}"):
+        assert mask_text(form.format(key), found.append) == form.format(MASK)
+    assert found == [key] * 5
+    assert Redactor(()).redact(f"x {key} y") == f"x {MASK} y"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task-ant-hill-and-more-of-it",
+        "sk-learn",
+        "disk-0123456789abcdefghijklmnop",
+        "ghp_short",
+        "eyJ is how a JWT begins",
+        "https://example.com/a?page=2&sort=key",
+        "git@github.com:a/b.git",
+        "ssh://git@example.com/x",
+        "sorted(x, key=len); token = next(it)",
+        "the bearer of this letter",
+        "Bearer authentication-is-used",
+        "mail me@example.com: now",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert mask_text(text) == text
+    assert mask([text]) == [text]
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:pa@ss:wd@h/x", "https://me:[redacted]@h/x"),
+        ("postgresql://:hidden@h:5/x", "postgresql://:[redacted]@h:5/x"),
+        ("x?key=abc&b=2", "x?key=[redacted]&b=2"),
+        ("x?b=2&access_token=abc#c", "x?b=2&access_token=[redacted]#c"),
+        ("x?X-Amz-Signature=abc&sig=def", "x?X-Amz-Signature=[redacted]&sig=[redacted]"),
+        ('curl -H "Authorization: Bearer abc.0123456789"', 'curl -H "Authorization: Bearer [redacted]"'),
+    ],
+)
+def test_addresses(text: str, shown: str) -> None:
+    assert mask_text(text) == shown
+
+
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (["--token", KEY, "--level", "2"], ["--token", MASK, "--level", "2"]),
+        (["--token", "--level", "2"], ["--token", "--level", "2"]),
+        (
+            [f"--api-key={KEY}", f"DB_PASS={KEY}", "-e", f"TOKEN={KEY}"],
+            [f"--api-key={MASK}", f"DB_PASS={MASK}", "-e", f"TOKEN={MASK}"],
+        ),
+        (
+            ["-H", f"Authorization: {KEY}", "-H", f"X-Api-Key:{KEY}"],
+            ["-H", f"Authorization: {MASK}", "-H", f"X-Api-Key:{MASK}"],
+        ),
+        ([f"--url=https://a:{KEY.replace('/', '')}@h"], [f"--url=https://a:{MASK}@h"]),
+        ({"env": {"A": "b"}, "x": [{"headers": {"C": "d"}}]}, {"env": {"A": MASK}, "x": [{"headers": {"C": MASK}}]}),
+        ({"env": KEY, "headers": [KEY]}, {"env": MASK, "headers": MASK}),
+        ({"apiKeyHelper": KEY, "maxTokens": 5, "model": "x"}, {"apiKeyHelper": MASK, "maxTokens": 5, "model": "x"}),
+        (("--password", KEY), ("--password", MASK)),
+        (f'{{"env": {{"A": "{KEY}"}}}}', '{"env": {"A": "[redacted]"}}'),
+        ([f'--settings={{"env": {{"A": "{KEY}"}}}}'], ['--settings={"env": {"A": "[redacted]"}}']),
+        ({"password": {"type": "string"}}, {"password": {"type": "string"}}),
+        (["Token: what this text is about"], ["Token: what this text is about"]),
+        (5, 5),
+        (None, None),
+    ],
+)
+def test_nested_values(value: Any, shown: Any) -> None:
+    before = repr(value)
+    assert mask(value) == shown
+    assert repr(value) == before
+
+
+def test_deep_values_end() -> None:
+    value: Any = "x"
+    for _ in range(100_000):
+        value = [value]
+    assert MASK in str(mask(value))
+
+
+@pytest.mark.requirement("E76")
+def test_all_that_a_child_gets_is_known() -> None:
+    names = ("env", "plain", "header", "arg", "bound", "url", "query", "helper", "managed", "extra")
+    keys = {name: f"{name}.{KEY}" for name in names}
+    far = f"https://u:{quote(keys['url'], safe='')}@h?key={keys['query']}"
+    options = Options(
+        env={"DB_PASS": keys["env"], "PLAIN": f"ftp://a:{quote(keys['plain'], safe='')}@h"},
+        mcp_servers={
+            "a": {"command": "x", "args": ["--token", keys["arg"], f"--key={keys['bound']}"]},
+            "b": {"type": "http", "url": far, "headers": {"Authorization": f"Bearer {keys['header']}"}},
+        },
+        settings={"apiKeyHelper": keys["helper"], "env": {"LEVEL": "ordinary-value"}},
+        managed_settings={"env": {"X_TOKEN": keys["managed"]}},
+        extra_args={"api-key": keys["extra"]},
+    )  # fmt: skip
+    found = invocation_secrets(render(options, {}))
+    assert [name for name, key in keys.items() if key not in found and quote(key, safe="") not in found] == []
+    assert "ordinary-value" not in found
+
+
+@pytest.mark.requirement("E76")
+def test_forms_of_known_values() -> None:
+    redact = Redactor([KEY, 'a"quoted\\value']).redact
+    for form in (KEY, quote(KEY, safe=""), json.dumps('a"quoted\\value')):
+        assert "0123" not in redact(f"x {form} y")
+        assert "quoted" not in redact(f"x {form} y")
+    for extra in ("", "x", "xy", "xyz"):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            assert encode(KEY.encode()).decode()[:20] not in redact(f"x {encode((KEY + extra).encode()).decode()}")
+
+
+def test_hostile_text_takes_no_time() -> None:
+    began = time.process_time()
+    for piece in ("://a:", "?a=", "sk-", "eyJa.", "xoxb-", "Bearer ", "-----BEGIN PRIVATE KEY-----", "--token=", "a@"):
+        mask_text(piece * 20_000)
+        mask([piece * 20_000])
+    assert time.process_time() - began < 20
