@@ -262,6 +262,10 @@ async def test_blocks_and_attachments(fake: FakeCLI, tmp_path: Path) -> None:
         ([{"type": "text", "text": ""}], "the prompt is empty"),
         ([{"type": "image", "source": object()}], "source"),
         ([{"type": "user", "message": "x"}], "a user message has the form"),
+        (
+            [{"type": "user", "message": {"content": "x"}}, {"type": "assistant", "message": {"content": "y"}}],
+            "has type 'user', not 'assistant'",
+        ),
     ],
 )
 async def test_bad_prompts_are_refused_before_anything_runs(prompt: Any, message: str, fake: FakeCLI) -> None:

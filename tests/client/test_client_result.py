@@ -61,6 +61,20 @@ def test_a_run_with_a_tool() -> None:
     assert answer.usage.output_tokens == 24
 
 
+@pytest.mark.requirement("L45")
+def test_the_turns_of_all_prompts_are_added_up() -> None:
+    assert QueryResult([result(num_turns=2), result(num_turns=3)]).turns == 5
+
+
+@pytest.mark.requirement("L47", "E26")
+def test_the_session_id_is_that_of_the_closing_message_else_the_last_one() -> None:
+    """After `/clear` a turn ends in another session than it began in."""
+    lines = [json.dumps({"type": "system", "subtype": "init", "session_id": key}).encode() for key in "abc"]
+    a, b, c = map(decode, lines)
+    assert QueryResult([a, b]).session_id == "b"
+    assert QueryResult([a, result(session_id="b"), c]).session_id == "b"
+
+
 @pytest.mark.requirement("L52", "L53")
 def test_cache_tokens_are_summed_over_models() -> None:
     usage = {
