@@ -122,9 +122,9 @@ async def test_a_query_shows_its_state() -> None:
     with FakeCLI() as fake:
         fake.expect("user").emit(frames.init(session_id="abc"), frames.result("done", session_id="abc")).forever()
         query = ph.query("x", cli=fake.path)
-        assert repr(query) == "<Query: not started>"
+        assert repr(query) == f"<Query {query.id}: new>"
         async with query:
             await anext(aiter(query))
-            assert repr(query) == "<Query: running, session_id='abc'>"
-        assert repr(query).startswith("<Query: closed")
-    assert repr(sync.query("x")) == "<Query: not started>"
+            assert repr(query) == f"<Query {query.id}: active, session_id='abc'>"
+        assert repr(query) == f"<Query {query.id}: completed, session_id='abc'>"
+    assert repr(sync.query("x")).endswith(": new>")

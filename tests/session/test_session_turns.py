@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
-from session_world import Cli, Say, hang, talking
+from session_world import Cli, Say, die, hang, talking
 
 import pilothouse as ph
 from pilothouse.testing import frames
@@ -263,3 +264,85 @@ async def test_a_loop_that_ran_out_of_time_is_stopped_while_the_error_is_handled
             assert session.state == "running"
         assert (await session.query("next")).full_text == "re: next"
     assert cli.prompts == [["slow", "next", "slow", "next"]]
+
+
+@pytest.mark.requirement("E16", "E17", "E37")
+async def test_queries_have_ids_and_states_and_a_session_knows_them(cli: Cli) -> None:
+    async with talking(cli) as session:
+        go = anyio.Event()
+
+        async def waits(cli: Cli, say: Say, text: str) -> str:
+            await go.wait()
+            return "done"
+
+        cli.acts.update(one=waits, hang=hang, crash=die)
+        queries = [session.query(prompt) for prompt in ("one", "hang", "crash", "four")]
+        one, hangs, crashes, four = queries
+        assert len({query.id for query in queries}) == 4
+        assert ({query.state for query in queries}, session.queries) == ({"new"}, [])
+        texts: list[str] = []
+        failures: list[BaseException] = []
+
+        async def subscribe(query: ph.Query[Any]) -> None:
+            try:
+                texts.append((await query).text)
+            except ph.CLIExitedError as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as group:
+            for query in (one, one, hangs, crashes):  # two wait for the first one
+                group.start_soon(subscribe, query)
+                await anyio.wait_all_tasks_blocked()
+            assert session.queries == [one, hangs, crashes]
+            assert [query.state for query in queries] == ["active", "queued", "queued", "new"]
+            assert session.waiting == 2
+            go.set()
+            while hangs.state != "active" or cli.prompts[0][-1] != "hang":
+                await anyio.sleep(0.01)
+            assert session.queries == [hangs, crashes]
+            await hangs.interrupt()
+        assert [query.state for query in queries] == ["completed", "interrupted", "failed", "new"]
+        assert (texts, len(failures), session.queries) == (["done", "done", "part of hang"], 1, [])
+        result = await one
+        assert result.result is not None
+        assert result.result.user_message_uuid == one.id  # what the peer reports names the query
+        assert cli.uuids[0] == one.id
+        await four.aclose()
+        assert four.state == "closed"
+        early = session.query("five")
+        await early.interrupt()
+        assert early.state == "interrupted"
+
+
+async def test_queries_that_are_left_or_cannot_be_said_have_states_too(cli: Cli) -> None:
+    cli.acts["hang"] = hang
+    async with talking(cli) as session:
+        left = session.query("hang")
+        async for _ in left:
+            break
+        await session.query("one")
+        assert left.state == "closed"
+        late = session.query("hang", timeout=0.05)
+        with pytest.raises(ph.QueryTimeout):
+            await late
+        assert late.state == "failed"
+
+        async def prompts() -> AsyncIterator[str]:
+            yield "one"
+
+        several = session.query(prompts())
+        assert len(several.id) == 36
+        await several
+        assert several.state == "completed"
+
+
+async def test_a_session_keeps_no_query_alive(cli: Cli) -> None:
+    cli.acts["hang"] = hang
+    async with talking(cli) as session:
+        query = session.query("hang")
+        await query.start()
+        assert session.queries == [query]
+        del query
+        gc.collect()
+        assert session.queries == []
+        assert (await session.query("next")).text == "re: next"

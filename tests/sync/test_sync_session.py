@@ -408,3 +408,16 @@ def test_a_query_keeps_its_session(talker: FakeCLI) -> None:
     assert running(talker)
     del query
     eventually(lambda: not running(talker))
+
+
+@pytest.mark.requirement("E16", "E17")
+def test_queries_have_ids_and_states(talker: FakeCLI) -> None:
+    with ph.session(cli=talker.path) as session:
+        query = session.query("one")
+        assert (query.state, session.queries) == ("new", [])
+        waiting = session.query("two")
+        with session.query("slow") as slow:
+            assert (slow.state, session.queries) == ("active", [slow])
+        assert slow.state == "closed"
+        assert query.result().text == "re: one"
+        assert (query.state, waiting.state, query.id == waiting.id) == ("completed", "new", False)

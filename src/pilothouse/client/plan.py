@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
 from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
@@ -51,6 +52,7 @@ class Plan:
 
     Attributes:
         options: the settings that it runs with.
+        id: of the query.
         is_one_of_many: whether it goes on with a conversation.
         output: the typed output; None for plain text.
         tells_asks: whether its reader wants to know what is asked of people, and how that is settled.
@@ -81,6 +83,8 @@ class Plan:
         self._budget = self._limited(ledger, session_tokens)
         self._retries = self._persistent(gate)
         self._prompts = self._prepare()
+        given = self._prompts if isinstance(self._prompts, Sequence) else ()
+        self.id = given[0].uuid if given else str(uuid4())
         self.tells_asks = False
 
     def _expect(self, output_type: Any) -> TypedOutput | None:

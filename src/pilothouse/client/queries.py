@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 import anyio
 
@@ -20,6 +20,7 @@ from pilothouse.client.prompt import Prompt
 from pilothouse.client.reading import Reading
 from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.driver import caller_into_loop
+from pilothouse.driver.answering import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, Message, ResultMessage
 from pilothouse.options import Options
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pilothouse")
 
+QueryState = Literal["new"] | RunState
 OnMessage = Callable[[Message], object]
 T = TypeVar("T")
 
@@ -94,6 +96,26 @@ class Query(Generic[OutputT]):
         self._callback_errors: list[Exception] = []
 
     @property
+    def id(self) -> str:
+        """Id of this query, and the uuid of its first prompt, where that is known before the start.
+
+        Messages and results that answer the prompt name it as `user_message_uuid`.
+        """
+        return self._plan.id
+
+    @property
+    def state(self) -> QueryState:
+        """Where it is in its life.
+
+        "new" until it is started; "queued" while it waits for its turn in a session, or for a limit of the API; then
+        "active". At the end "completed" with a result, even one that tells of an error; "interrupted"; "failed"
+        without a result, so that `result()` raises; or "closed" before the result was there.
+        """
+        if self._run is not None:
+            return self._run.state
+        return "interrupted" if self._early_interrupt else "closed" if self._closed else "new"
+
+    @property
     def session_id(self) -> str | None:
         """Id of the session, None before the first message. (E28, L47)."""
         return self._run.session_id if self._run is not None else None
@@ -104,9 +126,8 @@ class Query(Generic[OutputT]):
         return self._plan.options
 
     def __repr__(self) -> str:
-        run = self._run
-        state = "closed" if self._closed else "not started" if run is None else "ended" if run.over else "running"
-        return f"<Query: {state}>" if self.session_id is None else f"<Query: {state}, session_id={self.session_id!r}>"
+        session = "" if self.session_id is None else f", session_id={self.session_id!r}"
+        return f"<Query {self.id}: {self.state}{session}>"
 
     def __await__(self) -> Generator[Any, Any, QueryResult[OutputT]]:
         return self.result().__await__()

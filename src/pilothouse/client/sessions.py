@@ -6,7 +6,8 @@ may be started, used and closed from any task of the loop; a new one after a cra
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -139,6 +140,11 @@ class Session(Controls):
         return sum(turn is not self._turn for turn in self._queue)
 
     @property
+    def queries(self) -> list[Query[Any]]:
+        """The queries that are not over, in the order of their turns: the one that is answered, and those that wait."""
+        return [query for turn in list(self._queue) if (query := turn.query()) is not None]
+
+    @property
     def costs(self) -> Costs:
         """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
         return self._books.ledger.costs
@@ -255,21 +261,20 @@ class Session(Controls):
         return self._ask(prompt, settings, changes, child, on_message=on_message, output_type=output_type)
 
     def _ask(
-        self,
-        prompt: Prompt,
-        settings: Options,
-        changes: Mapping[str, Any],
-        child: ChildSettings | None = None,
-        **how: Any,
+        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child: ChildSettings, **how: Any
     ) -> Query:
         def make_run(final: Options, prompts: Prompts, continuation: Continuation | None) -> Turn:
             enter = partial(self._talking, changes, continuation=continuation, child=child)
-            return Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
+            turn = Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
+            turn.query = found[0]  # weak: a query that nobody holds any more has to end
+            return turn
 
-        bridge = self._children.bridge if child is None else self._children.bridge_for(child)
-        limit = self.options.max_budget_tokens
+        found: list[Callable[[], Any]] = []
+        bridge, limit = self._children.bridge_for(child), self.options.max_budget_tokens
         shared: Any = {"bridge": bridge, "ledger": self._books.ledger, "session_tokens": limit, "gate": self._gate}
-        return Query(prompt, settings, make_run=make_run, **shared, **how)
+        query: Query[Any] = Query(prompt, settings, make_run=make_run, **shared, **how)
+        found.append(weakref.ref(query))
+        return query
 
     @asynccontextmanager
     async def _talking(
@@ -462,7 +467,7 @@ class Session(Controls):
         self._children.check_open()
         # Neither verbatim, which would make it a prompt, nor with an output, which it has not.
         settings = self.options.with_(verbatim_prompts=None, json_schema=None)
-        (await self._ask("/clear", settings, {})).raise_for_error()
+        (await self._ask("/clear", settings, {}, ChildSettings())).raise_for_error()
         self._children.lineage.clear(self.id)
         return self.id
 

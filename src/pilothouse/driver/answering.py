@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
@@ -32,6 +32,8 @@ from pilothouse.messages import (
 
 if TYPE_CHECKING:
     from pilothouse.driver.continuation import Continuation, Continuing, Next
+
+RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
 INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
 HELD_BYTES = 1024 * 1024  # of what a peer says before its turn begins, that are held back for the init message
@@ -93,6 +95,22 @@ class Answering(Owned, ABC):
         self.awaits_idle = self.tells_asks = False
 
     # What the consumer calls.
+
+    @property
+    def state(self) -> RunState:
+        """Where it is in its life."""
+        if not self.over:
+            return "queued" if self.is_queued else "active"
+        if self.interrupted:
+            return "interrupted"
+        if self._failure is None:
+            return "completed"
+        return "closed" if isinstance(self._failure, SessionClosedError) else "failed"
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether its turn has not come."""
+        return self.is_held
 
     @property
     @abstractmethod

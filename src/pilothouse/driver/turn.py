@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -37,6 +37,7 @@ class Turn(Answering):
 
     Attributes:
         was_sent: whether a prompt may have reached the peer.
+        query: gives what asks with it, if that still exists.
         next_conversation: gives another one when the peer has ended and is known to have got none of the prompts.
     """
 
@@ -63,6 +64,7 @@ class Turn(Answering):
         self._taken: set[str] = set()  # prompts that the peer has taken up and not answered
         self._sent_from: int | None = None  # where the first prompt stands in the input of the peer, if that is counted
         self.was_sent = False
+        self.query: Callable[[], Any] = lambda: None
         self.next_conversation: Callable[[], Awaitable[Conversation]] | None = None
 
     # What the consumer calls.
@@ -71,6 +73,11 @@ class Turn(Answering):
     def session_id(self) -> str | None:
         """Id of the session."""
         return self._conversation.session_id if self._conversation is not None else None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether its turn has not come."""
+        return self._conversation is None
 
     async def interrupt(self) -> None:
         """As on every query. One whose turn has not come is never sent."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from pilothouse.client import AnswerEvent, QueryResult
 from pilothouse.client import Query as AsyncQuery
-from pilothouse.client.queries import OnMessage
+from pilothouse.client.queries import OnMessage, QueryState
 from pilothouse.client.reading import Reading as AsyncReading
 from pilothouse.client.result import OutputT
 from pilothouse.messages import Message
@@ -59,6 +59,19 @@ class Query(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return repr(self._query)
+
+    @property
+    def id(self) -> str:
+        """Id of this query, and the uuid of its first prompt, where that is known before the start."""
+        return self._query.id
+
+    @property
+    def state(self) -> QueryState:
+        """Where it is in its life: "new", "queued", "active"; then "completed", "interrupted", "failed" or "closed".
+
+        See `pilothouse.Query.state`.
+        """
+        return self._query.state
 
     @property
     def session_id(self) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from weakref import WeakValueDictionary
 
 from pilothouse.client.costs import Costs
 from pilothouse.client.prompt import Prompt
@@ -60,6 +61,7 @@ class Session:
 
     def __init__(self, make: Callable[[], AsyncSession]) -> None:
         self._portal = portal()
+        self._queries: WeakValueDictionary[str, Query[Any]] = WeakValueDictionary()
         self._inner = self._call(partial(_at_once, make))
 
     def __repr__(self) -> str:
@@ -105,6 +107,12 @@ class Session:
     def waiting(self) -> int:
         """How many queries wait for their turn. (E16)"""
         return self._inner.waiting
+
+    @property
+    def queries(self) -> list[Query[Any]]:
+        """The queries that are not over, in the order of their turns: the one that is answered, and those that wait."""
+        made = dict(self._queries)
+        return [made[query.id] for query in self._inner.queries if query.id in made]
 
     @property
     def costs(self) -> Costs:
@@ -196,7 +204,8 @@ class Session:
         self._portal.check_process()
         handed = hand_to_caller if callable(on_message) else on_message
         inner = self._inner.query(beside_the_loop(prompt), *args, on_message=handed, **named)
-        return Query(inner, on_message, self._portal)
+        query = self._queries[inner.id] = Query(inner, on_message, self._portal)
+        return query
 
     # Everything else that can be asked.
 
