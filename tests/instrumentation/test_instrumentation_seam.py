@@ -104,12 +104,15 @@ async def test_no_key_is_told(book: Notebook) -> None:
         env={"MY_TOKEN": "planted-token-0123456789"},
         base_url="https://user:planted-password@gateway.example/v1",
         extra_args={"header": "planted-token-0123456789"},
+        mcp_servers={"a": ph.StdioServer(command="x", args=["--token", "planted-argument-0123456789"])},
+        settings={"apiKeyHelper": "planted-helper-0123456789"},
     )
     start = book.only.start
     told = repr((start.settings, start.base_url))
     assert "planted" not in told
     assert start.settings["model" if "model" in start.settings else "base_url"]
-    assert start.redact("a planted-token-0123456789 b") == "a [redacted] b"
+    for secret in ("token", "argument", "helper"):
+        assert start.redact(f"a planted-{secret}-0123456789 b") == "a [redacted] b"
 
 
 async def test_errors_and_interrupts_are_ends(book: Notebook) -> None:

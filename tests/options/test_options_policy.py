@@ -262,3 +262,11 @@ def test_an_unknown_preset_names_the_nearest() -> None:
     name: Any = "readonly"
     with pytest.raises(ph.OptionsError, match="there is no preset 'readonly'; did you mean 'read_only'"):
         ph.Options.preset(name)
+
+
+def test_another_peer_may_decide_otherwise() -> None:
+    def noted(policy: ph.Policy) -> bool:
+        return any("native engine" in note for note in policy.notes)
+
+    assert noted(ph.Options(transport=ph.NativeTransport).effective_policy())
+    assert not noted(ph.Options().effective_policy())

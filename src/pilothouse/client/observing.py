@@ -32,8 +32,8 @@ from pilothouse.instrumentation import (
     outcome_of,
 )
 from pilothouse.messages import AssistantMessage, InitMessage, Message, RateLimitEvent, ResultMessage
-from pilothouse.options import TABLE, Invocation, Options, child_env
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.options import TABLE, Invocation, Options, render
+from pilothouse.options.secrets import Redactor, invocation_secrets
 
 Run = TypeVar("Run", bound="Exchange | Turn")
 Messages = TypeVar("Messages", bound=Sequence[Message])
@@ -142,7 +142,7 @@ def observe(
     self_started: bool = False,
 ) -> Observation | None:
     """Begin to watch a query with `options`, in the context of the caller; None when nobody wants to."""
-    redact = Redactor(secret_values(child_env(options, os.environ))).redact
+    redact = Redactor(invocation_secrets(render(options, os.environ))).redact
     start = QueryStart(
         prompt=prompt,
         model=options.model,

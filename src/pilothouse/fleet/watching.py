@@ -18,8 +18,8 @@ from pilothouse.client import Agent
 from pilothouse.errors import OptionsError
 from pilothouse.fleet.run import FleetStatus, Run
 from pilothouse.instrumentation import entered, tell, watching
-from pilothouse.options import child_env
-from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.options import render
+from pilothouse.options.secrets import Redactor, invocation_secrets
 
 
 class FleetStart(Struct, frozen=True, kw_only=True):
@@ -184,6 +184,6 @@ def watch_of(agent: Agent, concurrency: int, budget_usd: float | None) -> Watch 
         return None
     if not options.instrumentation:
         return None
-    redact = Redactor(secret_values(child_env(options, os.environ))).redact
+    redact = Redactor(invocation_secrets(render(options, os.environ))).redact
     start = FleetStart(concurrency=concurrency, budget_usd=budget_usd, redact=redact)
     return Watch.of(options.instrumentation, start)

@@ -61,6 +61,11 @@ def notes_of(options: Options, rules: Sequence[Rule], mode: str, *, nobody: bool
         yield "as root, the CLI starts in 'bypassPermissions' only where IS_SANDBOX=1 says that it is in a sandbox"
         if any(rule.behavior == "deny" and rule.pattern and rule.tool == "Bash" for rule in rules):
             yield "a pattern that denies commands does not stop the same deed in other words; a sandbox does"
+    if options.transport is not None:
+        yield (
+            "these rows say what Claude Code does; what is behind `transport` may decide otherwise: the native engine "
+            "asks about every command that no rule allows"
+        )
     if mode == "plan" and nobody and options.on_plan is None:
         yield "nobody can approve a plan: the model answers with one, and cannot leave plan mode"
     if options.allow_dangerously_skip_permissions and mode != "bypassPermissions":
