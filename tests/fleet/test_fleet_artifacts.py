@@ -22,7 +22,9 @@ from pilothouse.client import QueryResult
 from pilothouse.errors import ArtifactsError, CLIExitedError, ExecutionError, UsageError
 from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet, GitWorktree, Place, RunWriter
 from pilothouse.fleet.workspaces.directories import directory_name
+from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
+from pilothouse.testing import frames
 
 pytestmark = pytest.mark.anyio
 
@@ -346,7 +348,8 @@ async def test_a_storage_that_is_gone_fails_the_run_and_keeps_its_answer(
         if attempt.session_id is None:
             saved.rename(tmp_path / "moved")
             saved.touch()
-        return answer("paid for", cost=0.5)
+        given = answer("paid for", cost=0.5)
+        return QueryResult([from_dict(frames.assistant("paid for")), *given.messages])
 
     def fleet_of(runner: PlacedRunner) -> Fleet:
         workspace = CopiedDirectory(source, root=tmp_path / "root")
