@@ -459,7 +459,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _missing(module: str, name: str) -> Exception:
-    caller = sys._getframe(2)  # noqa: SLF001
+    caller = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if caller.f_globals.get("__name__") == "importlib._bootstrap":  # it looks whether `name` has to be imported
         return AttributeError(name)
     from pilothouse.hints import name_error  # only on the way to an error

@@ -159,3 +159,12 @@ def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> N
         wanted = f"{len(parameters)} argument{'' if len(parameters) == 1 else 's'} ({', '.join(parameters)})"
         shown = getattr(function, "__qualname__", type(function).__name__)
         raise UsageError(f"{name}: {shown}{signature} cannot be called with {wanted}: {error}") from None
+
+
+def takes(function: Any, count: int) -> bool:
+    """Whether a function can be called with so many positional arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True

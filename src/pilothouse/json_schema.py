@@ -191,3 +191,62 @@ def for_draft_7(schema: Any) -> Any:
         if isinstance(made.get(later), dict):
             made["dependencies"] = {**made.get("dependencies", {}), **made.pop(later)}
     return made
+
+
+_TYPE_NAMES = ("object", "array", "string", "number", "integer", "boolean", "null")
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE_SCHEMAS = ("additionalProperties", "items", "not", "if", "then", "else", "contains", "propertyNames")
+_KEYWORDS_OF_KIND: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "enum": (list, "a list"),
+    "required": (list, "a list of names"),
+    "pattern": (str, "text"),
+    "format": (str, "text"),
+    "$ref": (str, "text"),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), ((int, float), "a number")
+    ),
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), ((int, float), "a number")
+    ),
+}
+
+
+def schema_problem(schema: Any, path: str = ROOT) -> Problem | None:
+    """The first thing that makes a JSON Schema invalid: a misspelt type, or a keyword with a value it cannot have."""
+    if isinstance(schema, bool):
+        return None
+    if not isinstance(schema, Mapping):
+        return Problem(f"expected a schema, got {type(schema).__name__}", path)
+    rules = cast("Mapping[str, Any]", schema)
+    named = rules.get("type", [])
+    for name in cast("list[Any]", named) if isinstance(named, list) else [named]:
+        if name not in _TYPE_NAMES:
+            return Problem(f"'type' is {name!r:.80}, expected one of {', '.join(map(repr, _TYPE_NAMES))}", path)
+    for keyword, (kind, expected) in _KEYWORDS_OF_KIND.items():
+        if keyword in rules and not isinstance(rules[keyword], kind):
+            return Problem(f"{keyword!r} is {rules[keyword]!r:.80}, expected {expected}", path)
+    return next(
+        (found for key, inner in _inner_schemas(rules) if (found := schema_problem(inner, f"{path}.{key}"))), None
+    )
+
+
+def _inner_schemas(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for keyword in (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SINGLE_SCHEMAS):
+        inner = rules.get(keyword)
+        if keyword not in rules:
+            continue
+        if keyword in _SCHEMA_MAPS and isinstance(inner, Mapping):
+            yield from ((f"{keyword}.{name}", each) for name, each in cast("Mapping[str, Any]", inner).items())
+        elif keyword in _SCHEMA_LISTS or (keyword == "items" and isinstance(inner, list)):
+            yield from _numbered(keyword, inner)
+        else:
+            yield keyword, inner
+
+
+def _numbered(keyword: str, inner: Any) -> Iterator[tuple[str, Any]]:
+    """The schemas of a list; what is no list is given as it is, and is no schema."""
+    if not isinstance(inner, list):
+        yield keyword, None
+        return
+    yield from ((f"{keyword}[{index}]", each) for index, each in enumerate(cast("list[Any]", inner)))

@@ -97,7 +97,7 @@ def test_a_type_error_of_the_users_own_code_is_left_alone() -> None:
 
 
 def test_hints_name_what_is_there() -> None:
-    result = ph.QueryResult([frames.message(frames.result("x"))]) if hasattr(frames, "message") else ph.QueryResult([])
+    result = ph.QueryResult([])
     assert {name for name in hints.RESULT_NAMES if name not in dir(result)} == set()
     for named in hints.ROOT_NAMES.values():
         first = named.split()[0].rstrip(",;").partition("(")[0]

@@ -192,7 +192,8 @@ async def test_it_is_asked_for_so_often_and_not_more(
     fake_turns(fake, *turns)
     result = await ph.query("go", cli=fake.path, output_type=Invoice, output_repairs=repairs)
     assert result.outcome == "error"
-    assert result.output is None
+    with pytest.raises(ph.StructuredOutputError, match=words):
+        _ = result.output
     with pytest.raises(ph.StructuredOutputError, match=words) as caught:
         result.raise_for_error()
     assert caught.value.attempts == result.output_attempts == attempts

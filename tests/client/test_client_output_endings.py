@@ -59,7 +59,9 @@ async def test_interrupt_while_it_is_asked_again() -> None:
     assert result.outcome == "interrupted"
     assert isinstance(result.error, ph.Interrupted)
     assert ph.find_cause(result.error, ph.StructuredOutputError) is not None
-    assert (result.output, result.output_attempts) == (None, 2)
+    assert result.output_attempts == 2
+    with pytest.raises(ph.Interrupted):
+        _ = result.output
 
 
 @pytest.mark.anyio
@@ -248,7 +250,8 @@ async def test_when_the_cli_gives_up(inputs: list[Any]) -> None:
     assert isinstance(result.error, ph.StructuredOutputError)
     assert "after 5 attempts" in str(result.error)
     assert result.error.value == (WRONG if inputs else None)
-    assert result.output is None
+    with pytest.raises(ph.StructuredOutputError):
+        _ = result.output
     assert len([frame for frame in transport.sent_frames if frame["type"] == "user"]) == 1
 
 
@@ -272,7 +275,9 @@ async def test_a_query_that_was_never_started() -> None:
     query = ph.query("go", transport=mock_transport(), output_type=Invoice)
     await query.interrupt()
     result = await query.result()
-    assert (result.outcome, result.output, result.output_attempts) == ("interrupted", None, 0)
+    assert (result.outcome, result.output_attempts) == ("interrupted", 0)
+    with pytest.raises(ph.Interrupted):
+        _ = result.output
 
 
 @pytest.mark.anyio

@@ -70,7 +70,7 @@ def test_every_row_is_documented_and_its_default_is_valid() -> None:
         ({"session_id": "abc"}, "expected a UUID"),
         ({"base_url": "example.org"}, "expected an address such as 'https://…', got 'example.org' (str)"),
         ({"user": -1}, "expected the name of a user, or a number"),
-        ({"env": {"A=B": "1"}}, "expected a mapping of variable names"),
+        ({"env": {"A=B": "1"}}, "cannot be the name of a variable"),
         ({"extra_args": {"--model": "x"}}, "flag names without dashes"),
         ({"extra_args": {"output-format": "json"}}, "output-format: pilothouse sets this flag itself"),
         ({"timeout": -1}, "seconds greater than 0"),

@@ -151,7 +151,8 @@ async def test_structured_output(claude: Any, scripted_model: ScriptedModel) -> 
     scripted_model.default = "I would rather not."
     refused = await claude.ask("extract", output_type=Invoice)
     assert isinstance(refused.error, ph.StructuredOutputError)
-    assert refused.output is None
+    with pytest.raises(ph.StructuredOutputError):
+        _ = refused.output
 
     scripted_model.default = ToolUse("StructuredOutput", {"total": "none"})
     wrong = await claude.ask("extract", output_type=Invoice)

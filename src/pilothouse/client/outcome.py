@@ -82,9 +82,12 @@ _BY_MESSAGE_ERROR: dict[str, type[ResultError]] = {
     "model_not_found": InvalidModelError,
 }
 
+_FOR_A_TERMINAL = " · Please run /login"
+"""What the CLI adds for people who sit before it."""
+
 # What to do next, appended to what the CLI said.
 _ADVICE: dict[type[ResultError], str] = {
-    AuthenticationError: "set ANTHROPIC_API_KEY (or api_key=…), or log in by running `claude` once",
+    AuthenticationError: "set ANTHROPIC_API_KEY, pass api_key=…, or log in by running `claude` once",
     InvalidModelError: "check the option model",
     MaxTurnsError: "raise max_turns, or resume the session with its session_id",
     BudgetError: "raise max_budget_usd, or resume the session with its session_id",
@@ -111,7 +114,8 @@ def result_error(result: ResultMessage, messages: Iterable[Message] = ()) -> Pil
     text = failure_text(result)
     kind = _kind(result, spoken, text)
     advice = _ADVICE.get(kind)
-    message = f"{text} ({advice})" if advice else text
+    said = text.replace(_FOR_A_TERMINAL, "")
+    message = f"{said} ({advice})" if advice else said
     details: dict[str, Any] = {"result": result, "api_error_status": result.api_error_status}
     if issubclass(kind, RateLimitError):
         details["resets_at"] = limit

@@ -71,18 +71,25 @@ class ExpectedOutput:
             OptionsError: no schema can be made of it.
         """
         try:
+            if isinstance(output_type, Mapping):
+                _check_schema(cast("Mapping[str, Any]", output_type), "output_type")
             source, convert = _schema_and_converter(output_type)
             schema, wrapped = with_object_root(portable(source))
             msgspec.json.encode(schema)
+        except OptionsError:
+            raise
         except Exception as error:
-            raise OptionsError(
-                f"output_type: no JSON Schema for {output_type!r}: {error}", option="output_type"
-            ) from error
+            raise OptionsError(f"output_type: {_why_not(output_type, error)}", option="output_type") from error
         return cls(_name_of(output_type), schema, wrapped, convert)
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any]) -> ExpectedOutput:
-        """From the option `json_schema`, which is sent as it is."""
+        """From the option `json_schema`, which is sent as it is.
+
+        Raises:
+            OptionsError: it is no valid schema.
+        """
+        _check_schema(schema, "json_schema")
         return cls("the JSON Schema", dict(schema), False, _checker(schema))
 
     def read(self, result: ResultMessage | None) -> tuple[Any, Any]:
@@ -125,6 +132,24 @@ class ExpectedOutput:
         if self.wrapped and isinstance(given, dict) and given.keys() == {VALUE_KEY}:
             yield from _unwrapped(given[VALUE_KEY], UNWRAP_DEPTH)
         yield from _unwrapped(given, UNWRAP_DEPTH)
+
+
+def _check_schema(schema: Mapping[str, Any], option: str) -> None:
+    from pilothouse.json_schema import schema_problem  # types make valid ones
+
+    if (problem := schema_problem(schema)) is not None:
+        raise OptionsError(f"{option}: this is no valid JSON Schema: {problem[0]} - at `{problem[1]}`", option=option)
+
+
+def _why_not(output_type: Any, error: Exception) -> str:
+    if isinstance(output_type, str):
+        return f"expected a type or a JSON Schema, got text; pass the type itself, not its name {output_type!r:.80}"
+    if plain := re.search(r"type <class '(?:.*\.)?(\w+)'> is not supported", str(error)):
+        return (
+            f"{plain[1]} is a plain class, which does not say what its fields are; make it a dataclass, a TypedDict, a "
+            "msgspec struct or a pydantic model"
+        )
+    return f"no JSON Schema for {output_type!r}: {error}"
 
 
 def _schema_and_converter(output_type: Any) -> tuple[Any, Callable[[Any], Any]]:

@@ -50,9 +50,11 @@ def prepare(prompt: Any, *, verbatim: bool) -> tuple[Outgoing, ...] | AsyncGener
     raise _no_prompt(prompt)
 
 
-def _no_prompt(value: object) -> UsageError:
+def _no_prompt(value: Any) -> UsageError:
+    is_message = isinstance(value, Mapping) and "content" in value
+    hint = "; pass what stands under 'content'" if is_message else ""
     return UsageError(
-        f"a prompt is text, a list of content blocks, or an iterable of user messages, not {type(value).__name__}"
+        f"a prompt is text, a list of content blocks, or an iterable of user messages, not {type(value).__name__}{hint}"
     )
 
 

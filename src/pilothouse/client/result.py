@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
 
 import msgspec
 from msgspec import Struct
@@ -81,6 +81,7 @@ class QueryResult(Generic[OutputT]):
         self._answers = results if until_idle else _answers(results)
         self.result = self._answers[-1] if self._answers else None
         self._output: Any = output
+        self._structured_expected = structured_expected
         self.structured: Any = _structured(self.result, in_text=structured_expected)
         self.output_attempts = 0
         self.callback_errors = list(callback_errors)
@@ -127,8 +128,15 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def output(self) -> OutputT:
-        """The typed output; None when none was asked for, or none came that fits."""
-        return self._output
+        """The typed output; None when none was asked for.
+
+        Raises:
+            PilothouseError: an output was asked for, and there is none: the error of the run, as `raise_for_error`.
+        """
+        output = cast("OutputT", self._output)
+        if self._structured_expected and self._output is None:
+            self.raise_for_error()
+        return output
 
     @output.setter
     def output(self, value: Any) -> None:

@@ -21,6 +21,9 @@ from pilothouse.transports import Ending
 STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
 # The CLI repeats the value after the name, whatever it holds (2.0.0 to 2.1.330): only the name is taken.
 _UNKNOWN_FLAG = r"error: unknown option '--([\w-]+)"
+# What getopt, argparse and shells say of our flags; the CLI says it in another way, see above.
+_NOT_THE_CLI = r"(unrecognized|unknown|illegal|invalid) (option|argument)s?\b.*-(input|output)-format"
+_ROOT = "cannot be used with root/sudo privileges"
 _TAKEN_ID = r"Session ID (\S+) is already in use"
 
 
@@ -56,6 +59,8 @@ def oversize_error(size: int) -> OversizeLineError:
 def _exited_error(ending: Ending, noise: str, when: str) -> ProcessError:
     if unknown := re.search(_UNKNOWN_FLAG, ending.stderr):
         return _too_old(unknown[1], ending)
+    if re.search(_NOT_THE_CLI, ending.stderr, re.IGNORECASE):
+        when += ", so it is hardly Claude Code: look at the option cli"
     if taken := re.search(_TAKEN_ID, ending.stderr):
         return SessionExistsError(
             f"there is a conversation with session_id {taken[1]!r}; resume={taken[1]!r} goes on with it, or leave "
@@ -70,6 +75,8 @@ def _exited_error(ending: Ending, noise: str, when: str) -> ProcessError:
     stderr = [line for line in ending.stderr.splitlines() if line.strip()][-STDERR_LINES:]
     if stderr:
         parts.append("its standard error ends with:\n  " + "\n  ".join(stderr))
+        if _ROOT in ending.stderr:
+            parts.append("in a container, env={'IS_SANDBOX': '1'} tells it that this is a sandbox")
     elif noise:
         parts.append(f"its last output that was not a message: {noise!r}")
     return CLIExitedError("; ".join(parts), exit_code=ending.exit_code, signal=ending.signal, stderr=ending.stderr)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 from weakref import ref
 
 import anyio
@@ -128,6 +128,8 @@ class Pool:
             UsageError: the pool is closed, or belongs to another event loop.
             PilothouseError: a child could not be started.
         """
+        if not isinstance(cast("object", count), int) or isinstance(count, bool) or count < 1:
+            raise UsageError(f"count: expected a whole number of at least 1, got {count!r:.80}")
         if self.max_live is not None and count > self.max_live:
             raise OptionsError(f"{count} children cannot be kept ready: max_live is {self.max_live}")
         if not self._is_here():

@@ -5,7 +5,6 @@ Owns `HookMatcher` and the forms in which hooks may be given. Knows nothing of q
 
 from __future__ import annotations
 
-import inspect
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
 from msgspec import Struct, structs
 
-from pilothouse.callbacks import Callback
+from pilothouse.callbacks import Callback, takes
 from pilothouse.errors import UsageError
 from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
 from pilothouse.hooks.outputs import HookOutput
@@ -187,7 +186,7 @@ def as_callback(function: Any, name: str) -> Callback:
     try:
         return Callback(function, name, "event")
     except UsageError as error:
-        if _takes(function, len(_OLD_ARGUMENTS)):
+        if takes(function, len(_OLD_ARGUMENTS)):
             hint = "a hook takes one argument, the event: what was (input, tool_use_id, context) is event.raw"
             raise UsageError(f"{error}; {hint}, or its fields such as event.tool_name and event.tool_use_id") from None
         raise
@@ -258,11 +257,3 @@ def _check_timeout(timeout: Any) -> None:
         raise UsageError(f"HookMatcher: timeout is a number of seconds, not {type(timeout).__name__}")
     if not 0 < timeout <= _MAX_TIMEOUT:
         raise UsageError(f"HookMatcher: timeout is more than 0 and at most {_MAX_TIMEOUT} seconds, not {timeout}")
-
-
-def _takes(function: Any, count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(count))
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _NAMES = re.compile(r"[A-Za-z0-9_|, -]+")
 """A matcher of these characters is a list of names for the CLI."""
 _KNOWN = {name.lower(): name for name in (*facts.TOOLS, *facts.ALIASES)}
+_NAMES_KNOWN = frozenset(_KNOWN.values())
 
 
 class PolicyWarning(UserWarning):
@@ -108,9 +109,15 @@ def _names_nothing(view: View, event: str, matcher: str) -> Iterator[str]:
 
 
 def _meant(name: str) -> str | None:
-    """The tool that was meant, if only its letters are of the wrong size."""
-    known = _KNOWN.get(name.lower())
-    return known if known != name else None
+    """The tool that was meant, if the name is nearly that of one."""
+    if name in _NAMES_KNOWN or name.startswith("mcp__"):
+        return None
+    if known := _KNOWN.get(name.lower()):
+        return known
+    import difflib  # for names that are not known, and there are few
+
+    close = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.85)
+    return _KNOWN[close[0]] if close else None
 
 
 _FINDERS: tuple[Callable[[View], Iterator[str]], ...] = (

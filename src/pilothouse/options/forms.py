@@ -147,7 +147,9 @@ def tools(value: Any) -> str | list[str]:
     if value == "default":
         return "default"
     if not kinds.is_list_of_text(value):
-        raise Fault(value, kinds.TOOLS.expected)
+        has_functions = isinstance(value, list | tuple) and any(callable(item) for item in cast("list[Any]", value))
+        hint = "; functions of your own go into `custom_tools`" if has_functions else ""
+        raise Fault(value, kinds.TOOLS.expected, hint=hint)
     return kinds.NAMES.clean(value)
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pilothouse.messages.jsonline import plain_scalar
 from pilothouse.options import texts
-from pilothouse.options.faults import Fault, display
+from pilothouse.options.faults import Fault, display, nearest
 
 
 def _unanchored(value: Any, directory: str) -> Any:
@@ -167,11 +167,20 @@ def _anchored_config(value: Any, directory: str) -> Any:
     return anchored(value, directory)
 
 
-def _is_env(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        is_text(key) and key and "=" not in key and (item is None or is_text(item))
-        for key, item in cast("Mapping[Any, Any]", value).items()
-    )
+def _read_env(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Fault(value, ENV.expected)
+    for key, item in cast("Mapping[Any, Any]", value).items():
+        if not is_text(key) or not key or "=" in key:
+            raise Fault(value, "", instead=f"{key!a:.80} cannot be the name of a variable: names are text without '='")
+        if item is not None and not is_text(item):
+            what = (
+                "text without NUL"
+                if isinstance(item, str)
+                else f"text, or None to remove it, not {type(item).__name__}"
+            )
+            raise Fault(value, "", instead=f"the value of {key!a:.80} has to be {what}")
+    return dict(cast("Mapping[str, Any]", value))
 
 
 def _is_flag_name(value: Any) -> bool:
@@ -218,7 +227,13 @@ def _is_debug(value: Any) -> bool:
 
 def _choice(*names: str, metavar: str = "NAME") -> Kind:
     expected = "one of " + ", ".join(repr(n) for n in names)
-    return Kind(expected, _plain(expected, lambda value: isinstance(value, str) and value in names), metavar=metavar)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in names:
+            raise Fault(value, expected, hint=nearest(value, names))
+        return value
+
+    return Kind(expected, read, metavar=metavar)
 
 
 def _kind(expected: str, test: Callable[[Any], bool], **more: Any) -> Kind:
@@ -278,13 +293,7 @@ CLI = _kind("a path, 'auto', 'bundled' or 'global'", is_path, store=os.fspath, m
 PATHS = _kind(
     "a list of paths", _is_paths, store=_stored_paths, parse=texts.as_list, metavar="PATH", anchor=_anchored_paths
 )
-ENV = _kind(
-    "a mapping of variable names to text (None removes one)",
-    _is_env,
-    store=dict,
-    parse=texts.as_mapping,
-    metavar="JSON|@FILE",
-)
+ENV = Kind("a mapping of variable names to text (None removes one)", _read_env, texts.as_mapping, "JSON|@FILE")
 EXTRA = Kind(
     "a mapping of flag names without dashes to text, or None for a bare flag",
     _read_extra_args,

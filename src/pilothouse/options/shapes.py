@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, inspect
 
-from pilothouse.options.faults import Fault
+from pilothouse.options.faults import Fault, nearest
 from pilothouse.options.kinds import is_text
 
 Shape = Callable[[Any], Any]
@@ -123,7 +123,10 @@ def struct_of(cls: type[Struct], *, closed: bool = False) -> Shape:
                 found[field.encode_name] = _at(step(key), shape_of(field.type), inner)
         for field in info.fields:
             if field.required and field.encode_name not in found:
-                raise Fault(value, "", instead=f"{field.name!r} is missing")
+                others = [key for key in given if key not in by_key and key not in tag]
+                near = [key for key in others if nearest(key, [field.name])]
+                hint = f", and there is no key {near[0]!r}; did you mean {field.name!r}?" if near else ""
+                raise Fault(value, "", instead=f"{field.name!r} is missing{hint}")
         return found
 
     return read

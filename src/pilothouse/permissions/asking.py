@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
-from pilothouse.callbacks import Callback, Limited
-from pilothouse.errors import OptionsError
+from pilothouse.callbacks import Callback, Limited, takes
+from pilothouse.errors import OptionsError, UsageError
 from pilothouse.messages.system import ASKED, SETTLED
 from pilothouse.tracebacks import log_info
 
@@ -84,7 +84,13 @@ def callback(function: Any, name: str, *parameters: str) -> Callback | None:
     Raises:
         UsageError: it cannot be called with these parameters.
     """
-    return None if function is None else Callback(function, name, *parameters)
+    try:
+        return None if function is None else Callback(function, name, *parameters)
+    except UsageError as error:
+        if parameters != ("request",) or not takes(function, 3):
+            raise
+        hint = "it takes one argument, the request: what was (tool_name, tool_input, context) is request.tool_name, "
+        raise UsageError(f"{error}; {hint}request.tool_input and request.suggestions") from None
 
 
 def seconds(value: Any, name: str = "timeout") -> float | None:

@@ -109,6 +109,7 @@ def _checked(what: str, name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ToolDefinitionError(
             f"{name!r} cannot be the name of a {what}: only letters, digits, hyphens and underscores are taken"
+            + ("; give a lambda one with ph.tool(name=…)" if name == "<lambda>" else "")
         )
     if len(name) > MAX_FULL_NAME:
         raise ToolDefinitionError(f"the name of a {what} has at most {MAX_FULL_NAME} characters: {name[:40]}…")

@@ -165,7 +165,7 @@ def resource(
     Raises:
         ToolDefinitionError: the function does not fit the address.
     """
-    names = caller_names(1)
+    names = caller_names()
 
     def make(read: Callable[..., Any] | None) -> Resource:
         return Resource(
@@ -188,7 +188,7 @@ def prompt(name: str | None = None, *, description: str | None = None) -> Callab
     Raises:
         ToolDefinitionError: the function cannot be used.
     """
-    names = caller_names(1)
+    names = caller_names()
     return lambda fill: Prompt(fill, name=name, description=description, namespace=names)
 
 

@@ -71,7 +71,8 @@ def read_signature(function: Any, namespace: Mapping[str, Any] | None = None) ->
     """
     name = name_of(function)
     if not callable(function):
-        raise ToolDefinitionError(f"expected a function, got {type(function).__name__}")
+        hint = "; names of built-in tools go into the option `tools`" if isinstance(function, str) else ""
+        raise ToolDefinitionError(f"expected a function, got {type(function).__name__}{hint}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolDefinitionError(f"{name}: a generator cannot be a tool; return the whole result")
     try:
@@ -103,9 +104,11 @@ def name_of(function: Any) -> str:
     return str(getattr(named, "__name__", None) or type(named).__name__)
 
 
-def caller_names(depth: int) -> dict[str, Any]:
-    """The local names of the function that called, `depth` levels up: annotations may use classes defined there."""
-    frame = sys._getframe(depth + 1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to it
+def caller_names() -> dict[str, Any]:
+    """The local names of the user's function that called: annotations may use classes defined there."""
+    frame = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to it
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pilothouse."):
+        frame = frame.f_back
     return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
@@ -33,6 +34,8 @@ ErrorText: TypeAlias = str | Callable[[BaseException], str]
 
 DEFAULT_MAX_RESULT_BYTES: Final = 10 * 1024 * 1024  # more than a model reads, less than the API refuses
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
+
+log = logging.getLogger("pilothouse.tools")
 
 
 class Tool(Generic[P, R]):
@@ -72,6 +75,8 @@ class Tool(Generic[P, R]):
         self._signature = signature
         self._takes, self._whole = _input(self.name, signature, schema)
         self.input_schema = self._takes.schema
+        if schema is None:
+            _warn_of_untyped(self.name, signature)
         self.annotations = read_annotations(self.name, annotations)
         self.timeout = _positive(self.name, "timeout", timeout, (int, float))
         self.max_concurrency = _positive(self.name, "max_concurrency", max_concurrency, int)
@@ -262,7 +267,7 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     Raises:
         ToolDefinitionError: the function, a name or a setting cannot be used.
     """
-    names = caller_names(1)
+    names = caller_names()
     if function is not None:
         return Tool(function, namespace=names, **settings)
     return functools.partial(Tool[..., Any], namespace=names, **settings)
@@ -282,7 +287,7 @@ def create_tool(name: str, description: str, schema: Any, handler: Callable[P, R
     Raises:
         ToolDefinitionError: a part cannot be used.
     """
-    return Tool(handler, name=name, description=description, schema=schema, namespace=caller_names(1), **settings)
+    return Tool(handler, name=name, description=description, schema=schema, namespace=caller_names(), **settings)
 
 
 def as_tool(value: Any) -> Tool[..., Any]:
@@ -295,6 +300,18 @@ def as_tool(value: Any) -> Tool[..., Any]:
 
 def _is_tool(value: object) -> bool:
     return isinstance(value, Tool)
+
+
+def _warn_of_untyped(name: str, signature: Signature) -> None:
+    untyped = [each.name for each in signature.parameters if each.annotation is Any]
+    if untyped and len(untyped) == len(signature.parameters):
+        log.warning(
+            "the tool %s says nothing of the types of %s, so the model has to guess them: write def %s(%s: str, …)",
+            name,
+            ", ".join(untyped),
+            name,
+            untyped[0],
+        )
 
 
 def _input(name: str, signature: Signature, schema: Any) -> tuple[Input, bool]:

@@ -269,6 +269,8 @@ def _runnable(path: str) -> bool:
 def not_found(cli: str, tried: Iterable[str], why: str = "") -> CLINotFoundError:
     """The error for a CLI that was not found; `why` goes on with its first sentence."""
     lines = "\n".join(f"  {place}" for place in tried)
+    if not why and cli not in _SOURCES:
+        why = ": there is no such file"
     return CLINotFoundError(f"Claude Code was not found (cli={cli!r}){why}. Tried:\n{lines}\n{INSTALL_INSTRUCTIONS}")
 
 

@@ -91,7 +91,12 @@ def is_whole(result: QueryResult) -> bool:
 
 def reduced(result: QueryResult) -> QueryResult:
     """The answer without most of its messages, as a journal gives it back."""
-    small = QueryResult(essential_messages(result), output=result.output, failure=result.error, incomplete=True)
+    small = QueryResult(
+        essential_messages(result),
+        output=result.output if result.is_success else None,
+        failure=result.error,
+        incomplete=True,
+    )
     small.structured, small.output_attempts = result.structured, result.output_attempts
     small.callback_errors = result.callback_errors
     return small
