@@ -55,7 +55,11 @@ async def test_flat_keywords_reach_the_child_and_nothing_else_does() -> None:
     assert not [word for word in bare.argv if word.startswith(("--model", "--max-turns"))]
     assert {"--model=sonnet", "--max-turns=3"} <= set(set_.argv)
     with pytest.raises(ph.UsageError, match="pass keywords instead"):
-        ph.query("go", {"model": "sonnet"})  # pyright: ignore[reportArgumentType]
+        ph.query("go", "sonnet")  # pyright: ignore[reportArgumentType]
+    agent = ph.Agent({"model": "sonnet", "max_turns": 3}, max_turns=5)
+    assert agent.options.as_dict() == {"model": "sonnet", "max_turns": 5}
+    with pytest.raises(ph.OptionsError, match="did you mean 'model'"):
+        ph.Agent({"modle": "sonnet"})
 
 
 @pytest.mark.requirement("L1", "R36")

@@ -189,3 +189,34 @@ def test_paths_inside_nested_values_are_made_absolute() -> None:
     assert [plugin.path for plugin in plugins] == ["/etc/app/p", "/q"]
     prompt = TABLE["system_prompt"].kind.anchor({"type": "file", "path": "p.md"}, "/etc/app")
     assert prompt.path == "/etc/app/p.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("additional_directories", "add_dirs"),
+        ("path_to_claude_code_executable", "cli"),
+        ("adapter", "transport"),
+        ("permission_handler", "can_use_tool"),
+        ("permissionHandler", "can_use_tool"),
+    ],
+)
+def test_a_name_of_another_library_is_known_in_either_spelling(name: str, known: str) -> None:
+    assert f"here it is called {known!r}" in refused(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("modle", "model"), ("max_turn", "max_turns"), ("allowed_tool", "allowed_tools")]
+)
+def test_a_name_that_is_nearly_right_is_suggested(name: str, meant: str) -> None:
+    assert f"did you mean {meant!r}?" in refused(name)
+
+
+@pytest.mark.parametrize("name", ["retries_of_the_other_kind", "banana", "colour", "withWhatever"])
+def test_no_name_is_suggested_that_is_not_alike(name: str) -> None:
+    assert "did you mean" not in refused(name)
+
+
+def test_a_builder_says_where_with_options_is() -> None:
+    with pytest.raises(AttributeError, match="one option a call"):
+        Options.make().withOptions  # noqa: B018

@@ -122,6 +122,13 @@ async def test_tools_and_modes(claude: Any, scripted_model: ScriptedModel) -> No
     assert init.permission_mode == "plan"
     assert "Bash" not in scripted_model.requests[-1].tools
 
+    # `tools` says which there are, `allowed_tools` which run unasked.
+    for settings, denied in (({"tools": ["Bash"]}, ["Bash"]), ({"allowed_tools": ["Bash"]}, list[str]())):
+        scripted_model.reply(ToolUse("Bash", {"command": "touch made"}))
+        made = await claude.ask(**settings)
+        assert [denial.tool_name for denial in made.permission_denials] == denied
+        assert (claude.cwd / "made").exists() == (not denied)
+
     for reply in (ToolUse("Bash", {"command": "echo one"}), ToolUse("Bash", {"command": "touch two"}), "done"):
         scripted_model.reply(reply)
     result = await claude.ask(allowed_tools=["Bash(echo:*)"])

@@ -53,7 +53,9 @@ class Agent:
 
     __slots__ = ("_gate", "_own", "_pool")
 
-    def __init__(self, options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> None:
+    def __init__(
+        self, options: Options | OptionsBuilder | Mapping[str, Any] | None = None, **settings: Unpack[Settings]
+    ) -> None:
         self._own = _layer(options, settings, "agent")
         self._gate = RateGate()
         self._pool: Pool | None = None
@@ -261,6 +263,8 @@ def _checked(options: Any) -> Options:
         return _NOTHING
     if hasattr(options, "build"):  # what `Options.make()` gives; its module is not loaded for those who have none
         options = options.build()
+    if isinstance(options, Mapping):
+        return Options.layer(**cast("Settings", dict(cast("Mapping[str, Any]", options))))
     if not isinstance(options, Options):
         raise OptionsError(f"options: expected pilothouse.Options, got {type(options).__name__}; pass keywords instead")
     return options

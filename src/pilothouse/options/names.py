@@ -30,6 +30,7 @@ RENAMED: dict[str, str] = {
     "permission_prompt_tool": "permission_prompt_tool_name",
     "plugin_dir": "plugins",
     # other libraries, and what comes to mind
+    "adapter": "transport",
     "agent_definitions": "agents",
     "anthropic_api_key": "api_key",
     "append_prompt": "append_system_prompt",
@@ -57,6 +58,8 @@ RENAMED: dict[str, str] = {
     "output_schema": "json_schema",
     "path": "cli",
     "permission": "permission_mode",
+    "permission_callback": "can_use_tool",
+    "permission_handler": "can_use_tool",
     "process_timeout": "timeout",
     "response_format": "json_schema",
     "resume_session": "resume",
@@ -87,8 +90,13 @@ ELSEWHERE: dict[str, str] = {
     "spawn_claude_code_process": "pass a Transport of your own as `transport`",
     "temperature": "Claude Code does not let it be set",
     "top_p": "Claude Code does not let it be set",
+    "with_options": "a builder takes one option a call, and ends with `build()`; an `Agent` has `with_options`",
 }
 """Names with no option here, and what to use instead."""
+
+
+ALIKE = 0.7
+"""How much alike a name has to be to be suggested; names of other things are about 0.6."""
 
 
 def snake(name: str) -> str:
@@ -99,14 +107,15 @@ def snake(name: str) -> str:
 def unknown(name: str) -> OptionsError:
     """The error for `name`, which is no option: what it is called here, or what to do instead. (E45)"""
     plain = snake(name)
-    known = RENAMED.get(name) or RENAMED.get(plain) or (plain if plain in TABLE else None)
+    spelled = {snake(other): known for other, known in RENAMED.items()}
+    known = RENAMED.get(name) or spelled.get(plain) or (plain if plain in TABLE else None)
     if known is not None:
         return OptionsError(f"unknown option {name!r}: here it is called {known!r}{_form(known, name)}", option=name)
     if plain in ELSEWHERE:
         return OptionsError(f"there is no option {name!r}: {ELSEWHERE[plain]}", option=name)
     import difflib  # slow to import
 
-    close = difflib.get_close_matches(plain, TABLE, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(plain, TABLE, n=1, cutoff=ALIKE)
     hint = f"; did you mean {close[0]!r}?" if close else "; `pilothouse.options.TABLE` lists them"
     return OptionsError(f"unknown option {name!r}{hint}", option=name)
 
