@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pilothouse.client import AnswerFinished as AnswerFinished
     from pilothouse.client import AnswerStarted as AnswerStarted
     from pilothouse.client import BudgetReached as BudgetReached
+    from pilothouse.client import LineSkipped as LineSkipped
     from pilothouse.client import OutputRejected as OutputRejected
     from pilothouse.client import PermissionAsked as PermissionAsked
     from pilothouse.client import PermissionSettled as PermissionSettled
@@ -181,6 +182,7 @@ if TYPE_CHECKING:
     from pilothouse.messages import InformationalMessage as InformationalMessage
     from pilothouse.messages import InitMessage as InitMessage
     from pilothouse.messages import KeepAliveMessage as KeepAliveMessage
+    from pilothouse.messages import LineSkippedMessage as LineSkippedMessage
     from pilothouse.messages import LocalCommandOutputMessage as LocalCommandOutputMessage
     from pilothouse.messages import McpToolResultBlock as McpToolResultBlock
     from pilothouse.messages import McpToolUseBlock as McpToolUseBlock
@@ -358,10 +360,10 @@ if TYPE_CHECKING:
 _ROOMS = {
     "_version": "__version__",
     "client": (
-        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected PermissionAsked PermissionSettled "
-        "Query QueryResult RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished "
-        "ToolStarted WaitingForLimit configure default_agent document image query session set_default_agent "
-        "trust"
+        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached LineSkipped OutputRejected PermissionAsked "
+        "PermissionSettled Query QueryResult RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn "
+        "ThinkingAdded ToolFinished ToolStarted WaitingForLimit configure default_agent document image query session "
+        "set_default_agent trust"
     ),
     "client.costs": "Costs TurnCosts",
     "driver.pool": "Pool",
@@ -395,7 +397,7 @@ _ROOMS = {
         "ContainerUploadBlock ContentBlock ControlRequestProgressMessage ConversationResetMessage DocumentBlock "
         "DoneMessage ElicitationCompleteMessage FilesPersistedMessage HookProgressMessage HookResponseMessage "
         "HookStartedMessage ImageBlock InformationalMessage InitMessage KeepAliveMessage "
-        "LocalCommandOutputMessage McpToolResultBlock McpToolUseBlock MemoryRecallMessage Message "
+        "LineSkippedMessage LocalCommandOutputMessage McpToolResultBlock McpToolUseBlock MemoryRecallMessage Message "
         "MirrorErrorMessage ModelConsentFallbackMessage ModelFallbackMessage ModelRefusalFallbackMessage "
         "ModelRefusalNoFallbackMessage ModelUsage NotificationMessage PermissionDenial PermissionDeniedMessage "
         "PluginInstallMessage PromptSuggestionMessage RateLimitEvent RateLimitInfo RedactedThinkingBlock "

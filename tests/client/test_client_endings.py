@@ -150,7 +150,8 @@ async def test_noise_stderr_and_odd_chunks_do_no_harm(fake: FakeCLI) -> None:
     fake.stderr('{"type": "result"}\n').emit(frames.assistant("fine"), "[1, 2]\n", frames.result("fine"))
     heard: list[str] = []
     result = await ph.query("go", cli=fake.path, stderr=heard.append)
-    assert [m.type for m in result.messages] == ["system", "assistant", "result"]
+    read = [m.type for m in result.messages if not isinstance(m, ph.LineSkippedMessage)]
+    assert (read, result.skipped_lines) == (["system", "assistant", "result"], 4)
     assert heard == ['{"type": "result"}']
 
 
@@ -228,6 +229,7 @@ async def test_a_cli_that_is_too_old_for_an_option_says_which() -> None:
         ) as caught:
             await ph.query("go", cli=old.path, effort="low")
         assert secret not in f"{caught.value} {caught.value.stderr}"
+        assert "unknown option '--effort" in caught.value.stderr
     script = """echo "error: unknown option '--bogus'" >&2; exit 1"""
     with FakeCLI.shell(script) as old, pytest.raises(ph.CLIVersionError, match=r"know the flag --bogus: update it"):
         await ph.query("go", cli=old.path, extra_args={"bogus": None})

@@ -13,6 +13,9 @@ from pilothouse.client.given_tools import are_same_tools, with_tools_made
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
+# Queries are made to see how they are checked, and not run.
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
 
 def add(a: int, b: int) -> int:
     """Add."""

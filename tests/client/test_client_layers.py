@@ -21,6 +21,9 @@ from pilothouse.client.config_file import LARGEST, config_file
 from pilothouse.driver import exchange
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 
+# Queries are made to see how they are checked, and not run.
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
 MODEL_OF = "where the model comes from"
 
 
@@ -367,7 +370,9 @@ def test_files_that_are_no_files(project: Path) -> None:
 
 
 def test_a_working_directory_that_is_gone_has_no_file(project: Path, tmp_path: Path) -> None:
-    code = "import os, shutil, pilothouse as ph; shutil.rmtree(os.getcwd()); print(ph.query('x').options.as_dict())"
+    code = (
+        "import os, shutil, pilothouse as ph; shutil.rmtree(os.getcwd()); q = ph.query('x'); print(q.options.as_dict())"
+    )
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)

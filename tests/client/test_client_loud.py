@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -185,3 +187,206 @@ async def test_an_endpoint_that_streams_breaks_off_when_the_run_failed(fake: Fak
     async with get(Starlette(routes=[Route("/", answer)])) as sent:
         kinds = [(message["type"], message.get("more_body")) for message in sent]
     assert ("http.response.body", False) not in kinds  # the server breaks the connection off
+
+
+# A query that is dropped without having been used.
+
+
+def drop(query: object) -> None:
+    del query
+    gc.collect()
+
+
+def test_a_query_that_is_never_awaited_warns(fake: FakeCLI) -> None:
+    with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never awaited: `await` it"):
+        drop(ph.query("Tidy up", cli=fake.path))
+    with pytest.warns(RuntimeWarning, match=r"query 'x{39}…' was never awaited"):
+        drop(ph.query("x" * 100, cli=fake.path).text_stream())
+    assert fake.calls == []
+
+
+@pytest.mark.anyio
+async def test_a_query_of_a_session_warns_too(fake: FakeCLI) -> None:
+    async with ph.session(cli=fake.path) as session:
+        with pytest.warns(RuntimeWarning, match="query 'Tidy up' was never awaited"):
+            drop(session.query("Tidy up"))
+
+
+def test_the_blocking_query_names_its_own_verbs(fake: FakeCLI) -> None:
+    with pytest.warns(RuntimeWarning, match=r"query 'Tidy up' was never run: call `\.result\(\)`"):
+        drop(sync.query("Tidy up", cli=fake.path))
+
+
+def test_a_stream_of_a_language_model_that_is_never_read_warns(fake: FakeCLI) -> None:
+    with pytest.warns(RuntimeWarning, match=r"of a stream was never sent: read the stream"):
+        drop(ph.LanguageModel("opus", cli=fake.path).stream("Tidy up"))
+
+
+@pytest.mark.anyio
+async def test_a_query_that_was_closed_interrupted_or_refused_does_not_warn(fake: FakeCLI) -> None:
+    query = ph.query("Tidy up", cli=fake.path)
+    await query.aclose()
+    drop(query)
+    query = ph.query("Tidy up", cli=fake.path)
+    await query.interrupt()
+    drop(query)
+    with pytest.raises(ph.UsageError):
+        ph.query("", cli=fake.path)
+    with pytest.raises(ph.UsageError):
+        ph.query("Tidy up", cli=fake.path, on_message=cast("Any", 3))
+    gc.collect()
+
+
+# A failed result that nobody looks at.
+
+
+class Watcher:
+    def query_started(self, _: Any) -> ph.instrumentation.Observer:
+        return ph.instrumentation.Observer()
+
+    def session_environ(self) -> dict[str, str | None]:
+        return {}
+
+
+async def ask(fake: FakeCLI, **settings: Any) -> ph.QueryResult:
+    return await ph.query("go", cli=failing(fake).path, **settings)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    gc.collect()
+    return [record.getMessage() for record in caplog.records if record.name == "pilothouse"]
+
+
+@pytest.mark.anyio
+async def test_a_failed_result_that_is_dropped_unseen_logs_one_warning(
+    fake: FakeCLI, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = await ask(fake)
+    assert (result.text, result.full_text, result.output) == ("", "", None)
+    assert warnings_of(caplog) == []
+    del result
+    [said] = warnings_of(caplog)
+    assert "`raise_for_error()`: AuthenticationError: Not logged in" in said
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("look", ["error", "is_success", "outcome", "raise_for_error"])
+async def test_one_that_was_looked_at_does_not(fake: FakeCLI, caplog: pytest.LogCaptureFixture, look: str) -> None:
+    result = await ask(fake)
+    seen = getattr(result, look)
+    if callable(seen):
+        with pytest.raises(ph.AuthenticationError):
+            seen()
+    del result, seen
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.anyio
+async def test_nobody_inside_looks_in_the_place_of_the_user(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+    retry = ph.RetryPolicy(attempts=1, first_delay=0.01)
+    await ask(fake, retry=retry, max_budget_tokens=10**9, instrumentation=Watcher(), json_schema={"type": "object"})
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_blocking_result_logs_it_too(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+    assert sync.query("go", cli=failing(fake).path).result().text == ""
+    assert len(warnings_of(caplog)) == 1
+
+
+@pytest.mark.anyio
+async def test_a_text_stream_that_raised_has_been_seen(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ph.AuthenticationError):
+        await collect(ph.query("go", cli=failing(fake).path).text_stream(), [])
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.anyio
+async def test_a_result_of_ones_own_and_an_interrupt_log_nothing(
+    fake: FakeCLI, caplog: pytest.LogCaptureFixture
+) -> None:
+    ph.QueryResult([])
+    query = ph.query("go", cli=fake.path)
+    await query.interrupt()
+    await query
+    del query
+    assert warnings_of(caplog) == []
+
+
+# A loop over a query that was read before.
+
+
+@pytest.mark.anyio
+async def test_a_loop_after_the_answer_gives_the_messages_again(fake: FakeCLI) -> None:
+    heard: list[str] = []
+    query = ph.query("go", cli=fake.text("Hello").path, on_message=lambda message: heard.append(message.type))
+    early = aiter(query)
+    result = await query
+    assert [message async for message in early] == result.messages
+    for _ in range(2):
+        assert [message async for message in query] == result.messages
+    assert [text async for text in query.text_stream()] == ["Hello"]
+    assert [type(event) for event in [event async for event in query.events()]][-1] is ph.AnswerFinished
+    assert await query is result
+    assert heard == ["system", "assistant", "result"]
+
+
+def test_a_blocking_loop_does_the_same(fake: FakeCLI) -> None:
+    query = sync.query("go", cli=fake.text("Hello").path)
+    first = list(query)
+    assert [message.type for message in first] == ["system", "assistant", "result"]
+    assert list(query) == first == query.result().messages
+    assert list(query.text_stream()) == ["Hello"]
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_was_left_at_the_result_is_begun_anew(fake: FakeCLI) -> None:
+    query = ph.query("go", cli=fake.text("Hello").path)
+    async for message in query:
+        if isinstance(message, ph.ResultMessage):
+            break
+    assert [message.type async for message in query] == ["system", "assistant", "result"]
+
+
+@pytest.mark.anyio
+async def test_in_a_block_it_goes_on_after_the_result(fake: FakeCLI) -> None:
+    async with ph.query("go", cli=fake.text("Hello").path) as query:
+        async for message in query:
+            if isinstance(message, ph.ResultMessage):
+                break
+        assert [message async for message in query] == []
+
+
+@pytest.mark.anyio
+async def test_a_loop_over_what_was_not_kept_says_what_to_do(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init()).repeat(6000, frames.assistant("x" * 1000)).emit(frames.result("done"))
+    query = ph.query("go", cli=fake.path)
+    async for _ in query:
+        pass
+    for again in (query, query.text_stream(), query.events()):
+        with pytest.raises(ph.UsageError, match="`await` it first"):
+            async for _ in again:
+                pass
+
+
+@pytest.mark.anyio
+async def test_a_second_loop_over_a_stream_of_a_language_model_is_refused(fake: FakeCLI) -> None:
+    stream = ph.LanguageModel("opus", cli=fake.text("Hello").path).stream("Hi")
+    assert [part.type async for part in stream][-1] == "finish"
+    with pytest.raises(ph.UsageError, match="read to its end"):
+        await anext(aiter(stream))
+    with FakeCLI().text("Hello") as other:
+        blocking = sync.LanguageModel("opus", cli=other.path).stream("Hi")
+        assert blocking.result().text == "Hello"
+        with pytest.raises(ph.UsageError, match="read to its end"):
+            list(blocking)
+
+
+@pytest.mark.anyio
+async def test_an_error_has_no_error_of_ours_in_its_traceback() -> None:
+    query = ph.query("go", cli="/no/such/claude")
+    with pytest.raises(ph.CLINotFoundError) as caught:
+        await query
+    assert "IndexError" not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(ph.CLINotFoundError) as caught:
+        list(sync.query("go", cli="/no/such/claude"))
+    assert "IndexError" not in "".join(traceback.format_exception(caught.value))

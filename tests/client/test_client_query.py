@@ -51,9 +51,7 @@ async def test_iterating_gives_messages_as_they_come(fake: FakeCLI) -> None:
                 group.start_soon(query.interrupt)
     assert [m.type for m in seen] == ["system", "assistant", "result"]
     assert query.session_id == seen[0].session_id
-    for _ in range(2):
-        with pytest.raises(StopAsyncIteration):
-            await aiter(query).__anext__()
+    assert [m async for m in query] == seen
 
 
 @pytest.mark.requirement("L57", "L61")

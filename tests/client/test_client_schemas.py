@@ -22,6 +22,9 @@ import pilothouse as ph
 from pilothouse.client.output import ExpectedOutput
 from pilothouse.client.schemas import portable, with_object_root
 
+# Queries are made to see how they are checked, and not run.
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
 T = TypeVar("T")
 DAY = datetime.date(2026, 11, 22)
 

@@ -22,7 +22,9 @@ import pilothouse as ph
 from pilothouse.options import PolicyWarning, child_env, render
 from pilothouse.testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+# Queries are made to see how they are checked, and not run.
+UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), UNUSED]
 
 KEYS = {
     name: f"planted.{name}.0123456789abcdef"  # the shape says nothing

@@ -113,9 +113,10 @@ async def test_python_blocks_run(
 
 @pytest.mark.sample(1)
 @pytest.mark.real_cli
-def test_the_first_example_runs_on_the_real_cli(
+@pytest.mark.parametrize("number", [0, 1], ids=["async", "blocking"])
+def test_the_first_examples_run_on_the_real_cli(
     real_cli: str,
-    namespace: dict[str, Any],
+    number: int,
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -123,7 +124,7 @@ def test_the_first_example_runs_on_the_real_cli(
     with ScriptedModel("None today.") as model:
         for name, value in model.env(PILOTHOUSE_CLI=real_cli).items():
             monkeypatch.setenv(name, value)
-        anyio.run(execute, blocks(README, "python")[0], namespace)
+        exec(blocks(README, "python")[number].compiled(), {"__name__": "__main__"})
         assert model.requests[0].last_user_text == "Find bugs in app/models"
     text, _, cost = capsys.readouterr().out.rpartition(" ")
     assert text == "None today."

@@ -31,7 +31,11 @@ from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 from pilothouse.transports.watchdog import watchdog
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    # A task that is cancelled before its first step never comes to use its query.
+    pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning"),
+]
 Use = Callable[[ph.Query], Awaitable[object]]
 ENOUGH = 400  # turns; no run takes so many
 LIMIT = 20.0  # seconds until all must be gone; no grace of a transport is longer

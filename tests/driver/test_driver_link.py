@@ -15,7 +15,7 @@ from pilothouse.driver.host import Host
 from pilothouse.driver.inbox import Inbox
 from pilothouse.driver.link import Link
 from pilothouse.errors import ControlError, ControlTimeout, SessionClosedError, UsageError
-from pilothouse.messages import Message
+from pilothouse.messages import LineSkippedMessage, Message
 from pilothouse.options import Invocation
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
@@ -24,6 +24,11 @@ pytestmark = pytest.mark.anyio
 
 INVOCATION = Invocation(cli="memory", argv=(), env={})
 Script = Callable[[MemoryPeer], Awaitable[object]]
+
+
+class Sink(Inbox):
+    def lost(self, notes: list[LineSkippedMessage]) -> None:
+        self.put([*notes], 0)
 
 
 @asynccontextmanager
@@ -38,7 +43,7 @@ async def linked(
     """A link whose reader runs, to a peer that plays `script`."""
     transport = transport or MemoryTransport(script)
     await transport.start(INVOCATION)
-    inbox = Inbox(high_water)
+    inbox = Sink(high_water)
     group = anyio.create_task_group()
 
     async def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -322,7 +327,7 @@ async def test_the_peer_goes_away_under_a_request() -> None:
 async def test_what_is_no_message_is_shown_without_keys_and_cut() -> None:
     transport = MemoryTransport()
     link = Link(
-        transport, Inbox(), beside=lambda work: None, redact=lambda text: text.replace("sk-secret", "[redacted]"),
+        transport, Sink(), beside=lambda work: None, redact=lambda text: text.replace("sk-secret", "[redacted]"),
         max_line_bytes=1_000_000, control_timeout=1,
     )  # fmt: skip
     assert link.noise == ""

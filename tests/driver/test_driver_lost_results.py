@@ -150,6 +150,8 @@ class _Sink:
     async def room(self) -> None: ...
     def let_pass(self) -> None: ...
 
+    def lost(self, notes: object) -> None: ...
+
 
 @pytest.mark.anyio
 async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +170,7 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert child.takes_its_time, what
         child.link.connection.feed(data)
         child.link._route()
-        child.link._tell_of_skipped()
+        child.link._hand_on([])
         assert child.takes_its_time, what
         now[0] += child_module.LOST_RESULT_SECONDS - 1
         assert child.takes_its_time, what
@@ -176,5 +178,5 @@ async def test_a_doubt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not child.takes_its_time, what
         child.link.connection.feed(b'{"type":"keep_alive"}\n')
         child.link._route()
-        child.link._tell_of_skipped()
+        child.link._hand_on([])
         child.validator.track(result(f"a{number}"))

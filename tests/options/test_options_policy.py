@@ -15,6 +15,9 @@ from pilothouse.options.policy_facts import CALLS, MEANINGS, MODES, TOOLS, UNMOV
 from pilothouse.options.presets import PRESETS
 from pilothouse.options.settings import PermissionMode
 
+# Queries are made to see how they are checked, and not run.
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
 INSIDE, ELSEWHERE = CALLS["read"], CALLS["read elsewhere"]
 
 
@@ -185,8 +188,9 @@ def test_a_contradiction_warns_where_it_is_written(settings: dict[str, Any], tol
         ph.Agent(**settings)
     assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(PolicyWarning, match=told) as caught:
-        ph.Agent().query("go", **settings)
+        query = ph.Agent().query("go", **settings)
     assert [warning.filename for warning in caught] == [__file__]
+    del query
     assert len(ph.Options(**settings).effective_policy().warnings) == 1
 
 

@@ -14,7 +14,9 @@ import pilothouse as ph
 from pilothouse.client.controls import Info, Mcp, SessionSettings, Tasks
 from pilothouse.client.replies import InterruptReceipt, McpServerInfo, typed, typed_list
 
-pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
+# Queries are made to see how they are checked, and not run.
+UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time, UNUSED]
 
 
 def recorded(transcripts: list[Path]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,7 +13,9 @@ from session_world import Cli, die, talking
 import pilothouse as ph
 from pilothouse.testing import FakeCLI
 
-pytestmark = pytest.mark.anyio
+# Queries are made to see how they are checked, and not run.
+UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+pytestmark = [pytest.mark.anyio, UNUSED]
 
 SERVER = {"command": "server"}
 

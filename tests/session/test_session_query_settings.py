@@ -19,7 +19,9 @@ from pilothouse.stores.memory import MemoryStore
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryTransport
 
-pytestmark = pytest.mark.anyio
+# Queries are made to see how they are checked, and not run.
+UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+pytestmark = [pytest.mark.anyio, UNUSED]
 
 VALUES: dict[str, Any] = {
     "session_id": "5e551017-0000-4000-8000-000000000001",

@@ -20,6 +20,7 @@ from pilothouse.cli.failures import Failure, failure, ways_in
 from pilothouse.cli.screen import Screen
 from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line, denials_line, is_cut
 from pilothouse.client import Query, QueryResult, default_agent
+from pilothouse.client.plan import Plan
 from pilothouse.errors import (
     CLIExitedError,
     CLINotFoundError,
@@ -105,7 +106,7 @@ class AskRun:
         options = default_agent().options.merge(Options(**cast("Settings", values)).labelled("command line"))
         if options.cwd is not None and not Path(options.cwd).is_dir():
             raise UsageError(f"--cwd: there is no directory {options.cwd}")
-        Query(self._prompt, options)  # checks the prompt; nothing is started
+        Plan(self._prompt, options)  # checks the prompt; nothing is started
         return options
 
     async def _local_options(self, stack: AsyncExitStack) -> Options:

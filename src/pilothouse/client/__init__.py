@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pilothouse.client.events import AnswerFinished as AnswerFinished
     from pilothouse.client.events import AnswerStarted as AnswerStarted
     from pilothouse.client.events import BudgetReached as BudgetReached
+    from pilothouse.client.events import LineSkipped as LineSkipped
     from pilothouse.client.events import OutputRejected as OutputRejected
     from pilothouse.client.events import Retrying as Retrying
     from pilothouse.client.events import RetryScheduled as RetryScheduled
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "asks": "PermissionAsked PermissionSettled",
     "attachments": "document image",
-    "events": "AnswerEvent AnswerFinished AnswerStarted BudgetReached OutputRejected Retrying RetryScheduled Stalled "
-    "TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted WaitingForLimit",
+    "events": "AnswerEvent AnswerFinished AnswerStarted BudgetReached LineSkipped OutputRejected Retrying "
+    "RetryScheduled Stalled TextAdded TextWithdrawn ThinkingAdded ToolFinished ToolStarted WaitingForLimit",
     "sessions": "Session",
 }
 _ON_DEMAND = {name: module for module, names in _MODULES.items() for name in names.split()}

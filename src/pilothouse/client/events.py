@@ -19,6 +19,7 @@ from pilothouse.messages import (
     ApiRetryMessage,
     AssistantMessage,
     InitMessage,
+    LineSkippedMessage,
     Message,
     PermissionDeniedMessage,
     RateLimitEvent,
@@ -113,6 +114,12 @@ class Stalled(Struct, frozen=True):
     phase: str
 
 
+class LineSkipped(Struct, frozen=True):
+    """Lines of the CLI's output could not be read, so that something may be missing."""
+
+    message: LineSkippedMessage
+
+
 class AnswerFinished(Struct, frozen=True):
     """The run ended; the message says how. `error` is why it failed, None on success; it is not raised."""
 
@@ -150,6 +157,7 @@ AnswerEvent = (
     | PermissionSettled
     | Retrying
     | RetryScheduled
+    | LineSkipped
     | WaitingForLimit
     | Stalled
     | BudgetReached
@@ -220,6 +228,8 @@ class EventReader:
                 yield Retrying(message)
             case PermissionDeniedMessage():
                 yield from self._ask(self._asks.denied(message))
+            case LineSkippedMessage():
+                yield LineSkipped(message)
             case SystemMessage(subtype=subtype) if subtype in _OWN:
                 yield from _own(message)
             case SystemMessage(subtype=subtype) if subtype in (ASKED, SETTLED):

@@ -15,7 +15,7 @@ from pilothouse.client.house import house_of, started_with
 from pilothouse.client.prompt import Prompt, checked_text, prepare
 from pilothouse.driver import Exchange, Limits, Prompts, spawn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
-from pilothouse.messages import Message, ResultMessage
+from pilothouse.messages import Message, PermissionDeniedMessage, ResultMessage
 from pilothouse.options import Invocation, Options, render
 from pilothouse.transports import CliTransport, Transport
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Run: TypeAlias = "Exchange | Turn"
 MakeRun: TypeAlias = "Callable[[Options, Prompts, Continuation | None], Run]"
 """Makes what runs a query: with a child of its own, or as a turn of a session."""
+
+SHOWN_PROMPT = 40  # characters, in a warning
 
 
 class Plan:
@@ -124,6 +126,13 @@ class Plan:
             return ()
         return prepare(self._prompt, verbatim=self.options.verbatim_prompts)
 
+    @property
+    def shown_prompt(self) -> str:
+        """The beginning of the prompt, for a warning to the programmer."""
+        if not isinstance(self._prompt, str):
+            return "with a prompt of several parts"
+        return repr(self._prompt if len(self._prompt) <= SHOWN_PROMPT else self._prompt[: SHOWN_PROMPT - 1] + "…")
+
     # Before the start.
 
     def with_partial_messages(self) -> None:
@@ -153,6 +162,8 @@ class Plan:
             self._budget.enforced_by(run.interrupt)
         if self._retries is not None:
             self._retries.serves(run, observation)
+        if self.options.can_use_tool is None and self.options.confirm is None:
+            run.on_denied = _UnaskedTools().note
         start = spawn if observation is None else observation.spawn
         start(run.run, "pilothouse query")
         return run
@@ -234,6 +245,23 @@ class Plan:
             self.output.explained(error)
         if self._retries is not None:
             self._retries.explained(error)
+
+
+class _UnaskedTools:
+    """Tools that were denied because nobody was there to ask: one warning for each query."""
+
+    __slots__ = ("_has_warned",)
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def note(self, message: PermissionDeniedMessage) -> None:
+        """The CLI has denied a tool."""
+        from pilothouse.permissions.unasked import warn_unasked, was_unasked  # most queries do without
+
+        if not self._has_warned and was_unasked(message):
+            self._has_warned = True
+            warn_unasked(message.tool_name or "")
 
 
 def transport_of(options: Options) -> Transport:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
+import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from types import TracebackType
@@ -22,7 +24,7 @@ from pilothouse.client.result import OutputT, QueryResult
 from pilothouse.driver import caller_into_loop
 from pilothouse.driver.answering import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
-from pilothouse.messages import DoneMessage, Message, ResultMessage
+from pilothouse.messages import DoneMessage, LineSkippedMessage, Message, ResultMessage
 from pilothouse.options import Options
 from pilothouse.tracebacks import log_info, user_class
 
@@ -41,8 +43,8 @@ T = TypeVar("T")
 # What is kept beside a stream, in bytes of lines, so that `result()` after a loop has the messages of any ordinary
 # answer while the memory of an endless one stays bounded (E79).
 STREAM_KEEP_BYTES = 4 * 1024 * 1024
-CLOSING = (ResultMessage, DoneMessage)
-"""Messages that end an answer; they are kept in any case."""
+ALWAYS_KEPT = (ResultMessage, DoneMessage, LineSkippedMessage)
+"""What the outcome of an answer, and the count of what was lost, is read off."""
 
 
 @user_class
@@ -55,6 +57,9 @@ class Query(Generic[OutputT]):
         async for message in query: ...           # messages as they come; leaving the loop ends the child
         async with query: ...                     # started on entry, ended on exit; loops may be left and entered again
 
+    A query that is dropped without any of them warns, as a coroutine does. A loop over a query whose answer was read to
+    its end gives the messages again; where they were not all kept (see `result`), it raises `UsageError`.
+
     The child is gone when `await` returns, when a loop has ended, when the block is left, and when the query is
     dropped. Errors of the run itself (`max_turns`, API errors …) are values on the result; what keeps an answer from
     coming at all is raised.
@@ -63,7 +68,9 @@ class Query(Generic[OutputT]):
         UsageError: a prompt or option that cannot work; raised here, before anything is started.
     """
 
-    _run: Run | None = None  # for `__del__` where `__init__` was not reached
+    # For `__del__` of one that could not be made.
+    _run: Run | None = None
+    _closed = True
 
     def __init__(
         self,
@@ -91,9 +98,11 @@ class Query(Generic[OutputT]):
         self._collecting = False
         self._managed = False
         self._early_interrupt = False
-        self._closed = False
+        self._exhausted = False  # everything was taken from the run
+        self.hint = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
+        self._closed = False
 
     @property
     def id(self) -> str:
@@ -133,7 +142,7 @@ class Query(Generic[OutputT]):
         return self.result().__await__()
 
     def __aiter__(self) -> Reading[Message]:
-        return self._reading(None)
+        return self._reading(None, again=self._again)
 
     def text_stream(self) -> Reading[str]:
         """The text of the answer while it is written; nothing else, nothing twice.
@@ -152,7 +161,7 @@ class Query(Generic[OutputT]):
         from pilothouse.client.events import TextReader  # most queries are awaited, or read as messages
 
         self._want_partial_messages()
-        return self._reading(TextReader().read, self._raise_failure)
+        return self._reading(TextReader().read, again=self._again, finish=self._raise_failure)
 
     async def _raise_failure(self) -> None:
         (await self.result()).raise_for_error()
@@ -167,7 +176,7 @@ class Query(Generic[OutputT]):
         self._plan.tells_asks = True
         if self._run is not None:
             self._run.tells_asks = True
-        return self._reading(self._plan.event_reader())
+        return self._reading(self._plan.event_reader(), again=self._again)
 
     def _want_partial_messages(self) -> None:
         if self._run is None:
@@ -224,7 +233,8 @@ class Query(Generic[OutputT]):
         self._collecting = self._collecting or not self._kept  # nothing was streamed before
         try:
             if not self._early_interrupt:
-                async for message in self:
+                messages: Reading[Message] = self._reading(None, again=None)
+                async for message in messages:
                     if self._on_message is not None:
                         await self._report(self._on_message, message)
                 await self._running().finished()
@@ -262,6 +272,7 @@ class Query(Generic[OutputT]):
             until_idle=self._plan.options.until == "idle",
         )
         self._plan.settle(result, self._kept)
+        result.log_if_unseen()
         return result
 
     async def interrupt(self) -> None:
@@ -290,30 +301,51 @@ class Query(Generic[OutputT]):
             await self._plan.discard()
 
     def __del__(self) -> None:
+        if self._run is None and not (self._closed or self._early_interrupt or sys.is_finalizing()):
+            warnings.warn(f"query {self._plan.shown_prompt} {self.hint}", RuntimeWarning, stacklevel=2, source=self)
         self._end_soon()
 
     # What a reading calls.
 
     def _reading(
-        self, read: Callable[[Message], Iterator[T]] | None, finish: Callable[[], Awaitable[None]] | None = None
+        self,
+        read: Callable[[Message], Iterator[T]] | None,
+        *,
+        again: Callable[[bool], list[Message] | None] | None,
+        finish: Callable[[], Awaitable[None]] | None = None,
     ) -> Reading[T]:
-        return Reading(self._unread, self._next_batch, self._leave, self._drop, read, finish)
+        return Reading(self._unread, self._next_batch, self._leave, self._drop, read, finish, again)
+
+    def _again(self, late: bool) -> list[Message] | None:
+        """All messages, for a loop that begins after the end; None: it goes on where others were left."""
+        if not self._exhausted or self._unread:
+            return None
+        if late and not (self._closed and not self._managed):
+            return None  # loops of several tasks share the messages, and one in a block goes on where another was left
+        if self._overflowed:
+            raise UsageError(
+                "this query was read before and said more than is kept beside a stream, so its messages cannot be read "
+                "again; `await` it first, which keeps them all, or make a new query"
+            )
+        return self._kept
 
     async def _next_batch(self) -> list[Message]:
         """The next messages, kept for the result as far as they should be; empty at the end."""
         if self._early_interrupt:
+            self._exhausted = True
             return []
         try:
             batch, size = await self._running().next_batch()
         except PilothouseError as error:
             self._plan.explain(error)
             raise
+        self._exhausted = not batch
         self._keep(batch, size)
         return batch
 
     def _keep(self, batch: list[Message], size: int) -> None:
         if self._overflowed:
-            self._kept.extend(m for m in batch if m.__class__ in CLOSING)
+            self._kept.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
             return
         self._kept.extend(batch)
         if not self._collecting:
@@ -321,7 +353,7 @@ class Query(Generic[OutputT]):
             if self._kept_bytes > STREAM_KEEP_BYTES:
                 self._overflowed = True
                 # The first message names the session, the results hold the answer.
-                self._kept = [m for i, m in enumerate(self._kept) if i == 0 or m.__class__ in CLOSING]
+                self._kept = [m for i, m in enumerate(self._kept) if i == 0 or m.__class__ in ALWAYS_KEPT]
 
     async def _leave(self) -> None:
         """Reading was given up before the end: without a block that owns the query, that ends it."""

@@ -25,6 +25,8 @@ class Reading(Generic[T]):
     the query that the loop was left.
 
     Args:
+        again: gives all messages once more, if the answer was read to its end before this loop began, else None; the
+            argument says whether that turned out only now.
         finish: called once at the end of the answer; what it raises ends the loop.
 
     Attributes:
@@ -33,7 +35,9 @@ class Reading(Generic[T]):
             loop goes on where one was left. Other threads may take from it too.
     """
 
-    __slots__ = ("_begun", "_drop", "_ended", "_finish", "_items", "_leave", "_next_batch", "_ready", "read", "unread")
+    __slots__ = (
+        "_again", "_begun", "_drop", "_ended", "_finish", "_items", "_leave", "_next_batch", "_ready", "read", "unread"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Reading(Generic[T]):
         drop: Callable[[], None],
         read: Callable[[Message], Iterator[T]] | None,
         finish: Callable[[], Awaitable[object]] | None = None,
+        again: Callable[[bool], list[Message] | None] | None = None,
     ) -> None:
         self.unread = unread
         self._next_batch = next_batch
@@ -50,6 +55,7 @@ class Reading(Generic[T]):
         self._drop = drop
         self.read = read
         self._finish = finish
+        self._again = again
         self._items: deque[T] = deque()  # what `read` made of the last message
         self._ready = self._items if read is not None else cast("deque[T]", unread)  # what can be given out at once
         self._begun = False
@@ -82,8 +88,14 @@ class Reading(Generic[T]):
             await finish()
 
     async def fill(self) -> bool:
-        """Wait until there are unread messages; False when there is nothing more."""
-        self._begun = True
+        """Wait until there are unread messages; False when there is nothing more.
+
+        Raises:
+            UsageError: the answer was read before, and not all of it was kept.
+        """
+        first, self._begun = not self._begun, True
+        if first:
+            self._give_again(late=False)
         while not self.unread:
             if self._ended:
                 return False
@@ -94,7 +106,16 @@ class Reading(Generic[T]):
                 raise
             self._ended = not batch
             self.unread.extend(batch)
+            if first and self._ended:
+                self._give_again(late=True)
+            first = False
         return True
+
+    def _give_again(self, *, late: bool) -> None:
+        messages = None if self._again is None else self._again(late)
+        if messages is not None:
+            self._ended, self.unread = True, deque(messages)
+            self._ready = self._items if self.read is not None else cast("deque[T]", self.unread)
 
     async def aclose(self) -> None:
         """Leave the loop, which ends the query unless an `async with` block owns it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
@@ -15,6 +17,7 @@ from pilothouse.errors import Interrupted, NoResultError, PilothouseError, Usage
 from pilothouse.messages import (
     AssistantMessage,
     DoneMessage,
+    LineSkippedMessage,
     Message,
     ModelUsage,
     PermissionDenial,
@@ -33,6 +36,8 @@ else:
     from typing import TypeVar  # only type checkers need the default
 
     OutputT = TypeVar("OutputT", covariant=True)
+
+log = logging.getLogger("pilothouse")
 
 Outcome = Literal["success", "error", "interrupted"]
 
@@ -57,9 +62,13 @@ class QueryResult(Generic[OutputT]):
         result: the closing message, None if none came.
         structured: the structured output as plain Python values, None when none was asked for or given. (L42)
         output_attempts: how often the model was asked for its output, repairs included; 0 when none was asked for.
-        error: why there is no answer, None on success.
         callback_errors: what `on_message` raised.
+
+    One that a query gave out, that failed, and that is dropped before anybody has asked how it ended (`error`,
+    `is_success`, `outcome`, `raise_for_error()`) logs a warning.
     """
+
+    _is_unseen = False
 
     def __init__(
         self,
@@ -85,9 +94,9 @@ class QueryResult(Generic[OutputT]):
         self.structured: Any = _structured(self.result, in_text=structured_expected)
         self.output_attempts = 0
         self.callback_errors = list(callback_errors)
-        self.error = failure or self._error(interrupted=interrupted)
+        self._failure = failure or self._find_failure(interrupted=interrupted)
 
-    def _error(self, *, interrupted: bool) -> PilothouseError | None:
+    def _find_failure(self, *, interrupted: bool) -> PilothouseError | None:
         if self.result is not None:
             return result_error(self.result, self._messages)
         if interrupted:
@@ -95,6 +104,19 @@ class QueryResult(Generic[OutputT]):
         if any(isinstance(message, DoneMessage) for message in self._messages):
             return None
         return NoResultError("the run has no result message: it did not come to its end, or these are not all messages")
+
+    def log_if_unseen(self) -> None:
+        """From now on, log a warning if this is dropped before anybody has asked how the run ended."""
+        self._is_unseen = self._failure is not None and not isinstance(self._failure, Interrupted)
+
+    def __del__(self) -> None:
+        if self._is_unseen and not sys.is_finalizing():
+            log.warning(
+                "a query failed, and its result was dropped before anybody had looked at `error`, `is_success` or "
+                "`raise_for_error()`: %s: %s",
+                type(self._failure).__name__,
+                self._failure,
+            )
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -104,11 +126,22 @@ class QueryResult(Generic[OutputT]):
         )
 
     @property
+    def error(self) -> PilothouseError | None:
+        """Why there is no answer, None on success."""
+        self._is_unseen = False
+        return self._failure
+
+    @error.setter
+    def error(self, value: PilothouseError | None) -> None:
+        self._failure = value
+
+    @property
     def outcome(self) -> Outcome:
         """How it ended. An interrupt is an outcome of its own, not a failure."""
-        if self.error is None:
+        error = self.error
+        if error is None:
             return "success"
-        return "interrupted" if isinstance(self.error, Interrupted) else "error"
+        return "interrupted" if isinstance(error, Interrupted) else "error"
 
     @property
     def is_success(self) -> bool:
@@ -122,8 +155,9 @@ class QueryResult(Generic[OutputT]):
             ResultError: the run failed; the class says how.
             Interrupted: it was interrupted.
         """
-        if self.error is not None:
-            raise shortened(self.error) from self.error.__cause__
+        error = self.error
+        if error is not None:
+            raise shortened(error) from error.__cause__
         return self
 
     @property
@@ -149,7 +183,7 @@ class QueryResult(Generic[OutputT]):
         Of a failed or interrupted run: what it had said until then, "" if nothing; why it failed is in `error`, and
         the words of the CLI are in `result.result`.
         """
-        if self.error is None:
+        if self._failure is None:
             return (self.result.result or "") if self.result is not None else ""
         return next((text for message in reversed(self._messages) if (text := _said(message))), "")
 
@@ -242,6 +276,14 @@ class QueryResult(Generic[OutputT]):
         return self._messages
 
     @property
+    def skipped_lines(self) -> int:
+        """How many lines of the CLI's output could not be read, so that a message may be missing.
+
+        They were too long (option `max_line_bytes`), not JSON, or not a message; each is a `LineSkippedMessage`.
+        """
+        return sum(message.lines for message in self._messages if isinstance(message, LineSkippedMessage))
+
+    @property
     def assistant_messages(self) -> list[AssistantMessage]:
         """What the model said, in order. (L48)."""
         return [m for m in self.messages if isinstance(m, AssistantMessage)]
@@ -257,7 +299,7 @@ class QueryResult(Generic[OutputT]):
         return "".join(m.thinking for m in self.assistant_messages if m.parent_tool_use_id is None)
 
     def validate(self) -> ValidationReport:
-        """Check the stream: tool calls without a result, results without a call, no closing message. (G19-G21)."""
+        """Check the stream: calls without a result, results without a call, lines skipped, no closing message."""
         validator = StreamValidator()
         validator.track_batch(self.messages)
         return validator.finish()

@@ -25,7 +25,9 @@ from pilothouse.messages import (
     CommandLifecycleMessage,
     ConversationResetMessage,
     InitMessage,
+    LineSkippedMessage,
     Message,
+    PermissionDeniedMessage,
     ResultMessage,
     SystemMessage,
 )
@@ -54,6 +56,7 @@ class Answering(Owned, ABC):
         cut_short: whether its last result is that of an earlier prompt, because it was stopped before more came.
         result: the last one.
         on_end: told once that all is over and what has failed, before the consumer is. Must not raise.
+        on_denied: told of each tool that the peer has denied by itself. Must not raise.
         admission: waited for before anything is said; what it raises is the failure of the query.
         awaits_idle: whether it has its result, and waits for what runs in the background.
         tells_asks: whether the consumer gets messages of what the peer asks this process, and of the decisions.
@@ -91,6 +94,7 @@ class Answering(Owned, ABC):
         self.cut_short = False
         self.result: ResultMessage | None = None
         self.on_end: Callable[[BaseException | None], object] | None = None
+        self.on_denied: Callable[[PermissionDeniedMessage], object] | None = None
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.awaits_idle = self.tells_asks = False
 
@@ -182,6 +186,20 @@ class Answering(Owned, ABC):
         """The peer asks this process something, or that was settled."""
         if self.tells_asks:
             self.tell(own_message(subtype, self.session_id, facts))
+
+    def lost(self, notes: list[LineSkippedMessage]) -> None:
+        """Lines of the peer could not be read."""
+        size = sum(len(note.text) for note in notes)
+        batch = self._in_order([*notes], size)
+        if batch and self._continuing is not None:
+            batch = self._read(batch)
+        if batch:
+            self._inbox.put(batch, size)
+
+    def note_denied(self, message: PermissionDeniedMessage) -> None:
+        """The peer has denied a tool."""
+        if self.on_denied is not None:
+            self.on_denied(message)
 
     @property
     def full(self) -> bool:

@@ -32,7 +32,9 @@ from pilothouse.messages import (
     CommandLifecycleMessage,
     ConversationResetMessage,
     InitMessage,
+    LineSkippedMessage,
     Message,
+    PermissionDeniedMessage,
     ResultMessage,
     StatusMessage,
     SystemMessage,
@@ -65,8 +67,7 @@ class Conversation(Owned):
         session_id: id of the conversation, as the peer last named it.
         permission_mode: as the peer last named it; it may change it by itself.
         loaded: what the peer said at the beginning of its last turn: tools, servers, agents.
-        says_lifecycle: whether the peer says when it takes up a prompt: one that has resumed a call that was cut off
-            gives a result of its own first (2.1.330).
+        says_lifecycle: whether the peer says when it takes up a prompt; then nothing before that is an answer.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Conversation(Owned):
             InitMessage: self._on_init,
             ResultMessage: self._on_result,
             StatusMessage: self._on_status,
+            PermissionDeniedMessage: lambda message: self._turn and self._turn.note_denied(message),
             ApiRetryMessage: self._child.note_retry,
             **dict.fromkeys(BackgroundTasks.NOTED, self._on_task),
         }
@@ -105,8 +107,6 @@ class Conversation(Owned):
         self.loaded: InitMessage | None = None
         self.says_lifecycle = False
         self.has_started = self._is_in_anothers_turn = self._has_heard_turns = False
-
-    # What the session calls.
 
     async def start(self) -> None:
         """Wait until the child runs and has answered the handshake.
@@ -314,8 +314,6 @@ class Conversation(Owned):
             self._child.failure = self._child.failure or error
         super().stop()
 
-    # What the reader calls.
-
     @property
     def full(self) -> bool:
         """Whether the reader should wait for a consumer. Never while the end of a turn, or of the child, is awaited."""
@@ -371,6 +369,12 @@ class Conversation(Owned):
         if mine and turn is not None:
             turn.put(mine, size)
 
+    def lost(self, notes: list[LineSkippedMessage]) -> None:
+        """Lines could not be read: those who listen hear it, and the query that is being answered."""
+        self._listeners.put([*notes], 0)
+        if self._turn is not None:
+            self._turn.lost(notes)
+
     def tell(self, note: SystemMessage) -> None:
         """A message of our own, for those who listen."""
         self._listeners.put([note], len(note.raw_line))
@@ -386,7 +390,7 @@ class Conversation(Owned):
         if turn.awaits_idle or not (turn.was_sent and turn.unanswered):
             return turn.awaits_idle
         if isinstance(message, ResultMessage):
-            return self._is_result_of_turn(message, turn)
+            return turn.is_answered_by(message, may_be_unnamed=turn.has_begun or not self.says_lifecycle)
         if isinstance(message, CommandLifecycleMessage):
             if message.state == "started" and message.command_uuid in turn.unanswered:
                 self._begin(turn, message.command_uuid)
@@ -400,12 +404,6 @@ class Conversation(Owned):
             self._leftovers.next_query()
             self._listeners.asked()
         turn.begin(uuid)
-
-    def _is_result_of_turn(self, result: ResultMessage, turn: Turn) -> bool:
-        if turn.unanswered.is_named_by(result):
-            return True
-        unnamed = not result.user_message_uuids and result.user_message_uuid is None
-        return unnamed and not result.is_woken and (turn.has_begun or not self.says_lifecycle)
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
         if not self.says_lifecycle and self._turn is not None:
@@ -480,8 +478,9 @@ class Conversation(Owned):
     async def _shake_hands(self, pending: Pending | None, opening: bytes) -> None:
         assert pending is not None
         self.server_info = await self._child.link.shake_hands(pending, opening)
-        mode = self.server_info.get("current_permission_mode")
-        self.permission_mode = mode if isinstance(mode, str) else None
+        self.permission_mode = (
+            mode if isinstance(mode := self.server_info.get("current_permission_mode"), str) else None
+        )
         if self.server_info.get("session_state") in AT_WORK:
             self._child.in_turn |= not self._has_heard_turns  # else it has said itself where it is, and may be further
             self._is_in_anothers_turn = self._child.in_turn

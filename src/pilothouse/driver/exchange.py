@@ -32,6 +32,7 @@ from pilothouse.messages import (
     DoneMessage,
     InitMessage,
     Message,
+    PermissionDeniedMessage,
     ResultMessage,
 )
 from pilothouse.options import Invocation
@@ -162,6 +163,7 @@ class Exchange(Answering):
         InitMessage: _on_init,
         ApiRetryMessage: _on_retry,
         CommandLifecycleMessage: _on_lifecycle,
+        PermissionDeniedMessage: Answering.note_denied,
         **dict.fromkeys(BackgroundTasks.NOTED, _on_task),
     }
 

@@ -24,6 +24,8 @@ _UNKNOWN_FLAG = r"error: unknown option '--([\w-]+)"
 # What getopt, argparse and shells say of our flags; the CLI says it in another way, see above.
 _NOT_THE_CLI = r"(unrecognized|unknown|illegal|invalid) (option|argument)s?\b.*-(input|output)-format"
 _ROOT = "cannot be used with root/sudo privileges"
+_VALUE_OF_FLAG = r"(error: unknown option '--[\w-]+)=.*"
+HIDDEN = "…'"
 _TAKEN_ID = r"Session ID (\S+) is already in use"
 
 
@@ -89,6 +91,8 @@ def _too_old(flag: str, ending: Ending) -> CLIVersionError:
     return CLIVersionError(
         f"this Claude Code does not know the flag {what}{since}: update it, or leave that away",
         exit_code=ending.exit_code,
+        signal=ending.signal,
+        stderr=re.sub(_VALUE_OF_FLAG, rf"\1={HIDDEN}", ending.stderr),
     )
 
 

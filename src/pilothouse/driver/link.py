@@ -12,12 +12,20 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+from msgspec.structs import replace
 
 from pilothouse.driver.failures import oversize_error
 from pilothouse.driver.questions import Questions, Reader
 from pilothouse.driver.wake import Wake, loop_clock
-from pilothouse.errors import ControlError, ControlTimeout, PeerError, PilothouseError, SessionClosedError
-from pilothouse.messages import Message
+from pilothouse.errors import (
+    ControlError,
+    ControlTimeout,
+    LineDecodeError,
+    PeerError,
+    PilothouseError,
+    SessionClosedError,
+)
+from pilothouse.messages import LineSkippedMessage, Message
 from pilothouse.protocol import BadLine, Connection, Inbound, Noise, Oversize, Refusal, Reply, Withdrawn
 from pilothouse.transports import Transport
 
@@ -43,6 +51,10 @@ class Sink(Protocol):
 
     def put(self, batch: list[Message], size: int) -> None:
         """Take a batch that was `size` bytes on the wire."""
+        ...
+
+    def lost(self, notes: list[LineSkippedMessage]) -> None:
+        """Take word of lines that could not be read; called before the messages that came with them."""
         ...
 
     async def room(self) -> None:
@@ -219,23 +231,39 @@ class Link:
             messages = feed(chunk)
             if events:
                 self._route()
-            if messages:
-                self._hand_on(messages)
-            if self._skipped:
-                self._tell_of_skipped()
+            self._hand_on(messages)
         end = self.connection.end_output()
         if events:
             self._route()
-        if end.messages:
-            self._hand_on(end.messages)
+        self._hand_on(end.messages)
         return True
 
     def _read_on(self) -> None:
         self._beside(self._read)
 
     def _hand_on(self, messages: list[Message]) -> None:
-        self._sink.put(messages, self._size)
-        self._size = 0
+        skipped = self._skipped
+        if skipped:
+            self._skipped = []
+            self._sink.lost(self._notes_of(skipped))
+        if messages:
+            self._sink.put(messages, self._size)
+            self._size = 0
+        if skipped and self.on_skipped is not None:
+            for event in skipped:  # after the messages: what was lost may belong to one of them
+                self.on_skipped(event)
+
+    def _notes_of(self, skipped: list[Skipped]) -> list[LineSkippedMessage]:
+        """One for each reason: a peer that says nothing else must not fill the memory."""
+        notes: dict[str, LineSkippedMessage] = {}
+        for event in skipped:
+            reason, size, line = _described(event)
+            if reason in notes:
+                note = notes[reason]
+                notes[reason] = replace(note, lines=note.lines + 1, size=note.size + size)
+            else:
+                notes[reason] = LineSkippedMessage(reason=reason, size=size, text=self._shown(line))
+        return list(notes.values())
 
     def begin(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[Pending, bytes]:
         """Register a control request; the caller sends the bytes and waits.
@@ -358,13 +386,6 @@ class Link:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             log.debug("the peer went away before it could be told: %r", data[:200])
 
-    def _tell_of_skipped(self) -> None:
-        # After the messages of the same chunk: what was lost may belong to one of them.
-        skipped, self._skipped = self._skipped, []
-        if self.on_skipped is not None:
-            for event in skipped:
-                self.on_skipped(event)
-
     def _route(self) -> None:
         events = self.connection.events
         while events:
@@ -396,3 +417,16 @@ class Link:
             case BadLine(error=error):
                 self.last_problem = error
                 log.warning("skipped a line of output: %s", error)
+
+
+def _described(event: Skipped) -> tuple[str, int, bytes]:
+    """Why a line was skipped, its size in bytes, and its beginning."""
+    match event:
+        case Noise(line=line):
+            return "not_json", len(line), line
+        case Oversize(size=size, head=head):
+            return "too_long", size, head
+        case BadLine(error=LineDecodeError(line=line)):
+            return "not_json", len(line), line
+        case BadLine(error=error):
+            return "no_message", 0, str(error).encode("utf-8", "replace")

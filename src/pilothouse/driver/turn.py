@@ -16,7 +16,7 @@ from pilothouse.driver.continuation import Continuation
 from pilothouse.driver.latch import Latch
 from pilothouse.driver.outgoing import Limits, Outgoing, Prompts
 from pilothouse.errors import CLIExitedError, PilothouseError, UsageError
-from pilothouse.messages import Message, ResultMessage, StreamEvent, SystemMessage
+from pilothouse.messages import LineSkippedMessage, Message, ResultMessage, StreamEvent, SystemMessage
 
 if TYPE_CHECKING:
     from pilothouse.driver.conversation import Conversation
@@ -130,6 +130,18 @@ class Turn(Answering):
             batch = [message for message in batch if message.__class__ is not StreamEvent]
         if batch:
             self._inbox.put(batch, size)
+
+    def lost(self, notes: list[LineSkippedMessage]) -> None:
+        """Lines could not be read while this query was asked."""
+        if self.was_sent and self.unanswered and not self._given_up:
+            super().lost(notes)
+
+    def is_answered_by(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
+        """Whether a result is of this query; `may_be_unnamed`: also one that names no prompt."""
+        if self.unanswered.is_named_by(result):
+            return True
+        unnamed = not result.user_message_uuids and result.user_message_uuid is None
+        return unnamed and may_be_unnamed and not result.is_woken
 
     def give_up(self) -> None:
         """Nobody reads any more; what still comes is dropped, so that the peer can get to its end."""

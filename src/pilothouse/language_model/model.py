@@ -199,6 +199,7 @@ class LanguageModel:
                 changes["cwd"] = _empty_directory()
         # A run has what a query asks of its bridge, and its steps give the messages as they are.
         query = Query(written.content, options.with_(**changes), bridge=cast("Bridge", run))
+        query.hint = "of a stream was never sent: read the stream, await its `result()`, or close it"
         return Stream(query, run, abort)
 
 

@@ -13,7 +13,7 @@ import anyio
 
 from pilothouse.client.queries import Query
 from pilothouse.client.reading import Reading as Messages
-from pilothouse.errors import BudgetError, Interrupted, PilothouseError
+from pilothouse.errors import BudgetError, Interrupted, PilothouseError, UsageError
 from pilothouse.language_model.parts import Error, Finish, GenerateResult, StreamPart
 from pilothouse.language_model.steps import ModelRun
 from pilothouse.tracebacks import user_class
@@ -40,7 +40,8 @@ class Stream:
         async for part in model.stream(messages): ...       # leaving the loop ends the process
         async with model.stream(messages) as stream: ...     # the same, and it is gone when the block is left
 
-    It is read once. The last part is `Finish` or `Error`, unless the loop is left: failures are parts, not exceptions.
+    It is read once; a second loop raises `UsageError`. The last part is `Finish` or `Error`, unless the loop is left:
+    failures are parts, not exceptions.
     """
 
     def __init__(self, query: Query, run: ModelRun, abort: Abort | None) -> None:
@@ -99,6 +100,15 @@ class Stream:
         """The next part, if there is one."""
         return self._run.parts.popleft() if self._run.parts else None
 
+    def check_unread(self) -> None:
+        """A loop begins.
+
+        Raises:
+            UsageError: another loop has read all of it.
+        """
+        if self.has_ended and not self._run.parts:
+            raise UsageError("the stream was read to its end; its `result()` gives the whole answer")
+
     @property
     def has_ended(self) -> bool:
         """Whether the last part was told."""
@@ -152,9 +162,10 @@ class Stream:
 class Parts:
     """One loop over a stream. Not a generator, so that dropping it ends the answer wherever it is collected."""
 
-    __slots__ = ("_messages", "_stream")
+    __slots__ = ("_begun", "_messages", "_stream")
 
     def __init__(self, stream: Stream) -> None:
+        self._begun = False
         self._stream = stream
         self._messages = stream.messages()
 
@@ -163,6 +174,9 @@ class Parts:
 
     async def __anext__(self) -> StreamPart:
         stream = self._stream
+        if not self._begun:
+            self._begun = True
+            stream.check_unread()
         while (part := stream.next_part()) is None:
             if stream.has_ended:
                 raise StopAsyncIteration

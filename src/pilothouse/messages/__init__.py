@@ -88,7 +88,9 @@ from pilothouse.messages.system import ApiRetryMessage as ApiRetryMessage
 from pilothouse.messages.system import BackgroundTask as BackgroundTask
 from pilothouse.messages.system import BackgroundTasksChangedMessage as BackgroundTasksChangedMessage
 from pilothouse.messages.system import InitMessage as InitMessage
+from pilothouse.messages.system import LineSkippedMessage as LineSkippedMessage
 from pilothouse.messages.system import McpServerInfo as McpServerInfo
+from pilothouse.messages.system import PermissionDeniedMessage as PermissionDeniedMessage
 from pilothouse.messages.system import PluginInfo as PluginInfo
 from pilothouse.messages.system import StatusMessage as StatusMessage
 from pilothouse.messages.system import SystemMessage as SystemMessage
@@ -128,7 +130,6 @@ if TYPE_CHECKING:
     from pilothouse.messages.incidents import ModelRefusalFallbackMessage as ModelRefusalFallbackMessage
     from pilothouse.messages.incidents import ModelRefusalNoFallbackMessage as ModelRefusalNoFallbackMessage
     from pilothouse.messages.incidents import NotificationMessage as NotificationMessage
-    from pilothouse.messages.incidents import PermissionDeniedMessage as PermissionDeniedMessage
     from pilothouse.messages.incidents import PluginInstallMessage as PluginInstallMessage
     from pilothouse.messages.incidents import SessionStateChangedMessage as SessionStateChangedMessage
     from pilothouse.messages.incidents import SessionTitleChangedMessage as SessionTitleChangedMessage
@@ -147,7 +148,7 @@ _MODULES = {
         "ElicitationCompleteMessage FilesPersistedMessage InformationalMessage LocalCommandOutputMessage "
         "MemoryRecallMessage MirrorErrorMessage ModelConsentFallbackMessage ModelFallbackMessage "
         "ModelRefusalFallbackMessage ModelRefusalNoFallbackMessage NotificationMessage "
-        "PermissionDeniedMessage PluginInstallMessage SessionStateChangedMessage SessionTitleChangedMessage "
+        "PluginInstallMessage SessionStateChangedMessage SessionTitleChangedMessage "
         "SessionWritesLostMessage ThinkingTokensMessage UiInvalidateMessage WorkerShuttingDownMessage"
     ),
 }

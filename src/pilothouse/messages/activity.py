@@ -127,7 +127,6 @@ _CLASSES: tuple[type[SystemMessage], ...] = (
     incidents.ModelRefusalFallbackMessage,
     incidents.ModelRefusalNoFallbackMessage,
     incidents.NotificationMessage,
-    incidents.PermissionDeniedMessage,
     incidents.PluginInstallMessage,
     incidents.SessionStateChangedMessage,
     incidents.SessionTitleChangedMessage,

@@ -217,19 +217,6 @@ class ElicitationCompleteMessage(SystemMessage, frozen=True, gc=False, kw_only=T
     elicitation_id: str | None = None
 
 
-class PermissionDeniedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `permission_denied`: a tool call was not allowed, and why."""
-
-    subtype: str = "permission_denied"
-    tool_name: str | None = None
-    tool_use_id: str | None = None
-    agent_id: str | None = None
-    decision_reason_type: str | None = None
-    decision_reason_code: str | None = None
-    decision_reason: str | None = None
-    message: str = ""
-
-
 class UiInvalidateMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     """Subtype `ui_invalidate`: a terminal would draw again. Nothing for a program to do."""
 

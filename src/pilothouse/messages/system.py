@@ -200,12 +200,42 @@ class BackgroundTasksChangedMessage(SystemMessage, frozen=True, gc=False, kw_onl
     tasks: list[BackgroundTask] = []
 
 
+class PermissionDeniedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """Subtype `permission_denied`: a tool call was not allowed, and why."""
+
+    subtype: str = "permission_denied"
+    tool_name: str | None = None
+    tool_use_id: str | None = None
+    agent_id: str | None = None
+    decision_reason_type: str | None = None
+    decision_reason_code: str | None = None
+    decision_reason: str | None = None
+    message: str = ""
+
+
+class LineSkippedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
+    """Subtype `line_skipped`: pilothouse could not read lines of the CLI's output, so a message may be missing.
+
+    It stands before or among the messages that came with the lines. `reason` is "too_long" (see the option
+    `max_line_bytes`), "not_json", or "no_message" (JSON that is not a message); `lines` says how many there were,
+    `size` their bytes (0: not known), `text` how the first of them begins, or what is wrong with it.
+    """
+
+    subtype: str = "line_skipped"
+    reason: str = ""
+    lines: int = 1
+    size: int = 0
+    text: str = ""
+
+
 USUAL_TYPES: dict[str, type[SystemMessage]] = {
     cls().subtype: cls
     for cls in (
         ApiRetryMessage,
         BackgroundTasksChangedMessage,
         InitMessage,
+        LineSkippedMessage,
+        PermissionDeniedMessage,
         StatusMessage,
         TaskNotificationMessage,
         TaskStartedMessage,

@@ -43,6 +43,7 @@ from pilothouse.permissions.requests import (
     read_questions,
     read_request,
 )
+from pilothouse.permissions.unasked import warn_unasked
 
 CanUseTool = Callable[[PermissionRequest], Decision | Awaitable[Decision]]
 ConfirmCallback = Callable[[str, PermissionRequest], bool | Verdict | Awaitable[bool | Verdict]]
@@ -76,6 +77,7 @@ class PermissionDesk:
         self._on_plan = on_plan
         self._timeout = timeout
         self._usual: tuple[Route, str] = self._any_tool, BY_NOBODY if can_use_tool is None else "can_use_tool"
+        self._has_warned = False
         self._routes: dict[str, tuple[Route, str]] = {}
         if on_question is not None:
             self._routes[QUESTION_TOOL] = partial(self._questions, on_question), "on_question"
@@ -120,7 +122,12 @@ class PermissionDesk:
             return as_decision(await self._can_use_tool(request), self._can_use_tool.name)
         nobody = _NOBODY.get(request.tool_name, NOBODY)
         # A yes is no answer to a question.
-        return Deny(nobody) if self._confirm is None or request.tool_name == QUESTION_TOOL else Confirm()
+        if self._confirm is not None and request.tool_name != QUESTION_TOOL:
+            return Confirm()
+        if not self._has_warned:
+            self._has_warned = True
+            warn_unasked(request.tool_name)
+        return Deny(nobody)
 
     async def _questions(self, ask: Callback, request: PermissionRequest) -> Verdict:
         asked = read_questions(request)

@@ -27,6 +27,7 @@ from msgspec import Struct
 from pilothouse.messages import (
     AssistantMessage,
     DoneMessage,
+    LineSkippedMessage,
     Message,
     ResultMessage,
     TaskNotificationMessage,
@@ -58,6 +59,7 @@ class FaultKind(StrEnum):
     RESULT_WITHOUT_USE = "tool result without tool use"
     DUPLICATE_USE = "tool use id used twice"
     DUPLICATE_RESULT = "second tool result for one tool use"
+    SKIPPED_LINE = "lines that could not be read were skipped"
 
 
 class Fault(Struct, frozen=True):
@@ -346,6 +348,10 @@ class StreamValidator:
             if (use := self._open.get(message.tool_use_id)) is not None:
                 self._running[use.tool_use_id] = use
 
+    def _on_line_skipped(self, message: LineSkippedMessage) -> None:
+        self._tally.faults += max(0, message.lines - 1)
+        self._report(Fault(FaultKind.SKIPPED_LINE))
+
     def _on_done(self, _: DoneMessage) -> None:
         self._tally.ended = True
 
@@ -404,6 +410,7 @@ class StreamValidator:
     _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
         AssistantMessage: _on_assistant,
         DoneMessage: _on_done,
+        LineSkippedMessage: _on_line_skipped,
         ResultMessage: _on_result,
         TaskNotificationMessage: _on_task_over,
         ToolProgressMessage: _on_progress,

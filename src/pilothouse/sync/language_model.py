@@ -118,18 +118,22 @@ class Stream:
 class Parts:
     """One loop over a stream. Dropping it ends the answer."""
 
-    __slots__ = ("_call", "_messages", "_stream")
+    __slots__ = ("_begun", "_call", "_messages", "_stream")
 
     def __init__(self, stream: AsyncStream, call: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]) -> None:
         self._stream = stream
         self._messages = stream.messages()
         self._call = call
+        self._begun = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> StreamPart:
         stream = self._stream
+        if not self._begun:
+            self._begun = True
+            stream.check_unread()
         while (part := stream.next_part()) is None:
             if stream.has_ended:
                 raise StopIteration

@@ -53,6 +53,7 @@ class Query(Generic[OutputT]):
         self, query: AsyncQuery[OutputT], on_message: OnMessage | None = None, portal: Portal | None = None
     ) -> None:
         self._query = query
+        query.hint = "was never run: call `.result()`, read it with `for` or `with`, or close it"
         self._on_message = on_message
         self._portal = portal
         self._callback_errors: list[Exception] = []

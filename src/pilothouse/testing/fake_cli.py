@@ -167,7 +167,8 @@ class FakeCLI:
                 `{"t", "dir": "in" | "out" | "err" | "meta", "msg"}` a line.
             **settings: as for `FakeCLI`.
         """
-        fake = cls(**{"lifecycle": False, **settings})
+        settings.setdefault("lifecycle", False)
+        fake = cls(**settings)
         for step in steps_from_transcript(Path(path).read_bytes(), str(path)):
             fake._add(step[0], *step[1], **step[2])
         return fake
