@@ -251,6 +251,18 @@ def test_a_file_of_the_cli_has_a_place(path: str, place: Place | None) -> None:
     assert place_in(path) == place
 
 
+@pytest.mark.anyio
+async def test_what_was_loaded_may_be_changed_and_the_store_has_what_was_stored() -> None:
+    store = MemoryStore()
+    key: Any = {"project_key": "-home-a", "session_id": ID}
+    given: Any = [{"type": "x", "words": ["kept"]}]
+    await store.append(key, given)
+    loaded: Any = await store.load(key)
+    loaded[0]["words"].append("changed")
+    loaded.clear()
+    assert await store.load(key) == [{"type": "x", "words": ["kept"]}]
+
+
 # A part of a store.
 
 
