@@ -75,6 +75,7 @@ class Chat:
         self._interactive = _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
         self._terminal = Terminal(sys.stdin.fileno()) if self._interactive else None
         self._lines = self._open_lines()
+        screen.flow_text()
         self._asker = Asker(screen, self._lines, self._interrupt, self._caught_up)
         self._own = Options()
         self._telling: ChatTelling | None = None

@@ -42,6 +42,11 @@ class RichScreen(Screen):
         """Where notes go."""
         return self._console
 
+    @property
+    def has_styles(self) -> bool:
+        """Unless NO_COLOR is set."""
+        return not self._console.no_color
+
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes; a spinner stays below it."""
         # A Text, never markup: what others wrote may hold square brackets.

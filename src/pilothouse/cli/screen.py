@@ -6,11 +6,15 @@ Owns the two streams and where the cursor is. Knows nothing of messages, models 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
+
+if TYPE_CHECKING:
+    from pilothouse.cli.answer_flow import AnswerFlow
 
 Style = Literal["", "error", "good", "quiet", "thought", "title", "tool", "warning"]
 Progress = Callable[[str, int, int | None], object]
@@ -45,16 +49,33 @@ class Screen:
         self._shared = out is notes or (self._to_terminal and notes.isatty())
         self._open: TextIO | None = None  # the stream that stands in the middle of a line
         self._thinking = False
+        self._flow: AnswerFlow | None = None
+
+    def flow_text(self) -> None:
+        """From now on break lines of the answer between words, and show its Markdown, if it goes to a terminal."""
+        if self._to_terminal:
+            from pilothouse.cli.answer_flow import AnswerFlow
+
+            self._flow = AnswerFlow(lambda: shutil.get_terminal_size().columns, styled=self.has_styles)
+
+    @property
+    def has_styles(self) -> bool:
+        """Whether text can be shown in other than plain letters."""
+        return False
 
     def text(self, piece: str) -> None:
         """A piece of the answer, shown at once."""
         if self._thinking:
             self.end_text()
-        self.idle()
-        self._write(self._out, piece.translate(_ANSWER) if self._to_terminal else piece)
+        piece = piece.translate(_ANSWER) if self._to_terminal else piece
+        shown = piece if self._flow is None else self._flow.feed(piece)
+        if shown:
+            self.idle()
+            self._write(self._out, shown)
 
     def thought(self, piece: str) -> None:
         """A piece of what the model thinks."""
+        self._end_flow()
         self.idle()
         if not self._thinking:
             self.end_text()
@@ -65,12 +86,20 @@ class Screen:
 
     def end_text(self) -> None:
         """The block of text is complete: what comes next starts on a line of its own."""
+        self._end_flow()
         self._thinking = False
         if self._open is not None:
             self._write(self._open, "\n")
 
+    def _end_flow(self) -> None:
+        """Write the word that waits for its end."""
+        if self._flow is not None and (rest := self._flow.end()):
+            self.idle()
+            self._write(self._out, rest)
+
     def note(self, line: str, style: Style = "") -> None:
         """One line for a person."""
+        self._end_flow()
         if self._open is self._notes or (self._open is not None and self._shared):
             self._write(self._notes, "\n")
             self._open = None
