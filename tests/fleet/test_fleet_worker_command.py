@@ -168,7 +168,7 @@ def test_what_the_fleet_warns_of_is_shown_once_and_without_a_password() -> None:
         log.warning("the journal %s is gone\nand %s", "x", SECRET)
         log.info("nothing to worry about")
     log.info("not for this screen any more")
-    assert notes.getvalue() == "the journal x is gone and ***\n"
+    assert notes.getvalue() == "the journal x is gone and [redacted]\n"
 
 
 def test_two_workers_share_what_a_batch_waits_for(fake: FakeCLI) -> None:

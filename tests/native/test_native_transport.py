@@ -344,3 +344,9 @@ async def test_questions_and_plans_reach_the_program(scripted_model: ScriptedMod
     assert (await agent.query("Plan it.")).text == "Done."
     assert "Color? Blue" in json.dumps(scripted_model.requests[1].messages)
     assert plans == ["1. do it"]
+
+
+def test_what_reaches_the_api_shows_no_key() -> None:
+    access = repr(NativeTransport("https://user:planted-password@gateway.example/", "planted-key")._access)
+    assert "gateway.example" in access
+    assert "planted" not in access

@@ -36,6 +36,7 @@ from pilothouse.native.tools.base import BuiltinTool, Workplace
 from pilothouse.native.turn import End, Prompt, Turn
 from pilothouse.native.wire import Port, Wire
 from pilothouse.options import PrivateFile
+from pilothouse.options.secrets import mask
 from pilothouse.transcripts import list_sessions
 from pilothouse.transports.errands import run_briefly
 
@@ -50,7 +51,7 @@ class Access(Struct, frozen=True):
     client: Any = None
 
     def __repr__(self) -> str:
-        return f"Access({self.base_url!r})"
+        return f"Access({mask(self.base_url)!r})"
 
 
 class _Refused(Exception):  # noqa: N818 - a signal inside this file

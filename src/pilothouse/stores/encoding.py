@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from pilothouse.errors import UsageError
+from pilothouse.options.secrets import MASK, mask_text
 from pilothouse.stores.base import Entry
 
 _LONGEST_UUID = 128  # characters that are kept as they are: PostgreSQL indexes no more than 2,700 bytes
@@ -93,12 +94,12 @@ def secrets_in(address: str) -> frozenset[str]:
 
 
 def without(secrets: Iterable[str], text: str) -> str:
-    """A text without the secrets in it."""
+    """A text without the secrets in it, and without what has the shape of one."""
     for secret in sorted(secrets, key=len, reverse=True):
         found = re.escape(secret)
         # One of few letters stands in other words by chance.
-        text = re.sub(found if len(secret) >= _LONG_SECRET else rf"(?<!\w){found}(?!\w)", "***", text)
-    return text
+        text = re.sub(found if len(secret) >= _LONG_SECRET else rf"(?<!\w){found}(?!\w)", MASK, text)
+    return mask_text(text)
 
 
 def secrets_of(settings: Mapping[str, str]) -> frozenset[str]:
