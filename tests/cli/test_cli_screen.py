@@ -87,3 +87,15 @@ def test_texts_are_shortened_to_one_line() -> None:
     assert brief_input({"file_path": "/x", "limit": 3}) == "/x"
     assert brief_input({"a": 1, "ä": [None]}) == '{"a": 1, "ä": [null]}'
     assert brief_input({}) == ""
+
+
+@pytest.mark.parametrize("char", ["\u202e", "\u2066", "\x1b", "\x9b"])
+def test_nothing_reaches_a_terminal_that_changes_how_the_rest_is_shown(char: str) -> None:
+    out, notes = io.StringIO(), io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    screen = Screen(out, notes)
+    screen.text(f"rm{char} safe")
+    screen.thought(f"I{char} think")
+    screen.note(f"runs{char} it")
+    assert char not in out.getvalue() + notes.getvalue()
+    assert "rm safe" in out.getvalue()

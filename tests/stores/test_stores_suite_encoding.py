@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse.errors import UsageError
+from pilothouse.errors import StoreError, UsageError
 from pilothouse.stores.encoding import digest, entry_from, entry_text, secrets_in, shown_address, uuid_text, without
 
 TEXT = st.text(st.characters(codec=None, categories=None))
@@ -82,3 +82,9 @@ def test_passwords_are_found_as_written_and_as_meant(address: str) -> None:
 
 def test_a_short_password_is_hidden_where_it_stands_alone() -> None:
     assert without({"k"}, "no such bucket: k, k=1") == "no such bucket: [redacted], [redacted]=1"
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", b"\xff", '{"a":', "[1]", "7", "[" * 100_000, '{"a":' * 100_000])
+def test_an_entry_that_cannot_be_read_is_an_error_of_the_store(text: str | bytes) -> None:
+    with pytest.raises(StoreError, match="cannot be read"):
+        entry_from(text)

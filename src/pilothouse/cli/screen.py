@@ -21,7 +21,8 @@ Progress = Callable[[str, int, int | None], object]
 """Called with a stage, the bytes done in it and, if known, the bytes it takes; from any thread."""
 
 # Text that others wrote must not steer the terminal: control characters go, but for newline and tab.
-CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
+# What moves the cursor, and what makes a terminal show text in another order than it stands.
+CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _ANSWER = {key: None for key in CONTROLS if chr(key) not in "\n\t"}
 
 STAGES = {

@@ -101,7 +101,7 @@ class Mcp(_Group):
         return typed(McpResult, await self._control("mcp_call", tool=tool, arguments=dict(arguments or {})))
 
     async def read_resource(self, server: str, uri: str) -> McpResource:
-        """Read a resource of a server."""
+        """Read a resource of a server. The CLI (2.1.330) gives only those whose address begins with `ui://`."""
         return typed(McpResource, await self._control("mcp_read_resource", serverName=server, uri=uri))
 
 

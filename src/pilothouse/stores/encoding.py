@@ -9,12 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from pilothouse.errors import UsageError
+from pilothouse.errors import StoreError, UsageError
 from pilothouse.options.secrets import MASK, mask_text
 from pilothouse.stores.base import Entry
 
@@ -42,11 +42,26 @@ def entry_text(value: object) -> str:
 
 
 def entry_from(text: str | bytes) -> Entry:
-    """Read what `entry_text` wrote."""
+    """Read what `entry_text` wrote.
+
+    Raises:
+        StoreError: it is not a JSON object, or is nested too deeply.
+    """
+    try:
+        return decode_entry(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"an entry of the session cannot be read: {error}; the store is damaged") from error
+
+
+def decode_entry(text: str | bytes) -> Entry:
+    """Read what `entry_text` wrote; a ValueError or RecursionError for anything else."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):  # lone surrogates, NaN, 1e400
-        return json.loads(text)
+        found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    return cast("Entry", found)
 
 
 def entries_from(texts: Iterable[str | bytes]) -> list[Entry]:

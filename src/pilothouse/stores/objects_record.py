@@ -19,7 +19,7 @@ from typing import Any
 from pilothouse.errors import StoreError
 from pilothouse.stores.base import Entry, Place
 from pilothouse.stores.blocking import FORMAT, newer
-from pilothouse.stores.encoding import entry_from, entry_text
+from pilothouse.stores.encoding import decode_entry, entry_from, entry_text
 
 SEAL_BYTES = 128 * 1024
 """A tail that has grown beyond this becomes an object of its own, which never changes.
@@ -83,7 +83,7 @@ def record_of(place: Place, data: bytes) -> Record:
     """
     try:
         first, second, *lines = data.decode("ascii").split("\n")
-        listed, logs = entry_from(first), entry_from(second)
+        listed, logs = decode_entry(first), decode_entry(second)
         if listed["format"] > FORMAT:
             raise StoreError(newer(listed["format"]))
         owner, token, ends = listed["lease"]
@@ -94,7 +94,7 @@ def record_of(place: Place, data: bytes) -> Record:
             at += length
         if at > len(lines):
             raise ValueError("it ends too early")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(
             f"the record of session {place.session} is damaged ({error}); restore an older version of the object",
             session_id=place.session,
