@@ -205,7 +205,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         name="first",
-        title="time to the first message",
+        title="time to the first assistant message",
         measure="first",
         scenario="small",
         sizes={size: {"COUNT": "1", "QUERIES": queries} for size, queries in FIRST_QUERIES.items()},
@@ -265,7 +265,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         name="pool",
-        title="first message, real CLI, ours from a warm pool",
+        title="first assistant message, real CLI, ours from a warm pool",
         measure="pool",
         scenario="small",
         sizes={"full": {}},

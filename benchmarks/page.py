@@ -28,12 +28,12 @@ CHOSEN = {  # what the first page tells of: case and metric
     "a control request, round trip": ("control", "wall"),
     "a tool call, round trip": ("tool", "wall"),
     "300 queries at once": ("many", "wall"),
-    "first message, imports included": ("first", "cold"),
-    "first message, warm": ("first", "wall"),
+    "first assistant message, imports included": ("first", "cold"),
+    "first assistant message, warm": ("first", "wall"),
     "the import statement": ("import", "statement"),
     "import, ready to ask": ("import", "wall"),
     "memory then": ("import", "memory"),
-    "first message of the real CLI, children started ahead": ("pool", "wall"),
+    "an answer of the real CLI, children started ahead": ("pool", "answer"),
 }
 _PART = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

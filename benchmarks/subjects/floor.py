@@ -208,7 +208,7 @@ async def _first(cold: Stopwatch) -> dict[str, Any]:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(OPENING)
-        while msgspec.json.decode(await process.stdout.readline())["type"] != "system":
+        while msgspec.json.decode(await process.stdout.readline())["type"] != "assistant":
             pass
         warm.append(watch.read()["wall"])
         process.stdin.close()
@@ -390,7 +390,7 @@ def pool() -> dict[str, Any]:
         process.stdin.close()
         for line in process.stdout:
             said = json.loads(line)
-            if said["type"] != "control_response":
+            if said["type"] in ("assistant", "result"):
                 times.append(watch.read()["wall"])
                 assert not said.get("is_error"), said
     return {"wall": times[0], "answer": times[-1], "cold": times[0]}

@@ -112,7 +112,7 @@ def first() -> dict[str, Any]:
 
 
 async def _first(cold: Stopwatch) -> dict[str, Any]:
-    from claude_agent_sdk import ClaudeAgentOptions, SystemMessage, query
+    from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, query
 
     warm: list[float] = []
     options = ClaudeAgentOptions(cli_path=fake_cli())
@@ -121,10 +121,9 @@ async def _first(cold: Stopwatch) -> dict[str, Any]:
         seen = False
         # Read to the end: leaving the loop early would leave its child behind.
         async for message in query(prompt=PROMPT, options=options):
-            if not seen:
+            if not seen and isinstance(message, AssistantMessage):
                 seen = True
                 warm.append(watch.read()["wall"])
-                assert isinstance(message, SystemMessage)
     return {"cold": warm.pop(0), "wall": statistics.median(warm)}
 
 
@@ -280,13 +279,14 @@ def pool() -> dict[str, Any]:
 
 async def _pool() -> dict[str, Any]:
     """It has no pool: every query starts its child."""
-    from claude_agent_sdk import ClaudeAgentOptions, query
+    from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ResultMessage, query
 
     options = ClaudeAgentOptions(cli_path=parameter("REAL"), system_prompt="", tools=[])
     watch = Stopwatch()
     times: list[float] = []
     async for message in query(prompt=PROMPT, options=options):
-        times.append(watch.read()["wall"])
+        if isinstance(message, AssistantMessage | ResultMessage):
+            times.append(watch.read()["wall"])
         assert not getattr(message, "is_error", False), message
     return {"wall": times[0], "answer": times[-1], "cold": times[0]}
 
