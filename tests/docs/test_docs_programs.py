@@ -83,6 +83,14 @@ def test_watch_tools(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     assert "< Bash gave: 3 long.txt\nIt has 3 lines.\n[2 turns]" in said
 
 
+@pytest.mark.parametrize("program", ["ask_once.py", "stream_text.py", "two_questions.py", "watch_tools.py"])
+def test_a_program_whose_run_failed_says_so(model: ScriptedModel, run: Run, program: str) -> None:
+    model.default = HttpError(401)
+    done = run(program, "Anything", code=1)
+    assert "ANTHROPIC_API_KEY" in done.stderr
+    assert "API Error" not in done.stdout
+
+
 def test_typed_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "invoice.txt").write_text("Invoice 7: rope 12.50, paint 30")
     values = {"number": "7", "lines": [{"what": "rope", "price": 12.5}, {"what": "paint", "price": 30}]}
