@@ -316,3 +316,11 @@ def test_builders_share_nothing_and_check_at_the_call() -> None:
 def test_every_option_is_a_method_of_the_builder_with_its_documentation() -> None:
     for option in TABLE.values():
         assert getattr(OptionsBuilder, option.name).__doc__ == option.doc
+
+
+@pytest.mark.parametrize("name", ["timeout", "idle_timeout", "startup_timeout", "control_timeout"])
+def test_a_time_limit_in_milliseconds_is_refused(name: str) -> None:
+    with pytest.raises(OptionsError, match=r"300,000 seconds are 3\.5 days; it is in seconds"):
+        Options(**{name: 300_000})  # type: ignore[misc]
+    assert Options(**{name: 86_400}).as_dict() == {name: 86_400}  # type: ignore[misc]
+    assert Options(**{name: float("inf")}).as_dict() == {name: float("inf")}  # type: ignore[misc]

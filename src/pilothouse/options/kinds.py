@@ -112,6 +112,15 @@ def _is_amount(value: Any) -> bool:
     return _is_number(value) and value > 0
 
 
+def _read_timeout(value: Any) -> Any:
+    if not _is_amount(value):
+        raise Fault(value, TIMEOUT.expected)
+    if LONGEST_TIMEOUT <= value < float("inf"):
+        days = value / 86_400
+        raise Fault(value, "", instead=f"{value:,} seconds are {days:.1f} days; it is in seconds, and None is no limit")
+    return value
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -272,6 +281,9 @@ CLI_NAMES = frozenset({"auto", "bundled", "global"})
 OWN_FLAGS = frozenset({"input-format", "output-format", "print"})
 """Flags that decide which protocol the child speaks."""
 
+LONGEST_TIMEOUT = 100_000
+"""Seconds, more than a day: who writes more has thought of milliseconds."""
+
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual")
 MODES = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
@@ -286,6 +298,7 @@ BOOL = _kind("True or False", lambda v: isinstance(v, bool), parse=texts.as_bool
 WHOLE = _kind("a whole number of at least 0", lambda v: _is_int(v) and v >= 0, parse=texts.as_whole, metavar="N")
 COUNT = _kind("a whole number of at least 1", lambda v: _is_int(v) and v >= 1, parse=texts.as_count, metavar="N")
 NUMBER = _kind("a number greater than 0", _is_amount, parse=texts.as_number, metavar="NUMBER")
+TIMEOUT = Kind("a number of seconds greater than 0", _read_timeout, texts.as_number, "SECONDS")
 SECONDS = _kind("a number of seconds greater than 0", _is_amount, parse=texts.as_number, metavar="SECONDS")
 NAMES = _kind("a list of text", is_list_of_text, store=_stored_list, parse=texts.as_list, metavar="A,B")
 PATH = _kind("a path", is_path, store=os.fspath, metavar="PATH", anchor=anchored)
