@@ -138,7 +138,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "(await ph.query(prompt, output_type=Invoice)).output": lambda v: v == Invoice("7"),
     'FakeCLI().text("Mock response")': lambda v: Path(v.path).exists(),
     'FakeCLI.shell("exit 1")': lambda v: Path(v.path).exists(),
-    'agent.query(prompt, model="opus").options.explain()': lambda v: v["model"].origin == "call",
+    'agent.with_options(model="opus").options.explain()': lambda v: v["model"].value == "'opus'",
     "anyio.get_cancelled_exc_class()": lambda v: issubclass(v, BaseException),
     'await ph.query(prompt, transport=mock_transport("Hello"))': lambda v: v.text == "Hello",
     "decode(line)": lambda v: v.text == "Running it.",
