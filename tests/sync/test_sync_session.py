@@ -261,7 +261,7 @@ def test_an_async_callback_has_the_session_of_the_loop(talker: FakeCLI) -> None:
     errors: list[ph.UsageError] = []
 
     async def allow(request: ph.PermissionRequest) -> bool:
-        for wait in (session.close, session.mcp.status, session.query("more").result, session.messages):
+        for wait in (session.close, session.mcp.status, more.result, session.messages):
             with pytest.raises(ph.UsageError) as caught:
                 wait()
             errors.append(caught.value)
@@ -269,8 +269,10 @@ def test_an_async_callback_has_the_session_of_the_loop(talker: FakeCLI) -> None:
         return True
 
     with ph.session(cli=talker.path, can_use_tool=allow) as session:
+        more = session.query("more")
         assert session.query("ask").result().text.startswith("re: allow")
         assert session.options.model == "haiku"
+        more.close()
     assert all("would wait for itself" in str(error) for error in errors)
     assert len(errors) == 4
 
@@ -421,3 +423,4 @@ def test_queries_have_ids_and_states(talker: FakeCLI) -> None:
         assert slow.state == "closed"
         assert query.result().text == "re: one"
         assert (query.state, waiting.state, query.id == waiting.id) == ("completed", "new", False)
+        waiting.close()
