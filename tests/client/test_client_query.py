@@ -391,7 +391,7 @@ async def test_agents_and_the_default_agent(fake: FakeCLI, monkeypatch: pytest.M
     with pytest.raises(ph.OptionsError, match="did you mean 'model'"):
         agent.query("go", modle="x")  # pyright: ignore[reportCallIssue]
     with pytest.raises(ph.OptionsError, match=r"expected pilothouse\.Options"):
-        agent.query("go", {"model": "x"})  # pyright: ignore[reportArgumentType]
+        agent.query("go", "x")  # pyright: ignore[reportArgumentType]
 
 
 async def test_typed_output(fake: FakeCLI) -> None:

@@ -52,7 +52,7 @@ def test_a_run_with_a_tool() -> None:
     assert answer.turns == 2
     assert answer.duration_ms > 0
     assert [type(m) for m in answer.assistant_messages] == [AssistantMessage] * 3
-    assert answer.full_text == "Running it.Hello from fake model (step 1)."
+    assert answer.full_text == "Running it.\nHello from fake model (step 1)."
     assert answer.text == "Hello from fake model (step 1)."
     assert [(t.name, t.input["command"]) for t in answer.tool_uses] == [("Bash", "echo hi-from-bash")]
     assert answer.model_usage["claude-opus-5-5"].input_tokens == 20

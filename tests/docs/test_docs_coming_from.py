@@ -174,7 +174,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "result.cost_usd": lambda v: v == 0.25,
     "result.duration_ms": lambda v: v == 1234,
     "result.error": lambda v: v is None,
-    "result.full_text": lambda v: v == "Running it.It printed hi.",
+    "result.full_text": lambda v: v == "Running it.\nIt printed hi.",
     "result.is_success": lambda v: v is True,
     "result.model_usage": lambda v: list(v) == [frames.MODEL],
     "result.raise_for_error()": lambda v: v.is_success,

@@ -94,7 +94,7 @@ async def test_tools_really_run(claude: Any, scripted_model: ScriptedModel) -> N
         "1\thello notes",
     ]
     assert result.text == "It is 42."
-    assert result.full_text == "Counting.It is 42."
+    assert result.full_text == "Counting.\nIt is 42."
     assert result.turns == 4
     assert result.validate().ok
 

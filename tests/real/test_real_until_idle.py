@@ -49,7 +49,7 @@ async def test_the_answer_has_the_turns_that_background_work_wakes(
         result = await ask(claude.ask("begin", **settings))
     assert results_of(result) == ["LAUNCHED", "FINISHED"]
     assert (result.text, result.turns, result.is_success) == ("FINISHED", 3, True)
-    assert result.full_text == "LAUNCHEDFINISHED"
+    assert result.full_text == "LAUNCHED\nFINISHED"
     assert result.cost_usd is not None
     assert result.usage is not None
 

@@ -189,11 +189,11 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def full_text(self) -> str:
-        """Text of every assistant turn, joined.
+        """Text of every assistant turn; each begins on a line of its own, unless white space stands between them.
 
         Sub-agents are left out, and so is what the CLI says in the model's place when the API failed.
         """
-        return "".join(map(_said, self.messages))
+        return _joined(self.messages)
 
     @property
     def cost_usd(self) -> float | None:
@@ -311,6 +311,22 @@ def essential_messages(result: QueryResult) -> list[Message]:
     said = next((m for m in reversed(messages) if _said(m)), None) if result.error is not None else None
     closing = result.result or next((m for m in messages if isinstance(m, DoneMessage)), None)
     return [message for message in (said, closing) if message is not None]
+
+
+def _joined(messages: Iterable[Message]) -> str:
+    parts: list[str] = []
+    before: str | None = None
+    for message in messages:
+        text = _said(message)
+        if not text or not isinstance(message, AssistantMessage):
+            continue
+        # One answer of the API comes in several messages, and one that was cut goes on in the next.
+        is_new = message.message_id != before and message.resume_reason is None
+        if parts and is_new and not (parts[-1][-1].isspace() or text[0].isspace()):
+            parts.append("\n")
+        parts.append(text)
+        before = message.message_id
+    return "".join(parts)
 
 
 def _said(message: Message) -> str:
