@@ -19,6 +19,9 @@ from pilothouse.client import config_file as files
 from pilothouse.options import TABLE
 from pilothouse.testing import FakeCLI, as_default
 
+# Queries are made to see what options they have, and not run.
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
 ROOT_OR_ME = os.geteuid()
 
 
