@@ -228,8 +228,8 @@ def test_a_call_is_checked_like_everything_else() -> None:
         ph.Agent().query("go", max_turns="3")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ph.OptionsError, match=r"exclude each other.*'resume' comes from agent.*comes from call"):
         ph.Agent(resume="a").query("go", continue_conversation=True)
-    with pytest.raises(ph.OptionsError, match=r"expected pilothouse.Options, got dict"):
-        ph.query("go", {"model": "opus"})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ph.OptionsError, match=r"expected pilothouse.Options, got str"):
+        ph.query("go", "opus")  # pyright: ignore[reportArgumentType]
 
 
 # The file.

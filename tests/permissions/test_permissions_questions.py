@@ -120,7 +120,7 @@ async def test_questions_of_another_form_are_denied(questions: Any, caplog: Any)
 
 @pytest.mark.anyio
 async def test_an_answer_to_a_header_that_two_questions_have_is_a_denial(caplog: Any) -> None:
-    questions = [{**question, "header": "Size"} for question in THREE["input"]["questions"]]
+    questions = [{**dict(question), "header": "Size"} for question in THREE["input"]["questions"]]
     body = {**THREE, "input": {"questions": questions}}
     assert await answer_to({"Size": "S"}, body) == {"behavior": "deny", "message": FAILED}
     assert "was not asked" in caplog.text
