@@ -41,7 +41,7 @@ HOLD = (
     "model fallback_model effort thinking max_thinking_tokens max_output_tokens task_budget",
     "verbatim_prompts tools disallowed_tools disable_slash_commands strict_mcp_config wait_for_mcp",
     "max_turns max_budget_usd max_budget_tokens timeout idle_timeout startup_timeout control_timeout load_timeout",
-    "api_max_retries retry on_usage_limit usage_limit_ceiling output_repairs",
+    "api_max_retries retry on_usage_limit usage_limit_ceiling output_repairs until",
     "partial_messages include_hook_events replay_user_messages forward_subagent_text prompt_suggestions",
     "agent_progress_summaries",
 )
