@@ -9,7 +9,7 @@ import re
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 
@@ -137,8 +137,8 @@ def summary(status: FleetStatus) -> str:
 def run_name(run: Run) -> str:
     """The key of a run; where that was made by itself, the beginning of the prompt, which says more."""
     blocks: list[Any] = [{"text": run.prompt}] if isinstance(run.prompt, str) else run.prompt
-    text = next((block["text"] for block in blocks if isinstance(block, dict) and block.get("text")), "")
-    start = " ".join(str(text).split())
+    given = [cast("dict[str, Any]", block) for block in blocks if isinstance(block, dict)]
+    start = " ".join(str(next((block["text"] for block in given if block.get("text")), "")).split())
     start = start if len(start) <= SHOWN_CHARS else start[: SHOWN_CHARS - 1].rstrip() + "…"
     if not start or not re.fullmatch("[0-9a-f]{32}|[0-9]+", run.key):
         return run.key
