@@ -99,6 +99,7 @@ class Query(Generic[OutputT]):
         self._managed = False
         self._early_interrupt = False
         self._exhausted = False  # everything was taken from the run
+        # What a warning says when this is dropped unused; "" when its use was tried.
         self.hint = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
@@ -301,7 +302,7 @@ class Query(Generic[OutputT]):
             await self._plan.discard()
 
     def __del__(self) -> None:
-        if self._run is None and not (self._closed or self._early_interrupt or sys.is_finalizing()):
+        if self._run is None and not (self._closed or self._early_interrupt or sys.is_finalizing()) and self.hint:
             warnings.warn(f"query {self._plan.shown_prompt} {self.hint}", RuntimeWarning, stacklevel=2, source=self)
         self._end_soon()
 

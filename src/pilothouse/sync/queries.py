@@ -170,6 +170,7 @@ class Query(Generic[OutputT]):
         serve: Callable[[Message], object] | None = None,
         finish: bool = False,
     ) -> T:
+        self._query.hint = ""
         if self._portal is None:
             self._portal = portal()
         return self._portal.call(work, serve=serve, finish=finish)
