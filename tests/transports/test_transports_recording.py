@@ -55,9 +55,12 @@ async def test_both_directions_are_there_in_order_and_in_time(path: Path) -> Non
         ("in", "control_request"),
         ("in", "user"),
         ("out", "control_response"),
+        ("out", "command_lifecycle"),
+        ("out", "command_lifecycle"),
         ("out", "system"),
         ("out", "assistant"),
         ("out", "result"),
+        ("out", "command_lifecycle"),
     ]
     assert [entry["t"] for entry in entries] == sorted(entry["t"] for entry in entries)
     assert events(path) == ["spawn", "stdin_eof", "stdout_eof", "exit"]
@@ -193,6 +196,7 @@ async def test_a_recorder_takes_all_connections_of_a_program(path: Path) -> None
     assert [connection.number for connection in connections] == [1, 2, 3, 4]
     for connection in connections:
         kinds = [entry.frame["type"] for entry in connection.entries if entry.frame]
+        kinds = [kind for kind in kinds if kind != "command_lifecycle"]
         assert kinds == ["control_request", "user", "control_response", "system", "assistant", "result"]
     assert recorder.connections == 4
     assert recorder.failure is None
