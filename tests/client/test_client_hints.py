@@ -13,7 +13,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import hints, sync
-from pilothouse.testing import FakeCLI, frames
+from pilothouse.options import TABLE
 
 SLIPS = {
     'ph.query("x").text': (AttributeError, r"await the query first, as in \(await query\)\.text; .*pilothouse\.sync"),
@@ -117,14 +117,33 @@ def test_dir_has_public_names_only() -> None:
         assert names == set(ph.__all__) - {"__version__"}
 
 
-@pytest.mark.anyio
-async def test_a_query_shows_its_state() -> None:
-    with FakeCLI() as fake:
-        fake.expect("user").emit(frames.init(session_id="abc"), frames.result("done", session_id="abc")).forever()
-        query = ph.query("x", cli=fake.path)
-        assert repr(query) == f"<Query {query.id}: new>"
-        async with query:
-            await anext(aiter(query))
-            assert repr(query) == f"<Query {query.id}: active, session_id='abc'>"
-        assert repr(query) == f"<Query {query.id}: completed, session_id='abc'>"
-    assert repr(sync.query("x")).endswith(": new>")
+def test_a_query_shows_its_state_in_one_line() -> None:
+    for query in (ph.query("x"), sync.query("x")):
+        assert repr(query) == f"<Query {query.id}: {query.state}>"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(ph.query, ph.session, ph.configure, ph.Agent, ph.Agent.query, ph.Agent().query, ph.Options, ph.Session.query),
+        *(sync.query, sync.session, sync.Agent.query, sync.configure),
+    ],
+)
+def test_signatures_have_the_options(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    assert {name for name in TABLE if name not in parameters} == set()
+    assert parameters["max_turns"].annotation == "int | None"
+    assert all(each.kind is not each.VAR_KEYWORD for each in parameters.values())
+    needed = {name: "x" for name in ("self", "prompt") if name in parameters}
+    inspect.signature(function).bind(*needed.values(), model="opus")
+
+
+def test_help_explains_what_everybody_calls_first() -> None:
+    for function in (ph.query, ph.session, sync.query, sync.session):
+        text = inspect.getdoc(function) or ""
+        assert all(part in text for part in ("::", "Args:", "Returns:", "Raises:")), text
+
+
+def test_a_notebook_shows_the_answer() -> None:
+    said = ph.QueryResult([])
+    assert said._repr_markdown_().startswith("\n\n*error, turns: 0*")  # pyright: ignore[reportPrivateUsage]

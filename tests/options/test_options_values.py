@@ -15,6 +15,7 @@ import pytest
 
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import GROUPS, TABLE, Options, Settings, builder, options
+from pilothouse.options import settings as settings_module
 from pilothouse.options.builder import OptionsBuilder
 from pilothouse.options.faults import Fault
 
@@ -324,3 +325,20 @@ def test_a_time_limit_in_milliseconds_is_refused(name: str) -> None:
         Options(**{name: 300_000})  # type: ignore[misc]
     assert Options(**{name: 86_400}).as_dict() == {name: 86_400}  # type: ignore[misc]
     assert Options(**{name: float("inf")}).as_dict() == {name: float("inf")}  # type: ignore[misc]
+
+
+def test_editors_show_what_each_setting_does() -> None:
+    source = ast.parse(Path(settings_module.__file__).read_text())
+    [declared] = [node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    lines = declared.body
+    for option in TABLE.values():
+        [at] = [
+            i
+            for i, line in enumerate(lines)
+            if isinstance(line, ast.AnnAssign) and ast.unparse(line.target) == option.name
+        ]
+        told = lines[at + 1]
+        assert isinstance(told, ast.Expr), option.name
+        assert " ".join(str(ast.literal_eval(told.value)).split()) == option.doc, (
+            f"write the words of the table under {option.name}"
+        )

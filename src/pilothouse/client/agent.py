@@ -23,6 +23,7 @@ from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
 from pilothouse.options.outside import PREFIX, from_environ, untrusted_over
+from pilothouse.options.signature import shows_options
 from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Agent:
 
     __slots__ = ("_gate", "_own", "_pool")
 
+    @shows_options
     def __init__(
         self, options: Options | OptionsBuilder | Mapping[str, Any] | None = None, **settings: Unpack[Settings]
     ) -> None:
@@ -113,6 +115,7 @@ class Agent:
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
+    @shows_options
     def query(
         self,
         prompt: Prompt,
@@ -122,7 +125,12 @@ class Agent:
         output_type: Any = None,
         **overrides: Unpack[Settings],
     ) -> Query[Any]:
-        """Ask one question.
+        """Ask one question. Await it for the whole answer, or loop over it for messages as they come; see `Query`.
+
+        ::
+
+            reviewer = ph.Agent(model="opus", tools=["Read", "Grep"])
+            result = await reviewer.query("Review the last commit", timeout=600)
 
         Args:
             prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user
@@ -139,6 +147,7 @@ class Agent:
         settings = self._settings(_layer(options, overrides, "call"))
         return Query(prompt, settings, on_message=on_message, output_type=output_type, gate=self._gate)
 
+    @shows_options
     def session(
         self,
         options: Options | OptionsBuilder | None = None,
@@ -278,6 +287,7 @@ _default_here: ContextVar[Agent | None] = ContextVar("pilothouse default agent",
 
 
 @user_function
+@shows_options
 def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
     """Change settings for every agent of this process, the default agent included, and read the file again.
 
@@ -376,6 +386,7 @@ def query(
 
 
 @user_function
+@shows_options
 def query(
     prompt: Prompt,
     options: Options | OptionsBuilder | None = None,
@@ -384,11 +395,41 @@ def query(
     output_type: Any = None,
     **overrides: Unpack[Settings],
 ) -> Query[Any]:
-    """Ask one question with the default agent; see `Agent.query`."""
+    """Ask one question with the default agent: await it for the whole answer, or loop over it for messages.
+
+    ::
+
+        result = await ph.query("What does this repository do?", cwd="~/src/app", max_turns=5)
+        print(result.raise_for_error().text)
+
+        async for text in ph.query("Explain the parser").text_stream():
+            print(text, end="")
+
+        result = await ph.query("Extract the invoice", output_type=Invoice)  # result.output is an Invoice
+
+    Without a key or a login no answer comes: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once.
+    Tools that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
+
+    Args:
+        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user messages.
+        options: settings that win over those of the agent, field by field.
+        on_message: called once for every message, in order, while the query is awaited; sync or async.
+        output_type: a dataclass, TypedDict, msgspec struct, pydantic model or JSON Schema: the answer must fit, and
+            `QueryResult.output` is the value. Default None: plain text.
+        **overrides: single settings that win over `options`, such as `model`, `timeout` (seconds), `max_budget_usd`;
+            `pilothouse.options.TABLE` and the command `pilothouse options` explain each.
+
+    Returns:
+        A `Query`; nothing is started before it is used.
+
+    Raises:
+        UsageError: the prompt or an option cannot work; raised here, before anything is started.
+    """
     return default_agent().query(prompt, options, on_message=on_message, output_type=output_type, **overrides)
 
 
 @user_function
+@shows_options
 def session(
     options: Options | OptionsBuilder | None = None,
     *,
@@ -396,5 +437,24 @@ def session(
     fork: bool = False,
     **overrides: Unpack[Settings],
 ) -> Session:
-    """A conversation of the default agent; see `Agent.session`."""
+    """A conversation of the default agent with one child, over many queries; use it with `async with`.
+
+    ::
+
+        async with ph.session(model="opus") as session:
+            await session.query("My name is Alice")
+            print((await session.query("What is my name?")).text)
+
+    Args:
+        options: settings that win over those of the agent, field by field.
+        continue_latest: go on with the latest conversation of the directory. Default False.
+        fork: go on in a copy, and leave the original as it was. Default False.
+        **overrides: single settings that win over `options`; `resume=id` goes on with a conversation.
+
+    Returns:
+        A `Session`; nothing is started before it is used.
+
+    Raises:
+        OptionsError: settings that cannot work.
+    """
     return default_agent().session(options, continue_latest=continue_latest, fork=fork, **overrides)

@@ -51,11 +51,10 @@ def prepare(prompt: Any, *, verbatim: bool) -> tuple[Outgoing, ...] | AsyncGener
 
 
 def _no_prompt(value: Any) -> UsageError:
-    is_message = isinstance(value, Mapping) and "content" in value
+    is_message = isinstance(value, Mapping) and "content" in cast("Mapping[str, Any]", value)
+    kind = type(cast("object", value)).__name__
     hint = "; pass what stands under 'content'" if is_message else ""
-    return UsageError(
-        f"a prompt is text, a list of content blocks, or an iterable of user messages, not {type(value).__name__}{hint}"
-    )
+    return UsageError(f"a prompt is text, a list of content blocks, or an iterable of user messages, not {kind}{hint}")
 
 
 async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGenerator[Outgoing, None]:

@@ -125,6 +125,12 @@ class QueryResult(Generic[OutputT]):
             f"cost_usd={self.cost_usd}, session_id={self.session_id!r})"
         )
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows: the answer, and a line about it."""
+        cost = "" if self.cost_usd is None else f", ${self.cost_usd:.4f}"
+        about = f"*{self.outcome}, turns: {self.turns}{cost}*"
+        return f"{self.text}\n\n{about}" if self.error is None else f"{self.text}\n\n{about}\n\n**{self.error}**"
+
     @property
     def error(self) -> PilothouseError | None:
         """Why there is no answer, None on success."""

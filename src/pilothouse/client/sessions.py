@@ -34,6 +34,7 @@ from pilothouse.driver.turn import Turn
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import InitMessage
 from pilothouse.options import Invocation, Options, Settings
+from pilothouse.options.signature import shows_options
 from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
@@ -218,6 +219,7 @@ class Session(Controls):
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
+    @shows_options
     def query(
         self,
         prompt: Prompt,

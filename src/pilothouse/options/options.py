@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pilothouse.options.checking import check_combination, check_conflicts, checked
 from pilothouse.options.copies import copied
+from pilothouse.options.signature import shows_options
 from pilothouse.options.table import TABLE
 from pilothouse.tracebacks import user_class
 
@@ -162,6 +163,7 @@ class Options:
         debug: bool | str
         debug_file: str | None
 
+    @shows_options
     def __init__(self, **settings: Unpack[Settings]) -> None:
         values = {name: checked(name, value) for name, value in settings.items()}
         check_combination(values, {})

@@ -238,13 +238,61 @@ def query(
 
 @user_function
 @takes_as(client.query)
-def query(*args: Any, **named: Any) -> Query[Any]:
-    """Ask one question with the default agent; see `Agent.query`."""
+def query(*args: Any, **named: Any) -> Query[Any]:  # noqa: D417
+    """Ask one question with the default agent: `.result()` gives the whole answer, a loop messages.
+
+    ::
+
+        result = ph.query("What does this repository do?", cwd="~/src/app", max_turns=5).result()
+        print(result.raise_for_error().text)
+
+        for text in ph.query("Explain the parser").text_stream():
+            print(text, end="")
+
+        result = ph.query("Extract the invoice", output_type=Invoice).result()  # .output is one
+
+    Without a key or a login no answer comes: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once.
+    Tools that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
+
+    Args:
+        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user messages.
+        options: settings that win over those of the agent, field by field.
+        on_message: called once for every message, in order, in the thread that waits in `result()`; sync or async.
+        output_type: a dataclass, TypedDict, msgspec struct, pydantic model or JSON Schema: the answer must fit, and
+            `QueryResult.output` is the value. Default None: plain text.
+        **overrides: single settings that win over `options`, such as `model`, `timeout` (seconds), `max_budget_usd`;
+            `pilothouse.options.TABLE` and the command `pilothouse options` explain each.
+
+    Returns:
+        A `Query`; nothing is started before it is used.
+
+    Raises:
+        UsageError: the prompt or an option cannot work; raised here, before anything is started.
+    """
     return default_agent().query(*args, **named)
 
 
 @user_function
 @takes_as(client.session)
-def session(*args: Any, **named: Any) -> Session:
-    """A conversation of the default agent; see `Agent.session`."""
+def session(*args: Any, **named: Any) -> Session:  # noqa: D417
+    """A conversation of the default agent with one child, over many queries; use it with `with`.
+
+    ::
+
+        with ph.session(model="opus") as session:
+            session.query("My name is Alice").result()
+            print(session.query("What is my name?").result().text)
+
+    Args:
+        options: settings that win over those of the agent, field by field.
+        continue_latest: go on with the latest conversation of the directory. Default False.
+        fork: go on in a copy, and leave the original as it was. Default False.
+        **overrides: single settings that win over `options`; `resume=id` goes on with a conversation.
+
+    Returns:
+        A `Session`; nothing is started before it is used.
+
+    Raises:
+        OptionsError: settings that cannot work.
+    """
     return default_agent().session(*args, **named)

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from pilothouse.options.signature import SettingsSignature
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -38,4 +40,8 @@ def method_takes_as(
 
 def _declare(twin: Any, original: Callable[..., Any]) -> None:
     own = inspect.signature(twin)
-    twin.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)
+    given = getattr(original, "__signature__", None)
+    if isinstance(given, SettingsSignature):  # it is not looked at here, which would take long
+        twin.__signature__ = given.returning(own.return_annotation)
+    else:
+        twin.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)
