@@ -14,6 +14,9 @@ import pytest
 import pilothouse as ph
 from pilothouse import hints, sync
 from pilothouse.options import TABLE
+from pilothouse.tracebacks import user_function
+
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
 
 SLIPS = {
     'ph.query("x").text': (AttributeError, r"await the query first, as in \(await query\)\.text; .*pilothouse\.sync"),
@@ -80,20 +83,18 @@ def test_names_that_are_looked_for_are_missing_as_ever() -> None:
         ph.query()  # pyright: ignore[reportCallIssue]
 
 
-def test_a_type_error_of_the_users_own_code_is_left_alone() -> None:
+def test_a_type_error_from_inside_of_a_call_is_left_alone() -> None:
     def inner(value: int) -> int:
         return value
 
-    def pick(item: str) -> str:
+    @user_function
+    def ask(*, item: int) -> int:
         return inner(itm=item)  # pyright: ignore[reportCallIssue]
 
-    async def main() -> None:
-        async with ph.Fleet() as fleet:
-            async for _ in fleet.map(["x"], prompt=pick):
-                pass
-
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'itm'$"):
-        asyncio.run(main())
+        ask(item=1)
+    with pytest.raises(TypeError, match="did you mean 'item'"):
+        ask(itm=1)  # pyright: ignore[reportCallIssue]
 
 
 def test_hints_name_what_is_there() -> None:

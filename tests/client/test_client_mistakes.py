@@ -11,6 +11,8 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.testing import FakeCLI, frames
 
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
 
 class Plain:
     def __init__(self, number: str) -> None:
