@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ async def test_questions_of_another_form_are_denied(questions: Any, caplog: Any)
 
 @pytest.mark.anyio
 async def test_an_answer_to_a_header_that_two_questions_have_is_a_denial(caplog: Any) -> None:
-    questions = [{**dict(question), "header": "Size"} for question in THREE["input"]["questions"]]
-    body = {**THREE, "input": {"questions": questions}}
+    asked: list[dict[str, Any]] = json.loads(json.dumps(THREE))["input"]["questions"]
+    body = {**THREE, "input": {"questions": [{**question, "header": "Size"} for question in asked]}}
     assert await answer_to({"Size": "S"}, body) == {"behavior": "deny", "message": FAILED}
     assert "was not asked" in caplog.text
