@@ -8,10 +8,22 @@ from io import StringIO
 
 import pytest
 
-from pilothouse.cli.answer_flow import BOLD, CODE, NOT_BOLD, NOT_CODE, AnswerFlow
+from pilothouse.cli.answer_flow import BOLD, CODE, ERASE_LINE, NOT_BOLD, NOT_CODE, AnswerFlow
 from pilothouse.cli.screen import Screen
 
 MARKS = {BOLD: "<b>", NOT_BOLD: "</b>", CODE: "<c>", NOT_CODE: "</c>"}
+
+
+def on_screen(written: str) -> str:
+    """What stands there once words that did not fit were taken back."""
+    while (at := written.find("\b")) >= 0:
+        end = written.index(ERASE_LINE)
+        cells, kept = end - at, written[:at]
+        while cells:
+            cells -= 2 if kept[-1] in "漢字" else 1
+            kept = kept[:-1]
+        written = kept + written[end + len(ERASE_LINE) :]
+    return written
 
 
 def shown(text: str, width: int = 20, *, styled: bool = True, sizes: int | None = None) -> str:
@@ -22,7 +34,7 @@ def shown(text: str, width: int = 20, *, styled: bool = True, sizes: int | None 
         size = len(text) if sizes is None else luck.randint(1, 3)
         found += flow.feed(text[at : at + size])
         at += size
-    found += flow.end()
+    found = on_screen(found + flow.end())
     for code, mark in MARKS.items():
         found = found.replace(code, mark)
     return found

@@ -104,6 +104,7 @@ VALUES = {
     "isolation": ("strict", "strict"),
     "supported_dialog_kinds": ("a,b", ["a", "b"]),
     "debug_file": ("log.txt", str(Path.cwd() / "log.txt")),
+    "until": ("idle", "idle"),
 }
 REFUSED = {
     "api_key": "environment",

@@ -41,7 +41,7 @@ OWN = {
     "inherit_env": False,
     "config_dir": "/tmp",
     "settings": {"hooks": {}},
-    "managed_settings": {"env": {"A": "b"}},
+    "managed_settings": {"permissions": {"allow": ["Bash"]}},
     "setting_sources": ["project"],
     "mcp_servers": {"s": {"command": "evil"}},
     "plugins": ["/tmp/plugin"],

@@ -122,7 +122,9 @@ def test_what_a_batch_leaves_is_done_by_workers_and_read_from_the_journal(run: A
     assert (code, out) == (0, "")
     lines = err.splitlines()
     assert lines[0] == "working on runs.db, 8 at a time"
-    assert sorted(line.split("  ")[1:3] for line in lines[1:-1]) == [[str(n), "succeeded"] for n in range(4)]
+    assert sorted(line.split("  ")[1:3] for line in lines[1:-1]) == [
+        [f"{n}: prompt {n}", "succeeded"] for n in range(4)
+    ]
     assert lines[-1].startswith("4 succeeded, 0 failed, $0.00")
     assert all(any("opus" in word for word in call.argv) for call in fake.calls), "options go with their runs"
 

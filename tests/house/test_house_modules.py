@@ -24,7 +24,7 @@ ROOMS: dict[str, str] = {
     "questions silence tasks unanswered wake",
     "messages": "base blocks bodies conversation decoder events jsonline lenient notices system usage",
     "options": "asking_rows checking copies derived faults invocation kinds option options outside parts render rules "
-    "running_rows signature table targets texts",
+    "running_rows secrets signature table targets texts",
     "protocol": "connection envelopes events framing jsontext reader validator",
     "transports": "asyncio_watch base child cli discovery errands exits first_starts pipes stderr versions watchdog",
 }

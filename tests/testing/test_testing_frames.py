@@ -95,7 +95,7 @@ async def test_mock_transport_answers_prompts_in_turn():
 async def test_mock_transport_without_turns_says_so():
     result = await query("Hi", transport=mock_transport())
     assert not result.is_success
-    assert "no turn left" in result.text
+    assert "no turn left" in str(result.error)
 
 
 @pytest.mark.anyio

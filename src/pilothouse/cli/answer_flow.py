@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 BOLD, NOT_BOLD = "\x1b[1m", "\x1b[22m"
 CODE, NOT_CODE = "\x1b[36m", "\x1b[39m"
+ERASE_LINE = "\x1b[K"  # from the cursor on
 
 
 class AnswerFlow:
@@ -25,6 +26,7 @@ class AnswerFlow:
         self._width = width
         self._styled = styled
         self._fenced = False
+        self._preview = ""
         self._begin()
 
     def _begin(self) -> None:
@@ -38,15 +40,48 @@ class AnswerFlow:
         self._heading = False
 
     def feed(self, piece: str) -> str:
-        """What can be shown once `piece` has come: a word waits for its end."""
-        return "".join(map(self._take, piece))
+        """What to write once `piece` has come.
+
+        A word whose end has not come is shown as far as it is known, and taken back when it turns out that it does not
+        fit in the line.
+        """
+        done = "".join(map(self._take, piece))
+        preview = self._make_preview()
+        if not done and not preview:
+            return ""  # what the word shows now still stands
+        shown, self._preview = self._replace_preview(done + preview), preview
+        return shown
 
     def end(self) -> str:
         """The rest, and the end of all codes; the next piece begins an answer."""
-        rest = self._end_word() + self._end_codes()
+        rest = self._replace_preview(self._end_word() + self._end_codes())
+        self._preview = ""
         self._fenced = False
         self._begin()
         return rest
+
+    def _make_preview(self) -> str:
+        """The word that has no end yet, where it stands in the line; nothing if Markdown may change it."""
+        word, gap = self._word, self._gap
+        if not word or "\t" in gap or re.search("[`*]", word) or (self._first and word[0] in "#-+"):
+            return ""
+        if self._fenced:
+            return gap + word
+        if self._first and self._heading:
+            gap = ""
+        end = self._column + len(gap) + _cells(word)
+        if not self._first and end > self._width():
+            gap, end = "\n" + " " * self._indent, self._indent + _cells(word)
+        # In the last column a terminal has not gone to the next line yet: taking back would count wrong.
+        return gap + word if end < self._width() else ""
+
+    def _replace_preview(self, text: str) -> str:
+        """What to write so that `text` stands where the preview stands."""
+        if text.startswith(self._preview):
+            return text[len(self._preview) :]
+        if "\n" in self._preview:  # the window has become wider: what is written stays
+            return "\n" + text
+        return "\b" * _cells(self._preview) + ERASE_LINE + text
 
     def _take(self, char: str) -> str:
         if char == "\n":

@@ -113,9 +113,8 @@ class QueryResult(Generic[OutputT]):
         if self._is_unseen and not sys.is_finalizing():
             log.warning(
                 "a query failed, and its result was dropped before anybody had looked at `error`, `is_success` or "
-                "`raise_for_error()`: %s: %s",
-                type(self._failure).__name__,
-                self._failure,
+                "`raise_for_error()`: %s",
+                type(self._failure).__name__,  # its text may quote what was said
             )
 
     def __repr__(self) -> str:

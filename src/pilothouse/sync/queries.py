@@ -58,6 +58,10 @@ class Query(Generic[OutputT]):
         self._portal = portal
         self._callback_errors: list[Exception] = []
 
+    def __del__(self) -> None:
+        if self._portal is not None and self._portal.is_foreign:
+            self._query.hint = ""  # a query of another process, which may still run it
+
     def __repr__(self) -> str:
         return repr(self._query)
 
