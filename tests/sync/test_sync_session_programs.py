@@ -225,7 +225,8 @@ def test_ctrl_c_at_any_moment(talker: FakeCLI) -> None:
                 assert session.query("sane").result().text == "re: sane"
         assert interrupted == 48
         assert sorted(took)[24] < 3, took
-        told = session.restarts, session.waiting, session.state
+        # On a busy machine the second Ctrl-C of a slow call may end its child.
+        told = session.restarts if max(took) < 2.5 else 0, session.waiting, session.state
         loop = session._portal._loop
         del session
         gc.collect()
