@@ -242,6 +242,17 @@ async def test_compaction_at_the_limit_of_the_context(scripted_model: ScriptedMo
     assert "Do it all." in texts(scripted_model)
 
 
+async def test_no_compaction_where_it_is_switched_off(scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Reply([ToolUse("Echo", {"text": "a"})], usage={"input_tokens": 90_000}))
+    scripted_model.reply("Done.")
+    env = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "DISABLE_AUTO_COMPACT": "1"}
+    async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Echo()}, **env) as host:
+        await host.prompt("Do it all.")
+        result = await host.result()
+    assert result["result"] == "Done."
+    assert "system/compact_boundary" not in host.kinds()
+
+
 async def test_a_conversation_that_is_too_long_is_compacted(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(HttpError(400, message="prompt is too long: 210000 tokens > 200000 maximum"))
     scripted_model.reply("<summary>Little.</summary>")
