@@ -112,7 +112,7 @@ def _set_up(bench: Bench, case: Case) -> Generator[Bench | None]:
         yield None
         return
     from pilothouse.testing import ScriptedModel
-    from pilothouse.testing.environment import hermetic_environment
+    from pilothouse.testing.scripted_model import hermetic_environment
 
     with ScriptedModel(default="Hello.") as model:
         home = bench.scratch / "real"

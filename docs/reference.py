@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pilothouse import errors
-from pilothouse.hooks import HOOK_EVENTS, EventRule, HookEvent, RefusalForm
+from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
 from pilothouse.integrations import genai
-from pilothouse.messages import MESSAGE_TYPES, SYSTEM_TYPES, blocks, events
+from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages, blocks
 from pilothouse.messages.base import Message
-from pilothouse.options import TABLE, Option, nested
-from pilothouse.options.targets import describe
+from pilothouse.options import TABLE, Option, value_structs
+from pilothouse.options.targets import describe_target
 
 HERE = Path(__file__).parent
-FAULT_MATRIX = runpy.run_path(str(HERE.parent / "tests" / "faults" / "faults_world.py"))
+FAULT_MATRIX = runpy.run_path(str(HERE.parent / "tests" / "faults" / "fault_matrix.py"))
 MAIN_FIELDS = 8
 CONVERSATION = ("system", "assistant", "user", "result", "stream_event")
 BASE_FIELDS = frozenset(Message.__struct_fields__)
@@ -84,7 +84,7 @@ def notices() -> str:
 
 def system() -> str:
     hidden = BASE_FIELDS | frozenset(MESSAGE_TYPES["system"].__struct_fields__)
-    return struct_rows([(f"system/{name}", cls) for name, cls in sorted(SYSTEM_TYPES.items())], hidden)
+    return struct_rows([(f"system/{name}", cls) for name, cls in sorted(SYSTEM_SUBTYPES.items())], hidden)
 
 
 def content_blocks() -> str:
@@ -92,7 +92,7 @@ def content_blocks() -> str:
 
 
 def stream_events() -> str:
-    known = (*get_args(events.KnownEvent), *get_args(events.KnownDelta))
+    known = (*get_args(api_messages.KnownApiEvent), *get_args(api_messages.KnownWireDelta))
     return struct_rows([(tag(cls), cls) for cls in known], frozenset())
 
 
@@ -113,8 +113,8 @@ def options() -> str:
 
 
 def option_row(option: Option) -> tuple[str, ...]:
-    value = option.kind.expected[:1].upper() + option.kind.expected[1:]
-    return code(option.name), value, default(option), describe(option.target), option.since, option.doc
+    value = option.value_type.expected[:1].upper() + option.value_type.expected[1:]
+    return code(option.name), value, default(option), describe_target(option.target), option.min_cli_version, option.doc
 
 
 def hook_events() -> str:
@@ -122,13 +122,13 @@ def hook_events() -> str:
     return table(head, map(event_row, HOOK_EVENTS.values()))
 
 
-def event_row(rule: EventRule) -> tuple[str, ...]:
-    cls: Any = rule.cls
+def event_row(rule: HookEventSpec) -> tuple[str, ...]:
+    cls: Any = rule.event_class
     own = [name for name in cls.__struct_fields__ if name not in EVENT_FIELDS]
     what = " ".join((cls.__doc__ or "").split())
-    refusal = "" if rule.refusal is RefusalForm.NONE else "yes; a gate" if rule.is_gate else "yes"
-    matched = code(rule.matched) if rule.matched else ""
-    return code(cls.__name__), what, matched, listed(own), listed(sorted(rule.answers)), refusal
+    refusal = "" if rule.refusal_format is RefusalFormat.NONE else "yes; a gate" if rule.is_gate else "yes"
+    matched = code(rule.match_field) if rule.match_field else ""
+    return code(cls.__name__), what, matched, listed(own), listed(sorted(rule.output_fields)), refusal
 
 
 def listed(names: Iterable[str]) -> str:
@@ -136,10 +136,10 @@ def listed(names: Iterable[str]) -> str:
 
 
 def nested_values() -> str:
-    base = nested.Nested
+    base = value_structs.OptionStruct
     classes: list[Any] = [
         value
-        for value in vars(nested).values()
+        for value in vars(value_structs).values()
         if isinstance(value, type) and issubclass(value, base) and value != base
     ]
     rows = [(code(cls.__name__), first_sentence(cls), listed(cls.__struct_fields__)) for cls in classes]

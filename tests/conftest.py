@@ -15,7 +15,7 @@ from split import PROVEN, is_whole, mark_the_rest
 from store_servers import started
 from virtual_time import virtual_time
 
-from pilothouse.client import defaults_kept
+from pilothouse.client import restore_defaults
 
 TRANSCRIPTS = Path(__file__).parent / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")
@@ -64,7 +64,7 @@ def _hermetic(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("PILOTHOUSE_INSTALL", "0")  # no test fetches 175 MB because it looks for a CLI
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
-    with defaults_kept():
+    with restore_defaults():
         yield
 
 

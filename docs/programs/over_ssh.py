@@ -57,10 +57,10 @@ class SshTransport(CliTransport):
         if invocation.files:
             raise ph.UsageError("over ssh, options that travel in files (long prompts, mcp_servers …) do not work")
         # A shell reads it on the other side, so every word is quoted.
-        words = [*shlex.split(self._command), *invocation.argv, *invocation.tail]
+        words = [*shlex.split(self._command), *invocation.argv, *invocation.trailing_args]
         remote = shlex.join(["exec", "sh", "-c", SUPERVISE, "sh", self._directory, *words])
         ssh = shutil.which("ssh") or "ssh"
-        await super().start(msgspec.structs.replace(invocation, cli=ssh, argv=(self._host, remote), tail=()))
+        await super().start(msgspec.structs.replace(invocation, cli=ssh, argv=(self._host, remote), trailing_args=()))
 
 
 async def main(host: str, directory: str, prompt: str, command: str = "claude") -> None:

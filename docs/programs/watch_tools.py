@@ -14,20 +14,20 @@ async def main() -> None:
     query = ph.query(prompt, tools=["Bash", "Read"], allowed_tools=["Bash(wc:*)", "Bash(ls:*)", "Read"], max_turns=10)
     async for event in query.events():
         match event:
-            case ph.AnswerStarted(message=init):
+            case ph.Started(message=init):
                 print(f"[{init.model} in {init.cwd}]")
-            case ph.ToolStarted(tool_use=call):
+            case ph.ToolCallStarted(tool_use=call):
                 print(f"> {call.name} {call.input}")
-            case ph.ToolFinished(result=result, tool_use=call):
+            case ph.ToolCallFinished(result=result, tool_use=call):
                 name = call.name if call else "a tool"
                 print(f"< {name} {'failed' if result.is_error else 'gave'}: {result.text.strip()}")
-            case ph.TextAdded(text=text, agent=None):
+            case ph.TextDelta(text=text, agent=None):
                 print(text, end="", flush=True)
-            case ph.Retrying(message=retry):
+            case ph.ApiRetry(message=retry):
                 print(f"[the API failed, try {retry.attempt} of {retry.max_retries}]")
-            case ph.AnswerFinished(error=None, message=closing):
+            case ph.Finished(error=None, message=closing):
                 print(f"\n[{closing.num_turns} turns]")
-            case ph.AnswerFinished(error=error):
+            case ph.Finished(error=error):
                 sys.exit(f"\n{error}")
             case _:
                 pass

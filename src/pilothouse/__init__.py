@@ -11,33 +11,34 @@ nothing.
 
 from __future__ import annotations
 
-import gc
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pilothouse.lazy_exports import find_name, read_lazy_names
+
 if TYPE_CHECKING:
     from pilothouse._version import __version__ as __version__
     from pilothouse.client import Agent as Agent
-    from pilothouse.client import AnswerEvent as AnswerEvent
-    from pilothouse.client import AnswerFinished as AnswerFinished
-    from pilothouse.client import AnswerStarted as AnswerStarted
+    from pilothouse.client import ApiRetry as ApiRetry
     from pilothouse.client import BudgetReached as BudgetReached
+    from pilothouse.client import Finished as Finished
     from pilothouse.client import LineSkipped as LineSkipped
     from pilothouse.client import OutputRejected as OutputRejected
     from pilothouse.client import PermissionAsked as PermissionAsked
     from pilothouse.client import PermissionSettled as PermissionSettled
     from pilothouse.client import Query as Query
+    from pilothouse.client import QueryEvent as QueryEvent
     from pilothouse.client import QueryResult as QueryResult
-    from pilothouse.client import Retrying as Retrying
     from pilothouse.client import RetryScheduled as RetryScheduled
     from pilothouse.client import Session as Session
     from pilothouse.client import Stalled as Stalled
-    from pilothouse.client import TextAdded as TextAdded
-    from pilothouse.client import TextWithdrawn as TextWithdrawn
-    from pilothouse.client import ThinkingAdded as ThinkingAdded
-    from pilothouse.client import ToolFinished as ToolFinished
-    from pilothouse.client import ToolStarted as ToolStarted
+    from pilothouse.client import Started as Started
+    from pilothouse.client import TextDelta as TextDelta
+    from pilothouse.client import TextRetracted as TextRetracted
+    from pilothouse.client import ThinkingDelta as ThinkingDelta
+    from pilothouse.client import ToolCallFinished as ToolCallFinished
+    from pilothouse.client import ToolCallStarted as ToolCallStarted
     from pilothouse.client import WaitingForLimit as WaitingForLimit
     from pilothouse.client import configure as configure
     from pilothouse.client import default_agent as default_agent
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from pilothouse.client import session as session
     from pilothouse.client import set_default_agent as set_default_agent
     from pilothouse.client import trust as trust
-    from pilothouse.client.costs import Costs as Costs
-    from pilothouse.client.costs import TurnCosts as TurnCosts
+    from pilothouse.client.costs import SessionCost as SessionCost
+    from pilothouse.client.costs import TurnCost as TurnCost
     from pilothouse.driver.pool import Pool as Pool
     from pilothouse.errors import ArtifactsError as ArtifactsError
     from pilothouse.errors import AuthenticationError as AuthenticationError
@@ -108,15 +109,15 @@ if TYPE_CHECKING:
     from pilothouse.fleet import Run as Run
     from pilothouse.fleet import RunWriter as RunWriter
     from pilothouse.hooks import HOOK_EVENTS as HOOK_EVENTS
-    from pilothouse.hooks import BackgroundTask as BackgroundTask
     from pilothouse.hooks import BatchedToolCall as BatchedToolCall
     from pilothouse.hooks import ConfigChangeEvent as ConfigChangeEvent
     from pilothouse.hooks import CwdChangedEvent as CwdChangedEvent
     from pilothouse.hooks import DirectoryAddedEvent as DirectoryAddedEvent
-    from pilothouse.hooks import Effort as Effort
     from pilothouse.hooks import ElicitationEvent as ElicitationEvent
     from pilothouse.hooks import ElicitationResultEvent as ElicitationResultEvent
     from pilothouse.hooks import FileChangedEvent as FileChangedEvent
+    from pilothouse.hooks import HookBackgroundTask as HookBackgroundTask
+    from pilothouse.hooks import HookEffort as HookEffort
     from pilothouse.hooks import HookEvent as HookEvent
     from pilothouse.hooks import HookMatcher as HookMatcher
     from pilothouse.hooks import HookOutput as HookOutput
@@ -134,7 +135,7 @@ if TYPE_CHECKING:
     from pilothouse.hooks import PreCompactEvent as PreCompactEvent
     from pilothouse.hooks import PreModelSwitchEvent as PreModelSwitchEvent
     from pilothouse.hooks import PreToolUseEvent as PreToolUseEvent
-    from pilothouse.hooks import RefusalForm as RefusalForm
+    from pilothouse.hooks import RefusalFormat as RefusalFormat
     from pilothouse.hooks import SessionCron as SessionCron
     from pilothouse.hooks import SessionEndEvent as SessionEndEvent
     from pilothouse.hooks import SessionStartEvent as SessionStartEvent
@@ -297,12 +298,12 @@ if TYPE_CHECKING:
     from pilothouse.stores import SessionStore as SessionStore
     from pilothouse.stores import StoreBackend as StoreBackend
     from pilothouse.stores import fold_summary as fold_summary
-    from pilothouse.stores.importing import import_session_to_store as import_session_to_store
     from pilothouse.stores.objects import ObjectStore as ObjectStore
     from pilothouse.stores.postgres import PostgresStore as PostgresStore
     from pilothouse.stores.redis import RedisStore as RedisStore
-    from pilothouse.stores.sessions import StoredSessions as StoredSessions
     from pilothouse.stores.sqlite import SqliteStore as SqliteStore
+    from pilothouse.stores.stored_sessions import StoredSessions as StoredSessions
+    from pilothouse.stores.stored_sessions import import_session_to_store as import_session_to_store
     from pilothouse.tools import Prompt as Prompt
     from pilothouse.tools import Resource as Resource
     from pilothouse.tools import SdkServer as SdkServer
@@ -331,10 +332,10 @@ if TYPE_CHECKING:
     from pilothouse.transcripts import ForkSessionResult as ForkSessionResult
     from pilothouse.transcripts import SearchHit as SearchHit
     from pilothouse.transcripts import SessionInfo as SessionInfo
-    from pilothouse.transcripts import SessionSpending as SessionSpending
-    from pilothouse.transcripts import Spending as Spending
+    from pilothouse.transcripts import SessionUsageTotals as SessionUsageTotals
     from pilothouse.transcripts import TranscriptProblem as TranscriptProblem
     from pilothouse.transcripts import UsageReport as UsageReport
+    from pilothouse.transcripts import UsageTotals as UsageTotals
     from pilothouse.transcripts import delete_session as delete_session
     from pilothouse.transcripts import export_session as export_session
     from pilothouse.transcripts import fork_session as fork_session
@@ -357,129 +358,31 @@ if TYPE_CHECKING:
     from pilothouse.transports import WebSocketTransport as WebSocketTransport
     from pilothouse.transports import on_host as on_host
 
-_ROOMS = {
-    "_version": "__version__",
-    "client": (
-        "Agent AnswerEvent AnswerFinished AnswerStarted BudgetReached LineSkipped OutputRejected PermissionAsked "
-        "PermissionSettled Query QueryResult RetryScheduled Retrying Session Stalled TextAdded TextWithdrawn "
-        "ThinkingAdded ToolFinished ToolStarted WaitingForLimit configure default_agent document image query session "
-        "set_default_agent trust"
-    ),
-    "client.costs": "Costs TurnCosts",
-    "driver.pool": "Pool",
-    "errors": (
-        "ArtifactsError AuthenticationError BudgetError CLIExitedError CLINotFoundError CLIStartError CLIVersionError "
-        "CassetteError ConfigError ContextOverflowError ControlError ControlTimeout ExecutionError Interrupted "
-        "InvalidModelError LeaseLostError LineDecodeError MaxTurnsError MessageParseError NoResultError OptionsError "
-        "OverloadedError OversizeLineError PeerError PilothouseError ProcessError ProtocolError ProvisionError "
-        "QueryTimeout QuotaError RateLimitError RefusalError RemoteError ReplayMismatch ResultError SessionClosedError "
-        "SessionExistsError SessionLeasedError SessionNotFoundError StoreConflictError StoreError "
-        "StructuredOutputError ToolDefinitionError UsageError WorkerLostError WorkspaceError find_cause"
-    ),
-    "fleet": "Artifacts CopiedDirectory Fleet FleetJournalError FleetStatus GitWorktree Rate RayRunner Run RunWriter",
-    "hooks": (
-        "BackgroundTask BatchedToolCall ConfigChangeEvent CwdChangedEvent DirectoryAddedEvent Effort "
-        "ElicitationEvent ElicitationResultEvent FileChangedEvent HOOK_EVENTS HookEvent HookMatcher HookOutput "
-        "InstructionsLoadedEvent McpServerOrigin MessageDisplayEvent NotificationEvent PermissionDeniedEvent "
-        "PermissionRequestEvent PostCompactEvent PostModelSwitchEvent PostToolBatchEvent PostToolUseEvent "
-        "PostToolUseFailureEvent PreCompactEvent PreModelSwitchEvent PreToolUseEvent RefusalForm SessionCron "
-        "SessionEndEvent SessionStartEvent SetupEvent StopEvent StopFailureEvent SubagentStartEvent "
-        "SubagentStopEvent TaskCompletedEvent TaskCreatedEvent TeammateIdleEvent UnknownHookEvent "
-        "UserPromptExpansionEvent UserPromptSubmitEvent WorktreeCreateEvent WorktreeRemoveEvent"
-    ),
-    "instrumentation": "Instrumentation Observer",
-    "language_model": "LanguageModel",
-    "local": "LocalModel",
-    "messages": (
-        "ActiveGoalMessage AdvisorToolResultBlock ApiRetryMessage AssistantMessage AuthStatusMessage "
-        "BackgroundTasksChangedMessage BashCodeExecutionToolResultBlock CodeExecutionToolResultBlock "
-        "CommandLifecycleMessage CommandsChangedMessage CompactBoundaryMessage CompactionBlock "
-        "ContainerUploadBlock ContentBlock ControlRequestProgressMessage ConversationResetMessage DocumentBlock "
-        "DoneMessage ElicitationCompleteMessage FilesPersistedMessage HookProgressMessage HookResponseMessage "
-        "HookStartedMessage ImageBlock InformationalMessage InitMessage KeepAliveMessage "
-        "LineSkippedMessage LocalCommandOutputMessage McpToolResultBlock McpToolUseBlock MemoryRecallMessage Message "
-        "MirrorErrorMessage ModelConsentFallbackMessage ModelFallbackMessage ModelRefusalFallbackMessage "
-        "ModelRefusalNoFallbackMessage ModelUsage NotificationMessage PermissionDenial PermissionDeniedMessage "
-        "PluginInstallMessage PromptSuggestionMessage RateLimitEvent RateLimitInfo RedactedThinkingBlock "
-        "ResultMessage SearchResultBlock ServerToolResultBlock ServerToolUseBlock SessionStateChangedMessage "
-        "SessionTitleChangedMessage SessionWritesLostMessage StatusMessage StopHookSummaryMessage StreamEvent "
-        "SystemMessage TaskNotificationMessage TaskProgressMessage TaskStartedMessage TaskSummaryMessage "
-        "TaskUpdatedMessage TextBlock TextEditorToolResultBlock ThinkingBlock ThinkingTokensMessage "
-        "ToolProgressMessage ToolReferenceBlock ToolResultBlock ToolSearchToolResultBlock ToolUseBlock "
-        "ToolUseSummaryMessage TranscriptMirrorMessage TurnDurationMessage TurnPreemptedMessage "
-        "UiInvalidateMessage UnknownBlock UnknownMessage Usage UserMessage WebFetchToolResultBlock "
-        "WebSearchToolResultBlock WorkerShuttingDownMessage"
-    ),
-    "native": "NativeTransport",
-    "options": (
-        "AdaptiveThinking AgentDefinition CustomSystemPrompt DisabledThinking EnabledThinking HttpServer "
-        "IsolationReport Options OptionsBuilder Plugin Policy PolicyRow PolicyWarning QuestionConfig RetryPolicy "
-        "Sandbox SandboxFilesystem SandboxNetwork SseServer StdioServer SystemPromptFile SystemPromptPreset "
-        "ToolConfig ToolPolicy isolation_report"
-    ),
-    "permissions": (
-        "Accept AddDirectories AddRules Allow Cancel Confirm Decline Deny DialogRequest ElicitationRequest "
-        "PermissionRequest PermissionRule PermissionUpdate PlanRequest QuestionOption QuestionRequest "
-        "RemoveDirectories RemoveRules ReplaceRules SetMode UnknownUpdate UserQuestion allow_all deny_all"
-    ),
-    "remote": "Backoff",
-    "stores": "Lease MemoryStore ScopedStore SessionKey SessionStore StoreBackend fold_summary",
-    "stores.importing": "import_session_to_store",
-    "stores.objects": "ObjectStore",
-    "stores.postgres": "PostgresStore",
-    "stores.redis": "RedisStore",
-    "stores.sessions": "StoredSessions",
-    "stores.sqlite": "SqliteStore",
-    "tools": (
-        "Prompt Resource SdkServer Tool ToolAnnotations ToolContent ToolContext ToolError ToolExecutionError "
-        "ToolFailure ToolInputError ToolResult ToolResultError ToolTimeout audio_content create_tool "
-        "embedded_resource image_content mount prompt resource resource_link sdk_server text_content tool"
-    ),
-    "transcripts": (
-        "ForkSessionResult SearchHit SessionInfo SessionSpending Spending TranscriptProblem UsageReport delete_session "
-        "export_session fork_session get_session_info get_session_messages get_subagent_messages list_sessions "
-        "list_subagents rename_session search_sessions tag_session usage_report"
-    ),
-    "transports": (
-        "Cassette CliTransport Player Recorder RecordingTransport ReplayTransport Transport WebSocketTransport on_host"
-    ),
-}
-"""The public names by the room that they live in."""
-
-_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
+_MODULES = read_lazy_names(__name__) or {}
 
 if not TYPE_CHECKING:  # type checkers read the imports above; to mypy a list that is made would be an empty one
-    __all__ = sorted(_HOME)
+    __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    room = _HOME.get(name)
-    if room is None:
-        raise _missing(__name__, name)
-    value = globals()[name] = getattr(_loaded(room), name)
+    module = _MODULES.get(name)
+    if module is None:
+        if not _MODULES and not name.startswith("_"):  # a program without sources
+            return find_name(__name__, name)
+        raise _make_error(__name__, name)
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 
-def _missing(module: str, name: str) -> Exception:
+def _make_error(module: str, name: str) -> Exception:
     caller = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if caller.f_globals.get("__name__") == "importlib._bootstrap":  # it looks whether `name` has to be imported
         return AttributeError(name)
-    from pilothouse.hints import name_error  # only on the way to an error
+    from pilothouse.hints import make_name_error  # only on the way to an error
 
-    return name_error(module, name, _HOME, caller)
-
-
-def _loaded(room: str) -> Any:
-    # What a module is made of stays: to look for garbage among it would be a tenth of the time of the import.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(f"{__name__}.{room}")
-    finally:
-        if collects:
-            gc.enable()
+    return make_name_error(module, name, _MODULES, caller)
 
 
 def __dir__() -> list[str]:
     """The public names, without what this module itself is made of."""
-    return sorted([*_HOME, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*_MODULES, *(name for name in globals() if name.startswith("__"))])

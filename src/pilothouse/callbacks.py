@@ -19,7 +19,7 @@ from anyio.lowlevel import RunVar
 
 from pilothouse.errors import PilothouseError, UsageError
 
-THREADS = 256
+MAX_THREADS = 256
 """Worker threads that functions may hold at once in an event loop: many of them wait for a person."""
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _limiter: RunVar[CapacityLimiter] = RunVar("pilothouse callback threads")
 
 
-class Callback:
+class UserCallback:
     """A function, a method, or any callable; sync or async.
 
     A coroutine function runs on the event loop, any other callable in a worker thread, so that one that waits never
@@ -66,7 +66,7 @@ class Callback:
             if self._is_async:
                 return await self._function(*args)
             # In a tuple: trio takes a coroutine that comes out of a thread for a mistake.
-            (answer,) = await in_thread(lambda: (self._function(*args),))
+            (answer,) = await run_in_worker(lambda: (self._function(*args),))
             return await answer if inspect.isawaitable(answer) else answer
         except anyio.get_cancelled_exc_class() as error:
             if _is_cancelled():
@@ -75,41 +75,41 @@ class Callback:
             raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
 
 
-class Limited(Generic[T]):
+class TimeLimited(Generic[T]):
     """An answer that may take so long, and no longer. Await it; or await `work` and keep to the limit in another way.
 
     A limit costs more than all the rest of most answers, which come without any waiting: whoever can, sets it only for
     those that wait.
 
     Args:
-        work: gives the answer.
+        awaitable: gives the answer.
         seconds: how long it may take; None: as long as it wants.
-        late: gives the answer in the place of one that takes longer.
+        on_timeout: gives the answer in the place of one that takes longer.
     """
 
-    __slots__ = ("late", "seconds", "work")
+    __slots__ = ("awaitable", "on_timeout", "seconds")
 
-    def __init__(self, work: Awaitable[T], seconds: float | None, late: Callable[[], T]) -> None:
-        self.work = work
+    def __init__(self, awaitable: Awaitable[T], seconds: float | None, on_timeout: Callable[[], T]) -> None:
+        self.awaitable = awaitable
         self.seconds = seconds
-        self.late = late
+        self.on_timeout = on_timeout
 
     def __await__(self) -> Generator[Any, Any, T]:
-        return self._in_time().__await__()
+        return self._wait_with_limit().__await__()
 
-    async def _in_time(self) -> T:
+    async def _wait_with_limit(self) -> T:
         with anyio.move_on_after(self.seconds):
-            return await self.work
-        return self.late()
+            return await self.awaitable
+        return self.on_timeout()
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def run_in_worker(work: Callable[[], T]) -> T:
     """Call a user's function in a worker thread. Cancelled, it leaves the thread to its end, and drops what it gives.
 
-    No more than `THREADS` are waited for at a time. They take none of the threads that the rest of the program shares,
-    and those that were left, and may never end, take nothing.
+    No more than `MAX_THREADS` are waited for at a time. They take none of the threads that the rest of the program
+    shares, and those that were left, and may never end, take nothing.
     """
-    places, place = _threads(), object()
+    places, place = _get_limiter(), object()
     try:
         places.acquire_on_behalf_of_nowait(place)  # the other way waits for a round of the loop
     except anyio.WouldBlock:
@@ -121,11 +121,11 @@ async def in_thread(work: Callable[[], T]) -> T:
         places.release_on_behalf_of(place)
 
 
-def _threads() -> CapacityLimiter:
+def _get_limiter() -> CapacityLimiter:
     try:
         return _limiter.get()
     except LookupError:
-        limiter = CapacityLimiter(THREADS)
+        limiter = CapacityLimiter(MAX_THREADS)
         _limiter.set(limiter)
         return limiter
 
@@ -161,7 +161,7 @@ def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> N
         raise UsageError(f"{name}: {shown}{signature} cannot be called with {wanted}: {error}") from None
 
 
-def takes(function: Any, count: int) -> bool:
+def accepts_arguments(function: Any, count: int) -> bool:
     """Whether a function can be called with so many positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))

@@ -76,15 +76,15 @@ RESULT_NAMES = frozenset(
 )
 """Attributes of a `QueryResult` that a query has not."""
 
-ASKING = frozenset(
+QUERY_WORDS = frozenset(
     {"ask", "call", "chat", "complete", "execute", "generate", "invoke", "prompt", "run", "run_sync", "send", "stream"}
 )
 """What other libraries call the method that asks."""
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
-    "Agent": dict.fromkeys(ASKING, "query(…)"),
+    "Agent": dict.fromkeys(QUERY_WORDS, "query(…)"),
     "Session": {
-        **dict.fromkeys(ASKING, "query(…)"),
+        **dict.fromkeys(QUERY_WORDS, "query(…)"),
         "connect": "start(), or `async with`",
         "disconnect": "close(), or `async with`",
         "receive_messages": "messages()",
@@ -92,7 +92,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "session_id": "id",
     },
     "QueryResult": {"result_text": "text", "content": "text", "total_cost_usd": "cost_usd", "num_turns": "turns"},
-    "Fleet": {**dict.fromkeys(ASKING, "map(…) or submit(…)"), "results": "map(…), in a loop"},
+    "Fleet": {**dict.fromkeys(QUERY_WORDS, "map(…) or submit(…)"), "results": "map(…), in a loop"},
 }
 """What others call an attribute, and what it is called here, by class."""
 
@@ -109,7 +109,7 @@ ARGUMENTS: dict[str, str] = {
 """What others call an argument, and what it may be called here."""
 
 
-def name_error(module: str, name: str, known: Iterable[str], caller: FrameType) -> AttributeError | ImportError:
+def make_name_error(module: str, name: str, known: Iterable[str], caller: FrameType) -> AttributeError | ImportError:
     """The error for a name that a module of pilothouse has not; `caller` is where it was asked for."""
     text = f"module {module!r} has no attribute {name!r}"
     if name in ROOT_NAMES:
@@ -121,7 +121,7 @@ def name_error(module: str, name: str, known: Iterable[str], caller: FrameType) 
     return AttributeError(f"{text}; did you mean {close[0]!r}?" if close else text)
 
 
-def attribute_error(owner: object, name: str) -> AttributeError:
+def make_attribute_error(owner: object, name: str) -> AttributeError:
     """The error for an attribute that an object of pilothouse has not."""
     cls = type(owner)
     text = f"{cls.__name__!r} object has no attribute {name!r}"
@@ -138,7 +138,7 @@ def attribute_error(owner: object, name: str) -> AttributeError:
     return AttributeError(text, name=name, obj=owner)  # Python adds a name that is nearly the same
 
 
-def argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
+def make_argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
     """The error for arguments that do not fit, with the name that was meant."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None:

@@ -55,7 +55,7 @@ class QueryStart(Struct, frozen=True, kw_only=True):
     redact: Callable[[str], str] = str
 
 
-class Call(Struct, frozen=True, kw_only=True):
+class CallStart(Struct, frozen=True, kw_only=True):
     """Something in this process that the CLI has asked for: a hook, a permission, a tool of one's own, a dialog.
 
     Args:
@@ -141,10 +141,10 @@ class Observer:
     def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
         """The CLI has given up, or a limit holds, and pilothouse waits before it tries again."""
 
-    def on_call_start(self, call: Call) -> None:
+    def on_call_start(self, call: CallStart) -> None:
         """The CLI asks for something in this process. Context variables set here hold until `on_call_end`."""
 
-    def on_call_end(self, call: Call, end: CallEnd) -> None:
+    def on_call_end(self, call: CallStart, end: CallEnd) -> None:
         """It was answered; in the same task as `on_call_start`."""
 
     def on_restart(self, reason: BaseException | None) -> None:
@@ -182,67 +182,67 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._all = list(observers)
-        self._over = False
+        self._has_ended = False
 
     @classmethod
-    def of(cls, given: Iterable[Instrumentation], start: QueryStart) -> Observers | None:
+    def start(cls, given: Iterable[Instrumentation], start: QueryStart) -> Observers | None:
         """Start watching; None when nobody wants to."""
-        there = watching(given, lambda one: one.query_started(start))
+        there = collect_observers(given, lambda one: one.query_started(start))
         return cls(there) if there else None
 
     def environ(self) -> dict[str, str | None]:
         """The variables of all of them; later ones win."""
-        return _environs(self._all, lambda one: one.environ())
+        return _merge_environs(self._all, lambda one: one.environ())
 
-    def running(self) -> AbstractContextManager[None]:
+    def run_context(self) -> AbstractContextManager[None]:
         """The block in which what runs for the query is started."""
-        return entered(self._all)
+        return enter_contexts(self._all)
 
     def messages(self, batch: Iterable[Message]) -> None:
         """Messages have arrived."""
-        if self._over:
+        if self._has_ended:
             return
         for one in self._all:
             for message in batch:
-                guarded(one, lambda one=one, message=message: one.on_message(message))
+                call_safely(one, lambda one=one, message=message: one.on_message(message))
                 if isinstance(message, ApiRetryMessage):
-                    guarded(one, lambda one=one, message=message: one.on_retry(message))
+                    call_safely(one, lambda one=one, message=message: one.on_retry(message))
 
     def retry_scheduled(self, retry: ScheduledRetry) -> None:
         """A try of our own is about to be waited for."""
-        if not self._over:
-            self._tell(lambda one: one.on_retry_scheduled(retry))
+        if not self._has_ended:
+            self._notify(lambda one: one.on_retry_scheduled(retry))
 
-    def call_started(self, call: Call) -> bool:
+    def call_started(self, call: CallStart) -> bool:
         """Something in this process begins; whether its end is to be told."""
-        if self._over:
+        if self._has_ended:
             return False
-        self._tell(lambda one: one.on_call_start(call))
+        self._notify(lambda one: one.on_call_start(call))
         return True
 
-    def call_ended(self, call: Call, end: CallEnd) -> None:
+    def call_ended(self, call: CallStart, end: CallEnd) -> None:
         """The same has ended; in reverse order, as context variables want it."""
-        self._tell(lambda one: one.on_call_end(call, end), reverse=True)
+        self._notify(lambda one: one.on_call_end(call, end), reverse=True)
 
     def restarted(self, reason: BaseException | None) -> None:
         """Another child has taken over."""
-        if not self._over:
-            self._tell(lambda one: one.on_restart(reason))
+        if not self._has_ended:
+            self._notify(lambda one: one.on_restart(reason))
 
     def ended(self, end: QueryEnd) -> None:
         """The query is over. The first call counts."""
-        if not self._over:
-            self._over = True
-            self._tell(lambda one: one.on_end(end), reverse=True)
+        if not self._has_ended:
+            self._has_ended = True
+            self._notify(lambda one: one.on_end(end), reverse=True)
 
-    def _tell(self, call: Callable[[Observer], object], *, reverse: bool = False) -> None:
-        tell(self._all, call, reverse=reverse)
+    def _notify(self, call: Callable[[Observer], object], *, reverse: bool = False) -> None:
+        notify_all(self._all, call, reverse=reverse)
 
 
 _reported: set[type] = set()
 
 
-def guarded(owner: object, call: Callable[[], Any]) -> Any:
+def call_safely(owner: object, call: Callable[[], Any]) -> Any:
     """What `call` gives; None if it raises, which is logged for the first time of each class.
 
     What asyncio and trio raise to cancel is caught as well: nothing waits in there, so it is a mistake of the callee.
@@ -259,16 +259,16 @@ def guarded(owner: object, call: Callable[[], Any]) -> Any:
         return None
 
 
-def watching(given: Iterable[T], ask: Callable[[T], W | None]) -> list[W]:
+def collect_observers(given: Iterable[T], ask: Callable[[T], W | None]) -> list[W]:
     """What those who are asked give to watch with; neither those that want nothing nor those that fail."""
-    found = [guarded(one, lambda one=one: ask(one)) for one in given]
+    found = [call_safely(one, lambda one=one: ask(one)) for one in given]
     return [watcher for watcher in found if watcher is not None]
 
 
-def tell(watchers: Sequence[T], call: Callable[[T], object], *, reverse: bool = False) -> None:
+def notify_all(observers: Sequence[T], call: Callable[[T], object], *, reverse: bool = False) -> None:
     """Tell all of them something; ends in reverse order, as context variables want it."""
-    for one in reversed(watchers) if reverse else watchers:
-        guarded(one, lambda one=one: call(one))
+    for one in reversed(observers) if reverse else observers:
+        call_safely(one, lambda one=one: call(one))
 
 
 class _HasContext(Protocol):
@@ -276,17 +276,17 @@ class _HasContext(Protocol):
 
 
 @contextmanager
-def entered(observers: Iterable[_HasContext]) -> Generator[None]:
+def enter_contexts(observers: Iterable[_HasContext]) -> Generator[None]:
     """A block within the `run_context` of all of them; those that fail are left out."""
-    blocks = [(one, block) for one in observers if (block := _entered(one)) is not None]
+    blocks = [(one, block) for one in observers if (block := _enter_context(one)) is not None]
     try:
         yield
     finally:
         for one, block in reversed(blocks):
-            guarded(one, lambda block=block: block.__exit__(None, None, None))
+            call_safely(one, lambda block=block: block.__exit__(None, None, None))
 
 
-def _entered(one: _HasContext) -> AbstractContextManager[object] | None:
+def _enter_context(one: _HasContext) -> AbstractContextManager[object] | None:
     """The block that an observer wants around what runs, entered; None if that failed."""
 
     def enter() -> AbstractContextManager[object]:
@@ -294,22 +294,22 @@ def _entered(one: _HasContext) -> AbstractContextManager[object] | None:
         block.__enter__()
         return block
 
-    return guarded(one, enter)
+    return call_safely(one, enter)
 
 
-def environ_of(given: Iterable[Instrumentation]) -> dict[str, str | None]:
+def collect_environ(given: Iterable[Instrumentation]) -> dict[str, str | None]:
     """What the child of a session gets from all of them; later ones win."""
-    return _environs(given, lambda one: one.session_environ())
+    return _merge_environs(given, lambda one: one.session_environ())
 
 
-def _environs(given: Iterable[T], ask: Callable[[T], Mapping[str, str | None]]) -> dict[str, str | None]:
+def _merge_environs(given: Iterable[T], ask: Callable[[T], Mapping[str, str | None]]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for one in given:
-        found |= guarded(one, lambda one=one: _variables(ask(one))) or {}
+        found |= call_safely(one, lambda one=one: _check_variables(ask(one))) or {}
     return found
 
 
-def _variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
+def _check_variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
     """A copy; raises for what no environment can hold, so that no child fails to start for it.
 
     Raises:
@@ -329,14 +329,14 @@ def _variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
 # Which question of the CLI is what.
 
 
-def call_of(subtype: str, body: Mapping[str, Any]) -> Call | None:
+def make_call_start(subtype: str, body: Mapping[str, Any]) -> CallStart | None:
     """What the CLI asks for with a control request; None if it is a matter of the protocol only."""
-    read = _CALLS.get(subtype)
+    read = _CALL_READERS.get(subtype)
     return None if read is None else read(body)
 
 
-def _permission(body: Mapping[str, Any]) -> Call:
-    return Call(
+def _permission_call(body: Mapping[str, Any]) -> CallStart:
+    return CallStart(
         kind="permission",
         name=str(body.get("tool_name", "")),
         tool_use_id=body.get("tool_use_id"),
@@ -344,53 +344,53 @@ def _permission(body: Mapping[str, Any]) -> Call:
     )
 
 
-def _hook(body: Mapping[str, Any]) -> Call:
+def _hook_call(body: Mapping[str, Any]) -> CallStart:
     given = body.get("input")
-    event = _inside(given).get("hook_event_name", "")
-    return Call(kind="hook", name=str(event), tool_use_id=body.get("tool_use_id"), input=given)
+    event = _to_mapping(given).get("hook_event_name", "")
+    return CallStart(kind="hook", name=str(event), tool_use_id=body.get("tool_use_id"), input=given)
 
 
-def _tool(body: Mapping[str, Any]) -> Call | None:
-    message = _inside(body.get("message"))
+def _tool_call(body: Mapping[str, Any]) -> CallStart | None:
+    message = _to_mapping(body.get("message"))
     if message.get("method") != "tools/call":
         return None
-    params = _inside(message.get("params"))
-    return Call(
+    params = _to_mapping(message.get("params"))
+    return CallStart(
         kind="tool",
         name=f"mcp__{body.get('server_name', '')}__{params.get('name', '')}",
-        tool_use_id=_inside(params.get("_meta")).get(TOOL_USE_ID),
+        tool_use_id=_to_mapping(params.get("_meta")).get(TOOL_USE_ID),
         input=params.get("arguments"),
     )
 
 
-def _dialog(body: Mapping[str, Any]) -> Call:
+def _dialog_call(body: Mapping[str, Any]) -> CallStart:
     name = body.get("dialog_kind") or body.get("mcp_server_name") or ""
-    return Call(kind="dialog", name=str(name), tool_use_id=body.get("tool_use_id"), input=body)
+    return CallStart(kind="dialog", name=str(name), tool_use_id=body.get("tool_use_id"), input=body)
 
 
-def _inside(value: object) -> Mapping[str, Any]:
+def _to_mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-_CALLS: dict[str, Callable[[Mapping[str, Any]], Call | None]] = {
-    "can_use_tool": _permission,
-    "elicitation": _dialog,
-    "hook": _hook,
-    "hook_callback": _hook,
-    "mcp_message": _tool,
-    "request_user_dialog": _dialog,
+_CALL_READERS: dict[str, Callable[[Mapping[str, Any]], CallStart | None]] = {
+    "can_use_tool": _permission_call,
+    "elicitation": _dialog_call,
+    "hook": _hook_call,
+    "hook_callback": _hook_call,
+    "mcp_message": _tool_call,
+    "request_user_dialog": _dialog_call,
 }
 
 
-def outcome_of(call: Call, answer: Mapping[str, Any]) -> str:
+def find_outcome(call: CallStart, answer: Mapping[str, Any]) -> str:
     """What the answer to a call says."""
     if call.kind == "permission":
         return str(answer.get("behavior", "ok"))
     if call.kind == "tool":
-        response = _inside(answer.get("mcp_response"))
-        return "error" if "error" in response or _inside(response.get("result")).get("isError") else "ok"
+        response = _to_mapping(answer.get("mcp_response"))
+        return "error" if "error" in response or _to_mapping(response.get("result")).get("isError") else "ok"
     if call.kind == "hook":
-        decided = _inside(answer.get("hookSpecificOutput")).get("permissionDecision", "ok")
+        decided = _to_mapping(answer.get("hookSpecificOutput")).get("permissionDecision", "ok")
         blocks = answer.get("decision") == "block" or answer.get("continue") is False
         return "deny" if blocks else str(decided)
     return "ok"

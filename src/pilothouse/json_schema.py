@@ -17,7 +17,7 @@ ROOT = "$"
 """The place of the whole value."""
 
 
-class Problem(NamedTuple):
+class SchemaViolation(NamedTuple):
     """What is wrong with a value.
 
     Attributes:
@@ -29,41 +29,41 @@ class Problem(NamedTuple):
     text: str
 
 
-Check: TypeAlias = Callable[[Any], list[Problem]]
+SchemaCheck: TypeAlias = Callable[[Any], list[SchemaViolation]]
 
 
-def checker(schema: Mapping[str, Any]) -> Check:
+def make_checker(schema: Mapping[str, Any]) -> SchemaCheck:
     """A function that lists what is wrong with a value. It is compiled when the first value comes."""
-    compiled: list[Check] = []
+    compiled: list[SchemaCheck] = []
 
-    def check(value: Any) -> list[Problem]:
+    def check(value: Any) -> list[SchemaViolation]:
         if not compiled:
-            known = for_draft_7(schema)
-            compiled.append(_with_library(known) or (lambda value: list(problems_of(known, value))))
+            known = to_draft_7(schema)
+            compiled.append(_make_library_checker(known) or (lambda value: list(find_violations(known, value))))
         return compiled[0](value)
 
     return check
 
 
-def _with_library(schema: Mapping[str, Any]) -> Check | None:
+def _make_library_checker(schema: Mapping[str, Any]) -> SchemaCheck | None:
     try:
         library: Any = import_module("fastjsonschema")
         # Formats are notes, as they are to the CLI; nothing is fetched, and defaults are not filled in.
         validate = library.compile(
-            dict(schema), handlers=dict.fromkeys(_SCHEMES, _refuse), use_default=False, use_formats=False
+            dict(schema), handlers=dict.fromkeys(_SCHEMES, _refuse_reference), use_default=False, use_formats=False
         )
     except Exception:  # noqa: BLE001 - not installed, or a schema beyond the library
         return None
 
-    def check(value: Any) -> list[Problem]:
+    def check(value: Any) -> list[SchemaViolation]:
         try:
             validate(value, name_prefix=ROOT)
         except library.JsonSchemaValueException as error:
             # The own check has all faults, with their places; the library has the keywords that are left.
             words = str(error.message).removeprefix(f"{error.name} ")
-            return list(problems_of(schema, value)) or [Problem(str(error.name), words)]
+            return list(find_violations(schema, value)) or [SchemaViolation(str(error.name), words)]
         except RecursionError:
-            return [Problem(ROOT, "nested too deeply")]
+            return [SchemaViolation(ROOT, "nested too deeply")]
         return []
 
     return check
@@ -72,7 +72,7 @@ def _with_library(schema: Mapping[str, Any]) -> Check | None:
 _SCHEMES = ("http", "https", "ftp", "file", "")
 
 
-def _refuse(address: str) -> Any:
+def _refuse_reference(address: str) -> Any:
     raise LookupError(f"schemas are not fetched: {address}")
 
 
@@ -106,55 +106,55 @@ _BOUNDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], Callable[[Any, Any],
 }
 
 
-def problems_of(schema: Any, value: Any, path: str = ROOT) -> Iterator[Problem]:
+def find_violations(schema: Any, value: Any, path: str = ROOT) -> Iterator[SchemaViolation]:
     """What is wrong with `value`, as far as this module sees it by itself; `schema` in the words of draft 07."""
     if not isinstance(schema, Mapping):
         if schema is False:
-            yield Problem(path, "not allowed")
+            yield SchemaViolation(path, "not allowed")
         return
     source = cast("Mapping[str, Any]", schema)
     kinds = source.get("type", ())
     names = [kinds] if isinstance(kinds, str) else list(cast("Sequence[str]", kinds))
     if names and not any(_TYPES[name](value) for name in names if name in _TYPES):
-        yield Problem(path, f"must be {' or '.join(names)}, not {_kind_of(value)}")
+        yield SchemaViolation(path, f"must be {' or '.join(names)}, not {_type_name(value)}")
         return
     if "enum" in source and value not in source["enum"]:
-        yield Problem(path, f"must be one of {', '.join(map(repr, source['enum']))}")
+        yield SchemaViolation(path, f"must be one of {', '.join(map(repr, source['enum']))}")
     if "const" in source and value != source["const"]:
-        yield Problem(path, f"must be {source['const']!r}")
+        yield SchemaViolation(path, f"must be {source['const']!r}")
     for keyword, (kind, fits, text) in _BOUNDS.items():
         bound = source.get(keyword)
         # Draft 04 has True and False for bounds.
         if _is_number(bound) and isinstance(value, kind) and not isinstance(value, bool) and not fits(value, bound):
-            yield Problem(path, f"{text} {bound}")
+            yield SchemaViolation(path, f"{text} {bound}")
     if isinstance(value, Mapping):
-        yield from _in_members(source, cast("Mapping[str, Any]", value), path)
+        yield from _check_members(source, cast("Mapping[str, Any]", value), path)
     elif isinstance(value, list):
-        yield from _in_items(source, cast("list[Any]", value), path)
+        yield from _check_items(source, cast("list[Any]", value), path)
 
 
-def _in_members(schema: Mapping[str, Any], value: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _check_members(schema: Mapping[str, Any], value: Mapping[str, Any], path: str) -> Iterator[SchemaViolation]:
     for name in schema.get("required", ()):
         if name not in value:
-            yield Problem(f"{path}.{name}", "required, but missing")
+            yield SchemaViolation(f"{path}.{name}", "required, but missing")
     known: Mapping[str, Any] = schema.get("properties", {})
     rest = None if "patternProperties" in schema else schema.get("additionalProperties")
     for name, item in value.items():
-        yield from problems_of(known.get(name, rest), item, f"{path}.{name}")
+        yield from find_violations(known.get(name, rest), item, f"{path}.{name}")
 
 
-def _in_items(schema: Mapping[str, Any], value: list[Any], path: str) -> Iterator[Problem]:
+def _check_items(schema: Mapping[str, Any], value: list[Any], path: str) -> Iterator[SchemaViolation]:
     given = schema.get("items")
     each = chain(cast("list[Any]", given), repeat(schema.get("additionalItems"))) if _is_list(given) else repeat(given)
     for at, (item, kind) in enumerate(zip(value, each, strict=False)):
-        yield from problems_of(kind, item, f"{path}[{at}]")
+        yield from find_violations(kind, item, f"{path}[{at}]")
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _kind_of(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)
 
 
@@ -170,19 +170,19 @@ _NAMED_SCHEMAS = frozenset(
 )
 
 
-def for_draft_7(schema: Any) -> Any:
+def to_draft_7(schema: Any) -> Any:
     """`schema` with the later keywords for tuples and dependents in the words of draft 07; the rest as it is."""
     if _is_list(schema):
-        return [for_draft_7(item) for item in schema]
+        return [to_draft_7(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     made: dict[str, Any] = {}
     for keyword, value in cast("Mapping[str, Any]", schema).items():
         if keyword in _SCHEMAS:
-            value = for_draft_7(value)
+            value = to_draft_7(value)
         elif keyword in _NAMED_SCHEMAS and isinstance(value, Mapping):
             named = cast("Mapping[str, Any]", value)
-            value = {name: for_draft_7(each) for name, each in named.items()}
+            value = {name: to_draft_7(each) for name, each in named.items()}
         made[keyword] = value
     if isinstance(made.get("prefixItems"), list):
         rest = made.pop("items", True)
@@ -197,7 +197,7 @@ _TYPE_NAMES = ("object", "array", "string", "number", "integer", "boolean", "nul
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE_SCHEMAS = ("additionalProperties", "items", "not", "if", "then", "else", "contains", "propertyNames")
-_KEYWORDS_OF_KIND: dict[str, tuple[type | tuple[type, ...], str]] = {
+_KEYWORD_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "enum": (list, "a list"),
     "required": (list, "a list of names"),
     "pattern": (str, "text"),
@@ -212,26 +212,26 @@ _KEYWORDS_OF_KIND: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
-def schema_problem(schema: Any, path: str = ROOT) -> Problem | None:
+def find_schema_problem(schema: Any, path: str = ROOT) -> SchemaViolation | None:
     """The first thing that makes a JSON Schema invalid: a misspelt type, or a keyword with a value it cannot have."""
     if isinstance(schema, bool):
         return None
     if not isinstance(schema, Mapping):
-        return Problem(f"expected a schema, got {type(schema).__name__}", path)
+        return SchemaViolation(f"expected a schema, got {type(schema).__name__}", path)
     rules = cast("Mapping[str, Any]", schema)
     named = rules.get("type", [])
     for name in cast("list[Any]", named) if isinstance(named, list) else [named]:
         if name not in _TYPE_NAMES:
-            return Problem(f"'type' is {name!r:.80}, expected one of {', '.join(map(repr, _TYPE_NAMES))}", path)
-    for keyword, (kind, expected) in _KEYWORDS_OF_KIND.items():
+            return SchemaViolation(f"'type' is {name!r:.80}, expected one of {', '.join(map(repr, _TYPE_NAMES))}", path)
+    for keyword, (kind, expected) in _KEYWORD_TYPES.items():
         if keyword in rules and not isinstance(rules[keyword], kind):
-            return Problem(f"{keyword!r} is {rules[keyword]!r:.80}, expected {expected}", path)
+            return SchemaViolation(f"{keyword!r} is {rules[keyword]!r:.80}, expected {expected}", path)
     return next(
-        (found for key, inner in _inner_schemas(rules) if (found := schema_problem(inner, f"{path}.{key}"))), None
+        (found for key, inner in _iterate_inner(rules) if (found := find_schema_problem(inner, f"{path}.{key}"))), None
     )
 
 
-def _inner_schemas(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _iterate_inner(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for keyword in (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SINGLE_SCHEMAS):
         inner = rules.get(keyword)
         if keyword not in rules:
@@ -239,12 +239,12 @@ def _inner_schemas(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if keyword in _SCHEMA_MAPS and isinstance(inner, Mapping):
             yield from ((f"{keyword}.{name}", each) for name, each in cast("Mapping[str, Any]", inner).items())
         elif keyword in _SCHEMA_LISTS or (keyword == "items" and isinstance(inner, list)):
-            yield from _numbered(keyword, inner)
+            yield from _iterate_list(keyword, inner)
         else:
             yield keyword, inner
 
 
-def _numbered(keyword: str, inner: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_list(keyword: str, inner: Any) -> Iterator[tuple[str, Any]]:
     """The schemas of a list; what is no list is given as it is, and is no schema."""
     if not isinstance(inner, list):
         yield keyword, None

@@ -12,7 +12,7 @@ WAL_PAUSE = 0.01
 """Seconds between two tries to change to a write-ahead log."""
 
 
-class UnfitFileError(Exception):
+class SqliteFileError(Exception):
     """The file is of another program, or of a newer version of this one: `.is_ours`, `.version`."""
 
     def __init__(self, version: int, *, is_ours: bool) -> None:
@@ -21,7 +21,9 @@ class UnfitFileError(Exception):
         self.is_ours = is_ours
 
 
-def prepare(connection: sqlite3.Connection, tables: str, *, application: int, version: int, patience: float) -> None:
+def prepare_database(
+    connection: sqlite3.Connection, tables: str, *, application: int, version: int, patience: float
+) -> None:
     """Make what is not there yet, in a write-ahead log; whoever comes at the same moment finds it made.
 
     Args:
@@ -32,7 +34,7 @@ def prepare(connection: sqlite3.Connection, tables: str, *, application: int, ve
         patience: seconds to wait for others who change to the write-ahead log.
 
     Raises:
-        UnfitFileError: it is left as it is.
+        SqliteFileError: it is left as it is.
         sqlite3.Error: it cannot be read or written, or is no database.
     """
     if not _is_new(connection, application, version):
@@ -62,7 +64,7 @@ def _is_new(connection: sqlite3.Connection, application: int, version: int) -> b
     if found == (0, 0, 0):
         return True
     if found[0] != application or found[1] > version:
-        raise UnfitFileError(found[1], is_ours=found[0] == application)
+        raise SqliteFileError(found[1], is_ours=found[0] == application)
     return False
 
 

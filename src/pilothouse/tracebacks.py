@@ -19,16 +19,18 @@ from pilothouse.errors import PilothouseError
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-_INNER = frozenset({"anyio", "asyncio", "concurrent", "contextlib", "pilothouse", "queue", "sniffio", "threading"})
+_INNER_MODULES = frozenset(
+    {"anyio", "asyncio", "concurrent", "contextlib", "pilothouse", "queue", "sniffio", "threading"}
+)
 """Packages whose frames are left out."""
-_ENTRIES = frozenset({"__init__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__anext__", "__next__"})
+_ENTRY_METHODS = frozenset({"__init__", "__aenter__", "__aexit__", "__enter__", "__exit__", "__anext__", "__next__"})
 _ASYNC_FORMS = (
     ("__enter__", "__aenter__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__exit__", "__aexit__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__iter__", "__aiter__", "use `async for`, or `for` on what pilothouse.sync has"),
 )
 """What Python looks for in a loop or block of the wrong kind, what there is in its place, and what to do."""
-_FORMS = (
+_SYNC_FORMS = (
     ("__aenter__", "__enter__", "use `with`: pilothouse.sync is blocking; `async with` is for what pilothouse has"),
     ("__aexit__", "__exit__", "use `with`: pilothouse.sync is blocking; `async with` is for what pilothouse has"),
     ("__aiter__", "__iter__", "use `for`: pilothouse.sync is blocking; `async for` is for what pilothouse has"),
@@ -48,9 +50,9 @@ def user_function(function: F) -> F:
             try:
                 return await function(*args, **named)
             except PilothouseError as error:
-                raise shortened(error) from error.__cause__
+                raise shorten_traceback(error) from error.__cause__
             except TypeError as error:
-                if named and _is_of_the_call(error):
+                if named and _is_signature_error(error):
                     raise _argument_error(error, function) from None
                 raise
 
@@ -61,9 +63,9 @@ def user_function(function: F) -> F:
         try:
             return function(*args, **named)
         except PilothouseError as error:
-            raise shortened(error) from error.__cause__
+            raise shorten_traceback(error) from error.__cause__
         except TypeError as error:
-            if named and _is_of_the_call(error):
+            if named and _is_signature_error(error):
                 raise _argument_error(error, function) from None
             raise
 
@@ -77,17 +79,17 @@ def user_class(cls: C) -> C:
     """
     names = vars(cls)
     for name, value in list(names.items()):
-        if isinstance(value, FunctionType) and (name in _ENTRIES or not name.startswith("_")):
+        if isinstance(value, FunctionType) and (name in _ENTRY_METHODS or not name.startswith("_")):
             setattr(cls, name, user_function(value))
-    for name, other, use in _FORMS if cls.__module__.startswith("pilothouse.sync") else _ASYNC_FORMS:
+    for name, other, use in _SYNC_FORMS if cls.__module__.startswith("pilothouse.sync") else _ASYNC_FORMS:
         if name not in names and (other in names or name == "__await__"):
-            setattr(cls, name, _refusing(f"{cls.__name__}: {use}"))
+            setattr(cls, name, _make_refusal(f"{cls.__name__}: {use}"))
     if "__getattr__" not in names:
         setattr(cls, "__getattr__", _missing_attribute)  # noqa: B010 - type checkers should not know it
     return cls
 
 
-def _refusing(text: str) -> Callable[..., Any]:
+def _make_refusal(text: str) -> Callable[..., Any]:
     def refuse(*args: Any) -> Any:
         raise TypeError(text)
 
@@ -96,23 +98,23 @@ def _refusing(text: str) -> Callable[..., Any]:
 
 
 def _missing_attribute(self: object, name: str) -> Any:
-    from pilothouse.hints import attribute_error  # only on the way to an error
+    from pilothouse.hints import make_attribute_error  # only on the way to an error
 
-    raise attribute_error(self, name)
+    raise make_attribute_error(self, name)
 
 
-def _is_of_the_call(error: TypeError) -> bool:
+def _is_signature_error(error: TypeError) -> bool:
     """Whether the arguments did not fit: then the function itself was never entered."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def _argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
-    from pilothouse.hints import argument_error  # only on the way to an error
+    from pilothouse.hints import make_argument_error  # only on the way to an error
 
-    return argument_error(error, function)
+    return make_argument_error(error, function)
 
 
-def shortened(error: PilothouseError) -> PilothouseError:
+def shorten_traceback(error: PilothouseError) -> PilothouseError:
     """The error without the frames that it has gone through; its causes keep those of the user. Raise it at once."""
     if sys.flags.dev_mode:
         return error
@@ -120,7 +122,7 @@ def shortened(error: PilothouseError) -> PilothouseError:
     return error.with_traceback(None)
 
 
-def log_info(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+def make_exc_info(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """What `exc_info` of a log takes, for an error of a user's function: the frames of the user alone."""
     if not sys.flags.dev_mode:
         _shorten(error, set())
@@ -150,7 +152,7 @@ def _shorten_causes(error: BaseException, seen: set[int]) -> None:
 def _user_frames(traceback: TracebackType | None) -> TracebackType | None:
     frames: list[TracebackType] = []
     while traceback is not None:
-        if str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _INNER:
+        if str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _INNER_MODULES:
             frames.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None

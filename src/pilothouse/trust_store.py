@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from pilothouse.errors import UsageError
 
-LARGEST = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """Bytes of the file with the answers: thousands of them."""
 
-_trusted_here: set[str] = set()
+_trusted_in_process: set[str] = set()
 
 
 def trust_path(path: str | os.PathLike[str]) -> None:
@@ -31,42 +31,42 @@ def trust_path(path: str | os.PathLike[str]) -> None:
     real: str = os.path.realpath(os.path.expanduser(os.fspath(path)))
     if not os.path.lexists(real):
         raise UsageError(f"trust: there is no file or directory {real}")
-    _trusted_here.add(real)
+    _trusted_in_process.add(real)
 
 
 @contextmanager
-def trust_kept() -> Generator[None]:
+def restore_trust() -> Generator[None]:
     """A block after which this process trusts what it trusted before."""
-    before = set(_trusted_here)
+    before = set(_trusted_in_process)
     try:
         yield
     finally:
-        _trusted_here.clear()
-        _trusted_here.update(before)
+        _trusted_in_process.clear()
+        _trusted_in_process.update(before)
 
 
 def is_trusted_directory(directory: str | os.PathLike[str]) -> bool:
     """Whether this program trusts the directory. One above or beneath it does not count."""
-    return os.path.realpath(directory) in _trusted_here
+    return os.path.realpath(directory) in _trusted_in_process
 
 
-def is_trusted_here(path: str) -> bool:
+def is_trusted_in_process(path: str) -> bool:
     """Whether this program trusts the file, or the directory in which it lies."""
-    return os.path.realpath(path) in _trusted_here or is_trusted_directory(os.path.dirname(path))
+    return os.path.realpath(path) in _trusted_in_process or is_trusted_directory(os.path.dirname(path))
 
 
 def is_remembered(path: str, digest: str) -> bool:
     """Whether the user once said yes to the file with this content."""
-    return _answers().get(os.path.realpath(path)) == digest
+    return _load_remembered().get(os.path.realpath(path)) == digest
 
 
-def remember(path: str, digest: str) -> None:
+def remember_trust(path: str, digest: str) -> None:
     """Keep the yes of the user to a file with this content. Blocking.
 
     Raises:
         OSError: the answer cannot be written.
     """
-    answers = {**_answers(), os.path.realpath(path): digest}
+    answers = {**_load_remembered(), os.path.realpath(path): digest}
     store = store_path()
     os.makedirs(os.path.dirname(store), mode=0o700, exist_ok=True)
     temporary = f"{store}.{os.getpid()}"
@@ -90,13 +90,13 @@ def store_path() -> str:
     return os.path.join(root, "pilothouse", "trusted.json")
 
 
-def _answers() -> dict[str, str]:
+def _load_remembered() -> dict[str, str]:
     """The remembered answers; none if the file is damaged, or if another user can have written it."""
     try:
         with open(store_path(), "rb", opener=_open_file) as file:
             if not _is_private(os.fstat(file.fileno())):
                 return {}
-            found: Any = json.loads(file.read(LARGEST))
+            found: Any = json.loads(file.read(MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     answers: Any = cast("dict[str, Any]", found).get("trusted") if isinstance(found, dict) else None

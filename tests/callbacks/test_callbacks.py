@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.callbacks import THREADS, Callback, Limited
+from pilothouse.callbacks import MAX_THREADS, TimeLimited, UserCallback
 from pilothouse.errors import PilothouseError, UsageError
 
 pytestmark = pytest.mark.anyio
@@ -46,13 +46,13 @@ async def plain(value: int) -> tuple[int, int]:
     ],
 )
 async def test_where_a_function_runs(function: Any, on_loop: bool) -> None:
-    value, thread = await Callback(function, "test", "value")(5)
+    value, thread = await UserCallback(function, "test", "value")(5)
     assert value == 5
     assert (thread == threading.get_ident()) == on_loop
 
 
 async def test_what_a_plain_function_returns_is_awaited() -> None:
-    value, thread = await Callback(lambda value: plain(value), "test", "value")(6)
+    value, thread = await UserCallback(lambda value: plain(value), "test", "value")(6)
     assert (value, thread) == (6, threading.get_ident())
 
 
@@ -62,8 +62,8 @@ async def test_both_kinds_see_the_context_of_the_caller() -> None:
     async def asynchronous() -> str:
         return place.get()
 
-    assert await Callback(asynchronous, "test")() == "here"
-    assert await Callback(lambda: place.get(), "test")() == "here"
+    assert await UserCallback(asynchronous, "test")() == "here"
+    assert await UserCallback(lambda: place.get(), "test")() == "here"
 
 
 async def test_errors_come_through() -> None:
@@ -71,7 +71,7 @@ async def test_errors_come_through() -> None:
         raise LookupError("x")
 
     with pytest.raises(LookupError):
-        await Callback(fails, "test")()
+        await UserCallback(fails, "test")()
 
 
 async def test_more_functions_may_wait_than_the_loop_has_threads_by_default() -> None:
@@ -79,18 +79,18 @@ async def test_more_functions_may_wait_than_the_loop_has_threads_by_default() ->
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             for _ in range(60):
-                group.start_soon(Callback(lambda: together.wait(9), "test"))
-    assert THREADS > 60
+                group.start_soon(UserCallback(lambda: together.wait(9), "test"))
+    assert MAX_THREADS > 60
 
 
 async def test_a_cancelled_call_is_cancelled_and_its_thread_forgotten() -> None:
     release = threading.Event()
     with anyio.move_on_after(0.05) as scope:
-        await Callback(release.wait, "test")()
+        await UserCallback(release.wait, "test")()
     release.set()
     assert scope.cancelled_caught
     with anyio.move_on_after(0.05) as scope:
-        await Callback(anyio.sleep_forever, "test")()
+        await UserCallback(anyio.sleep_forever, "test")()
     assert scope.cancelled_caught
 
 
@@ -104,8 +104,8 @@ async def test_what_somebody_else_cancelled_is_a_failure_not_a_silence() -> None
         await other
 
     with pytest.raises(PilothouseError, match="test: something that it awaits was cancelled"):
-        await Callback(waits, "test")()
-    task = asyncio.ensure_future(Callback(asyncio.sleep, "test", "delay")(60))
+        await UserCallback(waits, "test")()
+    task = asyncio.ensure_future(UserCallback(asyncio.sleep, "test", "delay")(60))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -125,12 +125,12 @@ def two(a: int, b: int) -> None: ...
 )
 def test_a_wrong_signature_is_an_error_at_registration(function: Any, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
-        Callback(function, "can_use_tool", "request")
+        UserCallback(function, "can_use_tool", "request")
 
 
 @pytest.mark.parametrize("function", [print, two, lambda *args: args, lambda a, b=1, *, c=2: a])
 def test_signatures_that_fit(function: Any) -> None:
-    Callback(function, "test", *(("a", "b") if function is two else ("a",)))
+    UserCallback(function, "test", *(("a", "b") if function is two else ("a",)))
 
 
 async def soon() -> str:
@@ -145,14 +145,14 @@ async def never() -> str:
 
 @pytest.mark.parametrize("seconds", [None, 60])
 async def test_a_limited_answer_in_time(seconds: float | None) -> None:
-    assert await Limited(soon(), seconds, lambda: pytest.fail("it was in time")) == "soon"
+    assert await TimeLimited(soon(), seconds, lambda: pytest.fail("it was in time")) == "soon"
 
 
 async def test_a_limited_answer_that_is_late() -> None:
-    assert await Limited(never(), 0.001, lambda: "late") == "late"
+    assert await TimeLimited(never(), 0.001, lambda: "late") == "late"
 
 
 async def test_a_limited_answer_that_is_cancelled_is_not_late() -> None:
     with anyio.move_on_after(0.001) as scope:
-        await Limited(never(), 60, lambda: pytest.fail("there was time"))
+        await TimeLimited(never(), 60, lambda: pytest.fail("there was time"))
     assert scope.cancelled_caught

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_command import KEPT, Command
+from command_process import KEPT, Command
 
 # Read when this file loads: each test runs without them.
 _SETTINGS = {name: os.environ[name] for name in KEPT if name in os.environ}

@@ -12,11 +12,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from pilothouse.driver import caller_into_loop, spawn
-from pilothouse.driver.background import BackgroundTasks
-from pilothouse.driver.failures import missing_result_error, silence_error, timeout_error
-from pilothouse.driver.inbox import Inbox
-from pilothouse.driver.kinds import kind_of
+from pilothouse.driver import make_loop_caller, spawn
+from pilothouse.driver.background import RunningTasks
+from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
+from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.driver.pool import make_pool_key
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Options, render
@@ -37,21 +37,21 @@ def system(subtype: str, **fields: Any) -> Message:
 @pytest.mark.anyio
 @pytest.mark.requirement("E21")
 async def test_what_comes_before_the_consumer_is_kept_in_order() -> None:
-    inbox = Inbox(100)
+    inbox = MessageBuffer(100)
     batches = [[from_dict(frames.assistant(str(n)))] for n in range(5)]
     for batch in batches:
         inbox.put(batch, 30)
-    assert inbox.full
+    assert inbox.is_full
     inbox.end()
     assert [await inbox.get() for _ in range(5)] == [(batch, 30) for batch in batches]
-    assert not inbox.full
+    assert not inbox.is_full
     assert await inbox.get() == ([], 0)
     assert await inbox.get() == ([], 0)
 
 
 @pytest.mark.anyio
 async def test_the_error_comes_after_the_messages_and_every_time() -> None:
-    inbox = Inbox()
+    inbox = MessageBuffer()
     inbox.put([MESSAGE], 1)
     inbox.end(LookupError("first"))
     inbox.end(LookupError("second"))
@@ -64,7 +64,7 @@ async def test_the_error_comes_after_the_messages_and_every_time() -> None:
 
 @pytest.mark.anyio
 async def test_the_consumer_waits_for_messages_and_for_the_end() -> None:
-    inbox = Inbox()
+    inbox = MessageBuffer()
     got: list[int] = []
 
     async def consume() -> None:
@@ -82,17 +82,17 @@ async def test_the_consumer_waits_for_messages_and_for_the_end() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("release", ["get", "end", "let_pass"])
+@pytest.mark.parametrize("release", ["get", "end", "release_reader"])
 async def test_the_producer_waits_for_room(release: str) -> None:
-    inbox = Inbox(10)
+    inbox = MessageBuffer(10)
     inbox.put([MESSAGE], 6)
-    assert not inbox.full
-    inbox.let_pass()  # nobody waits: nothing happens
+    assert not inbox.is_full
+    inbox.release_reader()  # nobody waits: nothing happens
     inbox.put([MESSAGE], 6)
     passed = anyio.Event()
 
     async def produce() -> None:
-        await inbox.room()
+        await inbox.wait_for_space()
         passed.set()
 
     async with anyio.create_task_group() as group:
@@ -109,7 +109,7 @@ async def test_the_producer_waits_for_room(release: str) -> None:
 
 @pytest.mark.anyio
 async def test_two_consumers_lose_and_repeat_nothing() -> None:
-    inbox = Inbox()
+    inbox = MessageBuffer()
     got: list[int] = []
 
     async def consume() -> None:
@@ -135,29 +135,29 @@ async def test_two_consumers_lose_and_repeat_nothing() -> None:
 
 
 def test_background_tasks_are_counted() -> None:
-    tasks = BackgroundTasks()
+    tasks = RunningTasks()
     assert not tasks
-    tasks.note(system("task_started", task_id="a", description="x"))
-    tasks.note(system("task_started", task_id="b", description="x"))
-    tasks.note(system("task_progress", task_id="a", description="x"))
+    tasks.track(system("task_started", task_id="a", description="x"))
+    tasks.track(system("task_started", task_id="b", description="x"))
+    tasks.track(system("task_progress", task_id="a", description="x"))
     assert tasks
-    tasks.note(system("task_notification", task_id="a", status="completed", summary="", output_file=""))
+    tasks.track(system("task_notification", task_id="a", status="completed", summary="", output_file=""))
     assert tasks
-    tasks.note(system("task_updated", task_id="b", patch={"status": "running"}))
+    tasks.track(system("task_updated", task_id="b", patch={"status": "running"}))
     assert tasks
-    tasks.note(system("task_updated", task_id="b", patch={"status": "killed"}))
+    tasks.track(system("task_updated", task_id="b", patch={"status": "killed"}))
     assert not tasks
-    tasks.note(system("task_notification", task_id="never seen", status="completed", summary="", output_file=""))
+    tasks.track(system("task_notification", task_id="never seen", status="completed", summary="", output_file=""))
     assert not tasks
 
 
 def test_the_list_of_the_cli_is_the_truth() -> None:
-    tasks = BackgroundTasks()
-    tasks.note(system("task_started", task_id="a", description="x"))
-    tasks.note(system("background_tasks_changed", tasks=[]))
+    tasks = RunningTasks()
+    tasks.track(system("task_started", task_id="a", description="x"))
+    tasks.track(system("background_tasks_changed", tasks=[]))
     assert not tasks
-    tasks.note(from_dict(frames.init()))
-    tasks.note(system("task_started"))  # without an id it cannot be waited for
+    tasks.track(from_dict(frames.init()))
+    tasks.track(system("task_started"))  # without an id it cannot be waited for
     assert not tasks
 
 
@@ -208,7 +208,7 @@ def test_the_end_of_the_loop_cancels_spawned_tasks(anyio_backend: str) -> None:
 async def test_a_call_from_another_thread_runs_on_the_loop() -> None:
     called = anyio.Event()
     threads: list[int] = []
-    call = caller_into_loop()
+    call = make_loop_caller()
 
     def callback() -> None:
         threads.append(threading.get_ident())
@@ -226,7 +226,7 @@ def test_a_call_into_a_loop_that_is_gone_does_nothing(anyio_backend: str) -> Non
     calls: list[Any] = []
 
     async def main() -> None:
-        calls.append(caller_into_loop())
+        calls.append(make_loop_caller())
 
     anyio.run(main, backend=anyio_backend)
     calls[0](lambda: pytest.fail("the loop is gone"))
@@ -288,13 +288,13 @@ def test_timeouts_name_their_option() -> None:
     error = timeout_error(2.5)
     assert (error.seconds, error.kind) == (2.5, "timeout")
     assert "2.5 s" in str(error)
-    silence = silence_error(0.2, heard=True)
+    silence = idle_timeout_error(0.2, has_received=True)
     assert (silence.seconds, silence.kind) == (0.2, "idle_timeout")
     assert "since its last message" in str(silence)
-    assert "since it was started" in str(silence_error(0.2, heard=False))
+    assert "since it was started" in str(idle_timeout_error(0.2, has_received=False))
 
 
 def test_children_with_other_handshakes_are_not_alike() -> None:
-    kinds = [kind_of(render(Options(managed_settings={"env": {"A": value}}), {})) for value in ("a", "b", "a")]
+    kinds = [make_pool_key(render(Options(managed_settings={"env": {"A": value}}), {})) for value in ("a", "b", "a")]
     assert kinds[0] == kinds[2] != kinds[1]
     assert kinds[0] is not None

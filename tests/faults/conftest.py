@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults_left import Left
+from leak_checks import Left
 
 SHORT = 0.5  # seconds; in place of those that are given to a peer that does not let go
 
@@ -15,11 +15,11 @@ SHORT = 0.5  # seconds; in place of those that are given to a peer that does not
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
-        "answering.INTERRUPT_SECONDS",
-        "conversation.CLOSE_SECONDS",
-        "conversation.INTERRUPT_SECONDS",
-        "conversation.SEND_SECONDS",
-        "exchange.LINGER_SECONDS",
+        "query_run.INTERRUPT_SECONDS",
+        "session_run.CLOSE_SECONDS",
+        "session_run.INTERRUPT_SECONDS",
+        "session_run.SEND_SECONDS",
+        "one_shot.EXIT_SECONDS",
     ):
         monkeypatch.setattr(f"pilothouse.driver.{name}", SHORT)
 

@@ -18,12 +18,12 @@ import anyio
 import pilothouse as ph
 from pilothouse.errors import LineDecodeError, MessageParseError, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import FrameDecoder, Message, decode, encode
-from pilothouse.messages.jsonline import dump_line, load_line
-from pilothouse.protocol import Connection, Inbound
+from pilothouse.messages.json_lines import decode_line, encode_json
+from pilothouse.protocol import Connection, RequestReceived
+from pilothouse.protocol.encoding import encode_line
 from pilothouse.protocol.framing import LineFramer
-from pilothouse.protocol.jsontext import encode_line
 from pilothouse.testing import frames
-from pilothouse.tools.xml import StreamParser, merge, parse
+from pilothouse.tools.xml import StreamParser, merge_deltas, parse
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
 LIMITS: Final = (5, 64, 1000, 64 * 1024 * 1024)  # bytes of a line
@@ -74,7 +74,7 @@ def connection(data: bytes) -> None:
     assert [(type(m), m.raw_line) for m in heard] == [(type(m), m.raw_line) for m in told]
     assert [type(event) for event in here.events] == [type(event) for event in there.events]
     assert not here.pending
-    assert not here.open_questions
+    assert not here.open_requests
     busy(Connection(max_line_bytes=limit), body, how, which)
 
 
@@ -86,17 +86,17 @@ def busy(connection: Connection, body: bytes, how: int, which: int) -> None:
             sent.append(connection.request(f"subtype{which}", {"number": number})[1])
         connection.feed(piece)
         for event in list(connection.events):
-            if isinstance(event, Inbound):
+            if isinstance(event, RequestReceived):
                 repr((event.subtype, event.body))
                 act = (which + number) % 3
                 if act == 0:
-                    sent.append(connection.answer(event.request_id, {"body": event.body}))
-                    assert connection.answer(event.request_id, {}) == b""
+                    sent.append(connection.respond(event.request_id, {"body": event.body}))
+                    assert connection.respond(event.request_id, {}) == b""
                 elif act == 1:
-                    sent.append(connection.refuse(event.request_id, "no", "code"))
+                    sent.append(connection.respond_error(event.request_id, "no", "code"))
         connection.events.clear()
         if which % 4 == 1 and connection.pending:
-            sent.append(connection.withdraw(next(iter(connection.pending))))
+            sent.append(connection.cancel_request(next(iter(connection.pending))))
     assert all(line.count(b"\n") == 1 and json.loads(line) for line in sent if line)
     assert set(connection.end_output().unanswered) <= {f"ph_{n}" for n in range(1, 1 + len(sent))}
     try:
@@ -162,16 +162,16 @@ def jsontext(data: bytes) -> None:
         assert not any(odd in line for odd in (b"\r", b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xc2\x85"))
         json.loads(line, parse_constant=_no_constant)
     try:
-        written = dump_line(value)
+        written = encode_json(value)
     except MessageParseError as error:
         str(error)
     else:
-        load_line(written)
+        decode_line(written)
 
 
 def _loaded(body: bytes) -> object:
     try:
-        return load_line(body)
+        return decode_line(body)
     except LineDecodeError as error:
         str(error)
         return body.decode("utf-8", "surrogateescape")
@@ -249,7 +249,7 @@ def xml(data: bytes) -> None:
     events = [event for at in range(0, len(text), size) for event in parser.feed(text[at : at + size])]
     events += parser.close()
     assert parser.close() == []
-    assert merge(events) == parse(text, tools, nonce)
+    assert merge_deltas(events) == parse(text, tools, nonce)
     if which & 4:  # a call that is longer than allowed, and text wrapped in tags
         small = StreamParser(tools, nonce, max_call_chars=50, unwrap_text=True)
         repr([*small.feed(text), *small.close()])
@@ -359,19 +359,19 @@ USES: Final[tuple[Callable[..., Awaitable[None]], ...]] = (awaited, streamed, re
 
 SHORT: Final = 0.05  # seconds; in place of those that are given to a peer that does not let go
 SHORTENED: Final = (
-    "answering.INTERRUPT_SECONDS",
-    "child.WAKE_SECONDS",
-    "conversation.CLOSE_SECONDS",
-    "conversation.INTERRUPT_SECONDS",
-    "conversation.NOTICE_SECONDS",
-    "conversation.SEND_SECONDS",
-    "conversation.WAKE_SECONDS",
-    "answering.LEFT_SECONDS",
-    "exchange.LINGER_SECONDS",
-    "exchange.RECEIPT_SECONDS",
-    "exchange.SAVE_SECONDS",
-    "exchange.WAKE_SECONDS",
-    "link.WITHDRAW_SECONDS",
+    "query_run.INTERRUPT_SECONDS",
+    "connection.WAKE_SECONDS",
+    "session_run.CLOSE_SECONDS",
+    "session_run.INTERRUPT_SECONDS",
+    "session_run.EXIT_NOTICE_SECONDS",
+    "session_run.SEND_SECONDS",
+    "session_run.WAKE_SECONDS",
+    "query_run.DECISION_SECONDS",
+    "one_shot.EXIT_SECONDS",
+    "one_shot.INTERRUPT_RESPONSE_SECONDS",
+    "one_shot.SAVE_SECONDS",
+    "one_shot.WAKE_SECONDS",
+    "connection.CANCEL_SEND_SECONDS",
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tracing import Recorded
+from otel_memory import Recorded
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ async def short(agent: ph.Agent) -> None:
 
 
 async def blocking(agent: ph.Agent) -> None:
-    twin = sync.Agent.of(agent)
+    twin = sync.Agent.wrap(agent)
     assert (await to_thread.run_sync(lambda: twin.query("from a thread").result().text)) == "re: from a thread"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from load_world import MIB
 
-from pilothouse.driver.inbox import HIGH_WATER_BYTES
+from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

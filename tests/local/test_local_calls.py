@@ -14,7 +14,7 @@ from pilothouse.local import LocalModel
 from pilothouse.messages import ToolResultBlock, ToolUseBlock
 from pilothouse.provision.cli import managed_cli_path
 from pilothouse.provision.model import model_path
-from pilothouse.testing.environment import hermetic_environment
+from pilothouse.testing.scripted_model import hermetic_environment
 
 pytestmark = [pytest.mark.local_model, pytest.mark.anyio, pytest.mark.real_cli]
 

@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 from blockbuster import blockbuster_ctx
 from msgspec import Struct
-from native_world import ARGV, Echo, settings
+from native_fixtures import ARGV, Echo, settings
 
 import pilothouse as ph
 from pilothouse import sync
@@ -26,7 +26,7 @@ from pilothouse.options import Invocation, PrivateFile
 from pilothouse.provision.model import model_path
 from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
 from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
-from pilothouse.testing.replies import Hang
+from pilothouse.testing.script import Hang
 from pilothouse.transports import Transport
 from pilothouse.transports.memory import MemoryPeer
 
@@ -38,7 +38,7 @@ class Behaving(NativeTransport):
         super().__init__()
         self.behaviour: Behaviour = behaviour
 
-    async def _script(self, peer: MemoryPeer) -> None:
+    async def _run_engine(self, peer: MemoryPeer) -> None:
         await MEMORY_PEERS[self.behaviour](peer)
 
 

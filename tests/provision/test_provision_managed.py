@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from managed_world import CONTENT, ManagedWorld
+from managed_cli import CONTENT, ManagedWorld
 
 from pilothouse import provision
 from pilothouse.errors import ProvisionError, UsageError

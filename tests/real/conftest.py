@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from bridge_world import Bridge
+from bridge_models import Bridge
 
 import pilothouse as ph
 from pilothouse.messages import Message, UnknownMessage
-from pilothouse.messages.base import Unknown
+from pilothouse.messages.base import UnknownPart
 from pilothouse.testing import ScriptedModel
 
 
@@ -73,7 +73,7 @@ class Claude:
 
 def unknown_parts(value: Any) -> Iterator[Any]:
     """Unknown messages, blocks, events and deltas, at any depth."""
-    if isinstance(value, Unknown | UnknownMessage):
+    if isinstance(value, UnknownPart | UnknownMessage):
         yield value
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:

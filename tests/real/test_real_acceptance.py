@@ -16,7 +16,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, ToolUse
-from pilothouse.tools.bridges.deferred import CUT_OFF
+from pilothouse.tools.bridges.deferred import LOST_CALL_MESSAGE
 
 SOON = 5.0  # seconds on a machine that has much to do; on one that has not, one is enough
 
@@ -233,7 +233,7 @@ async def test_after_a_kill_in_a_deferred_call_the_next_prompt_gets_its_own_answ
     assert tools.ran == ["Rome"]
     (result,) = scripted_model.requests[1].tool_results
     assert result.is_error
-    assert CUT_OFF in result.text
+    assert LOST_CALL_MESSAGE in result.text
     scripted_model.assert_done()
 
 
@@ -248,7 +248,7 @@ async def test_a_query_that_resumes_such_a_conversation(claude: Any, scripted_mo
     )
     assert (result.text, result.is_success, tools.ran) == ("one: alpha", True, ["Rome"])
     # The hook could still be asked: the CLI's own result, which comes first, is not taken for the answer.
-    assert CUT_OFF in scripted_model.requests[1].tool_results[0].text
+    assert LOST_CALL_MESSAGE in scripted_model.requests[1].tool_results[0].text
 
 
 @pytest.mark.requirement("E20", "E27", "E69", "L60")

@@ -110,16 +110,16 @@ async def test_parallel_tools_thinking_and_events(claude: Any, scripted_model: S
     assert [block.signature for m in result.assistant_messages for block in m.content if block.type == "thinking"] == [
         "scripted-signature"
     ] * 2
-    assert "".join(e.text for e in events if isinstance(e, ph.ThinkingAdded)) == result.thinking
-    assert "".join(e.text for e in events if isinstance(e, ph.TextAdded)) == "left and right"
-    started = [e.tool_use for e in events if isinstance(e, ph.ToolStarted)]
-    finished = [e for e in events if isinstance(e, ph.ToolFinished)]
+    assert "".join(e.text for e in events if isinstance(e, ph.ThinkingDelta)) == result.thinking
+    assert "".join(e.text for e in events if isinstance(e, ph.TextDelta)) == "left and right"
+    started = [e.tool_use for e in events if isinstance(e, ph.ToolCallStarted)]
+    finished = [e for e in events if isinstance(e, ph.ToolCallFinished)]
     assert started == result.tool_uses
     assert sorted((e.tool_use.input["command"], e.result.content) for e in finished if e.tool_use) == [
         ("echo left", "left"),
         ("echo right", "right"),
     ]
-    assert [type(events[0]), type(events[-1])] == [ph.AnswerStarted, ph.AnswerFinished]
+    assert [type(events[0]), type(events[-1])] == [ph.Started, ph.Finished]
     assert result.validate().ok
 
 

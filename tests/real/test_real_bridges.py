@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
-from bridge_world import Bridge, session_of, told, weather
+from bridge_models import Bridge, session_of, told, weather
 
 import pilothouse as ph
-from pilothouse.client.events import TextAdded, ToolFinished, ToolStarted
+from pilothouse.client.events import TextDelta, ToolCallFinished, ToolCallStarted
 from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.tools import ToolContext, ToolResult, image_content, text_content
 
@@ -51,7 +51,7 @@ async def test_a_permission_for_a_call_is_an_event_after_it(
 ) -> None:
     scripted_model.reply(Steps(bridge.calls(("weather", {"city": "Rome"})), bridge.tell))
     query = ask(weather, can_use_tool=lambda request: True)
-    kinds = (ToolStarted, ph.PermissionAsked, ph.PermissionSettled, ToolFinished)
+    kinds = (ToolCallStarted, ph.PermissionAsked, ph.PermissionSettled, ToolCallFinished)
     events: list[Any] = [event async for event in query.events() if isinstance(event, kinds)]
     assert tuple(map(type, events)) == kinds
     _, asked, settled, _ = events
@@ -229,13 +229,13 @@ async def test_events_and_text_tell_no_markup(scripted_model: ScriptedModel, bri
     scripted_model.reply(Steps(bridge.calls(call, before="a < b. "), "It is warm."))
     scripted_model.reply(Steps(bridge.calls(call, before="a < b. "), "It is warm."))
     events = [event async for event in ask(weather).events()]
-    kinds = [type(event) for event in events if isinstance(event, TextAdded | ToolStarted | ToolFinished)]
-    assert "".join(event.text for event in events if isinstance(event, TextAdded)) == "a < b. It is warm."
+    kinds = [type(event) for event in events if isinstance(event, TextDelta | ToolCallStarted | ToolCallFinished)]
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "a < b. It is warm."
     assert [kind for at, kind in enumerate(kinds) if kinds[at - 1 : at] != [kind]] == [
-        TextAdded, ToolStarted, ToolFinished, TextAdded,
+        TextDelta, ToolCallStarted, ToolCallFinished, TextDelta,
     ]  # fmt: skip
-    assert [type(event).__name__ for event in events].count("AnswerFinished") == 1
-    assert [type(event).__name__ for event in events].count("AnswerStarted") == 1
+    assert [type(event).__name__ for event in events].count("Finished") == 1
+    assert [type(event).__name__ for event in events].count("Started") == 1
     text = [piece async for piece in ask(weather).text_stream()]
     assert "".join(text) == "a < b. It is warm."
     assert len(text) > 1

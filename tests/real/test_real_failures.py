@@ -77,7 +77,7 @@ async def test_retries_are_told_and_may_succeed(claude: Any, scripted_model: Scr
     scripted_model.on(reply=Steps(Times(2, HttpError(529)), ANSWER))
     query = claude.ask(max_retries=2)
     events = [event async for event in query.events()]
-    retries = [e.message for e in events if isinstance(e, ph.Retrying)]
+    retries = [e.message for e in events if isinstance(e, ph.ApiRetry)]
     assert [(r.attempt, r.error_status, r.error) for r in retries] == [(1, 529, "overloaded"), (2, 529, "overloaded")]
     assert all(isinstance(r, ApiRetryMessage) and r.retry_delay_ms > 0 for r in retries)
     assert (await query.result()).text == ANSWER
@@ -123,9 +123,9 @@ def standing_text(result: ph.QueryResult) -> str:
     reader, text = EventReader(), ""
     for message in result.messages:
         for event in reader.read(message):
-            if isinstance(event, ph.TextAdded):
+            if isinstance(event, ph.TextDelta):
                 text += event.text
-            elif isinstance(event, ph.TextWithdrawn):
+            elif isinstance(event, ph.TextRetracted):
                 assert text.endswith(event.text)
                 text = text.removesuffix(event.text)
     return text

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from pilothouse.options import TABLE
-from pilothouse.options.render import COMMON_ARGS, STDIN_ARGS
-from pilothouse.options.targets import Switch, SwitchOrFlag, Target, flags_of
+from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
+from pilothouse.options.targets import Switch, SwitchOrFlag, Target, list_flags
 from pilothouse.testing import ScriptedModel
 
 pytestmark = pytest.mark.real_cli
@@ -75,7 +75,7 @@ def emitted() -> dict[str, str]:
     """Every flag that options can put on the command line, as it would stand there."""
     found: dict[str, str] = {}
     for target in targets():
-        for flag in flags_of(target):
+        for flag in list_flags(target):
             bare = isinstance(target, Switch) or flag in getattr(target, "switches", ())
             found[flag] = f"--{flag}" if bare else f"--{flag}={VALUES.get(flag, '5')}"
     return found

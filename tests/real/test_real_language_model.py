@@ -14,16 +14,16 @@ import pytest
 import pilothouse as ph
 from pilothouse.errors import AuthenticationError, Interrupted, RateLimitError
 from pilothouse.language_model import (
-    Error,
-    Finish,
+    Failed,
+    Finished,
     GenerateResult,
     LanguageModel,
-    ReasoningDelta,
-    StreamPart,
+    ModelEvent,
     TextDelta,
+    ThinkingDelta,
     ToolCall,
     ToolCallDelta,
-    ToolCallStart,
+    ToolCallStarted,
     ToolResult,
 )
 from pilothouse.testing import (
@@ -104,16 +104,16 @@ def newest(request: RecordedRequest) -> list[dict[str, Any]]:
     return [each for each in request.body["messages"] if each["role"] == "user"][-1]["content"]
 
 
-async def heard(stream: Any) -> list[StreamPart]:
+async def heard(stream: Any) -> list[ModelEvent]:
     return [part async for part in stream]
 
 
-def joined(parts: list[StreamPart], kind: type[TextDelta | ReasoningDelta]) -> str:
+def joined(parts: list[ModelEvent], kind: type[TextDelta | ThinkingDelta]) -> str:
     return "".join(part.text for part in parts if isinstance(part, kind))
 
 
-def end_of(parts: list[StreamPart]) -> GenerateResult:
-    assert isinstance(parts[-1], Finish)
+def end_of(parts: list[ModelEvent]) -> GenerateResult:
+    assert isinstance(parts[-1], Finished)
     return parts[-1].result
 
 
@@ -132,7 +132,7 @@ async def test_text_both_ways(claude: Any, make: Make, scripted_model: ScriptedM
     parts = await heard(model.stream("Hi"))
     assert not claude.processes()
     assert (result.text, result.reasoning, result.finish_reason) == ("Hello, a < b.", "Hm. Well. ", "stop")
-    assert (joined(parts, TextDelta), joined(parts, ReasoningDelta)) == (result.text, result.reasoning)
+    assert (joined(parts, TextDelta), joined(parts, ThinkingDelta)) == (result.text, result.reasoning)
     assert end_of(parts).usage == result.usage
     assert (result.usage.input_tokens, result.usage.cached_input_tokens) == (127, 100)
     assert result.usage.total_tokens == 127 + result.usage.output_tokens
@@ -214,7 +214,7 @@ async def test_a_call_handed_back_and_answered(make: Make, scripted_model: Scrip
     (call,) = first.pending_calls
     assert (call.name, call.input, first.finish_reason) == ("weather", {"city": "San Francisco"}, "tool-calls")
     kinds = [type(part) for part in parts]
-    order = [kinds.index(kind) for kind in (TextDelta, ToolCallStart, ToolCallDelta, ToolCall, Finish)]
+    order = [kinds.index(kind) for kind in (TextDelta, ToolCallStarted, ToolCallDelta, ToolCall, Finished)]
     assert order == sorted(order)
     output = {"type": "json", "value": {"degrees": 18}}
     answer = {"type": "tool-result", "toolCallId": call.id, "toolName": "weather", "output": output}
@@ -309,7 +309,7 @@ async def test_errors(make: Make, scripted_model: ScriptedModel, status: int, ki
     with pytest.raises(kind):
         await make().generate("Hi")
     (part,) = await heard(make().stream("Hi"))
-    assert isinstance(part, Error)
+    assert isinstance(part, Failed)
     assert type(part.error) is kind
 
 
@@ -339,14 +339,14 @@ async def test_a_stream_that_broke_is_told_anew(make: Make, scripted_model: Scri
 async def test_an_abort_in_the_middle(claude: Any, make: Make, scripted_model: ScriptedModel) -> None:
     gate = Gate()
     scripted_model.reply([Text("First. "), Pause(gate), Text("Second.")])
-    abort, parts = anyio.Event(), list[StreamPart]()
+    abort, parts = anyio.Event(), list[ModelEvent]()
     with anyio.fail_after(20):
         async for part in make().stream("Hi", abort=abort):
             parts.append(part)
             if joined(parts, TextDelta) == "First. ":
                 abort.set()
     gate.open()
-    assert isinstance(parts[-1], Error)
+    assert isinstance(parts[-1], Failed)
     assert isinstance(parts[-1].error, Interrupted)
     assert parts[-1].result.finish_reason == "error"
     assert not claude.processes()

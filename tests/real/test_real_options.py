@@ -85,7 +85,7 @@ async def test_agents_of_a_hundred_kilobytes(claude: Any, scripted_model: Script
     assert result.text == "Under the mat."
     assert result.full_text == "Under the mat.\nThe agent is done."
     spoken = [
-        "".join(e.text for e in events if isinstance(e, ph.TextAdded) and bool(e.agent) is by) for by in (False, True)
+        "".join(e.text for e in events if isinstance(e, ph.TextDelta) and bool(e.agent) is by) for by in (False, True)
     ]
     assert spoken == ["Under the mat.The agent is done.", "It is under the mat."]
     assert result.validate().ok

@@ -14,7 +14,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.messages import ResultMessage
-from pilothouse.options.render import INLINE_BYTES
+from pilothouse.options.renderer import MAX_INLINE_BYTES
 from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -149,7 +149,7 @@ async def test_interrupt_in_the_second_turn(claude: Any, scripted_model: Scripte
         asked_again = False
         async for event in query.events():
             asked_again = asked_again or isinstance(event, ph.OutputRejected)
-            if asked_again and isinstance(event, ph.TextAdded):
+            if asked_again and isinstance(event, ph.TextDelta):
                 await query.interrupt()
         result = await query.result()
     assert result.outcome == "interrupted"
@@ -251,7 +251,7 @@ async def test_schemas_that_the_cli_takes(
     sent = tool["input_schema"]
     assert sent["type"] == "object"
     assert not {"anyOf", "oneOf", "allOf", "$ref"} & sent.keys()
-    assert (len(msgspec.json.encode(sent)) > INLINE_BYTES) is large
+    assert (len(msgspec.json.encode(sent)) > MAX_INLINE_BYTES) is large
 
 
 async def test_a_schema_of_draft_2020_12(claude: Any, scripted_model: ScriptedModel) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pilothouse as ph
 from pilothouse.messages import SystemMessage
 from pilothouse.options import PolicyWarning
-from pilothouse.options.policy_facts import CALLS
+from pilothouse.options.cli_permissions import CALL_KINDS
 from pilothouse.testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -206,4 +206,4 @@ async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: Scri
 
 
 def _predicted(policy: Any, tool: str, kind: str) -> str:
-    return policy.outcome(tool, CALLS[kind])
+    return policy.outcome(tool, CALL_KINDS[kind])

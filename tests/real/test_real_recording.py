@@ -11,8 +11,7 @@ import pytest
 
 from pilothouse.client import Agent
 from pilothouse.testing import ScriptedModel, Steps, Text, ToolUse
-from pilothouse.testing.agent_suite import local_settings
-from pilothouse.testing.conformance import AgentSuite
+from pilothouse.testing.conformance import AgentSuite, local_settings
 from pilothouse.transports import Cassette, Player, Recorder
 from pilothouse.transports.cassettes.comparing import difference
 

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.client import retrying
+from pilothouse.client import retry
 from pilothouse.client.events import RetryScheduled
-from pilothouse.client.retrying import CONTINUE_PROMPT
+from pilothouse.client.retry import CONTINUE_PROMPT
 from pilothouse.client.sessions import Session
 from pilothouse.messages import ResultMessage, SystemMessage
 from pilothouse.options import RetryPolicy
@@ -122,7 +122,7 @@ async def test_a_session_tries_again_and_goes_on(claude: Any, scripted_model: Sc
 async def test_a_used_up_subscription_is_waited_for(
     claude: Any, scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "AFTER_RESET_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "AFTER_RESET_SECONDS", 0.1)
     resets_at = int(time.time()) + 2
     scripted_model.reply(limited(resets_at))
     scripted_model.reply("after the reset")
@@ -164,8 +164,8 @@ async def test_a_stalled_turn_is_saved_and_can_be_resumed(claude: Any, scripted_
     with pytest.raises(ph.QueryTimeout) as caught:
         await read()
     assert caught.value.kind == "idle_timeout"
-    assert "ToolFinished" in kinds
-    assert kinds[kinds.index("ToolFinished") :].count("Stalled") == 1
+    assert "ToolCallFinished" in kinds
+    assert kinds[kinds.index("ToolCallFinished") :].count("Stalled") == 1
     await claude.gone()
     assert (await claude.ask("go on", resume=query.session_id, **settings)).text == "resumed"
     assert any("found-it" in text for text in texts(scripted_model.requests[-1]))

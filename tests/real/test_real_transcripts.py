@@ -199,7 +199,7 @@ async def test_usage_is_what_the_cli_counts(agent: ph.Agent, config: Path) -> No
     assert report.total.input_tokens == costs.input_tokens
     assert report.total.output_tokens == costs.output_tokens
     assert report.total.cost_usd == pytest.approx(costs.usd)
-    assert report.sessions[0].told_usd == pytest.approx(costs.usd)
+    assert report.sessions[0].reported_usd == pytest.approx(costs.usd)
 
 
 DIRECTORIES: dict[str, Callable[[Path], Path]] = {

@@ -10,7 +10,7 @@ import pytest
 from server_world import TOKEN, Program
 
 from pilothouse.cli.arguments import parse
-from pilothouse.cli.serve_flags import ServeRequest
+from pilothouse.cli.flags import ServeRequest
 from pilothouse.errors import UsageError
 from pilothouse.server import HostSettings, app, check_token, default_journal, find_token, is_loopback, listen
 from pilothouse.testing import FakeCLI

@@ -14,7 +14,7 @@ import pytest
 
 from pilothouse.errors import UsageError
 from pilothouse.server.database import Database, JournalError
-from pilothouse.server.journal import RESTARTED, Journal, SessionRecord
+from pilothouse.server.journal import RESTARTED, OutputJournal, SessionRecord
 from pilothouse.server.output import Output, PrunedError
 from pilothouse.transports import Ending
 
@@ -27,9 +27,9 @@ def record(name: str, **more: object) -> SessionRecord:
 
 
 @asynccontextmanager
-async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[Journal, list[SessionRecord]]]:
+async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[OutputJournal, list[SessionRecord]]]:
     chosen = {"keep_bytes": 10, "keep_seconds": 1000.0, "keep_total": 10**9, **limits}
-    journal = Journal(path, **chosen)  # type: ignore[arg-type]
+    journal = OutputJournal(path, **chosen)  # type: ignore[arg-type]
     found = await journal.open()
     try:
         yield journal, found

@@ -12,9 +12,9 @@ import pytest
 from pilothouse.errors import ProtocolError, UsageError
 from pilothouse.options import Options, PrivateFile, render
 from pilothouse.options.table import TABLE
-from pilothouse.options.targets import flags_of
+from pilothouse.options.targets import list_flags
 from pilothouse.server.input_check import InputCheck, RequestRefused
-from pilothouse.server.policy import DEFAULT_ENV, TAKEN, TOKEN_VARIABLE, ClientLimits, Policy, Refusal, Wish
+from pilothouse.server.policy import DEFAULT_ENV, TAKEN, TOKEN_VARIABLE, ClientLimits, HostPolicy, Refusal, Wish
 
 ARGV = ("--print", "--verbose")
 BASE = {"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-host", TOKEN_VARIABLE: "x" * 20, "CLAUDECODE": "1"}
@@ -24,7 +24,7 @@ def _plain(file: PrivateFile) -> Any:
     return json.loads(file.content) if file.suffix == ".json" else file.content
 
 
-def changed(policy: Policy, **limits: Any) -> Policy:
+def changed(policy: HostPolicy, **limits: Any) -> HostPolicy:
     return msgspec.structs.replace(policy, limits=ClientLimits(**limits))
 
 
@@ -33,15 +33,15 @@ def settings_file(**settings: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Policy:
+def policy(tmp_path: Path) -> HostPolicy:
     for name in ("root/sub", "root-too", "second"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "root" / "out").symlink_to("/")
     (tmp_path / "root" / "beside").symlink_to(tmp_path / "second")
-    return Policy("/bin/claude", (str(tmp_path / "root"), str(tmp_path / "second")), DEFAULT_ENV, BASE)
+    return HostPolicy("/bin/claude", (str(tmp_path / "root"), str(tmp_path / "second")), DEFAULT_ENV, BASE)
 
 
-def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None:
+def test_what_a_program_renders_is_taken(policy: HostPolicy, tmp_path: Path) -> None:
     options = Options(
         model="opus",
         allowed_tools=["Read", "Bash(git log:*)"],
@@ -53,7 +53,7 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         cwd=str(tmp_path / "root" / "sub"),
     )
     made = render(options, {})
-    admitted = policy.admit(Wish(made.argv, made.tail, made.files, {"ANTHROPIC_MODEL": "x"}, made.cwd))
+    admitted = policy.admit(Wish(made.argv, made.trailing_args, made.files, {"ANTHROPIC_MODEL": "x"}, made.cwd))
     assert (admitted.argv, admitted.cwd) == (made.argv, made.cwd)
     read = [(file.flag, file.suffix, _plain(file)) for file in made.files]
     assert [(file.flag, file.suffix, _plain(file)) for file in admitted.files] == read
@@ -64,7 +64,7 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         "ANTHROPIC_MODEL": "x",
     }
     prompt = render(Options(prompt_via="argv"), {}, prompt="-what is this?")
-    assert policy.admit(Wish(prompt.argv, prompt.tail)).tail == ("--print", "--", "-what is this?")
+    assert policy.admit(Wish(prompt.argv, prompt.trailing_args)).trailing_args == ("--print", "--", "-what is this?")
 
 
 @pytest.mark.requirement("E84")
@@ -137,21 +137,21 @@ def test_what_a_program_renders_is_taken(policy: Policy, tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_is_refused(policy: Policy, wish: dict[str, Any], words: str) -> None:
+def test_what_is_refused(policy: HostPolicy, wish: dict[str, Any], words: str) -> None:
     with pytest.raises(Refusal) as refused:
         policy.admit(Wish(**wish))
     assert words in str(refused.value)
     assert "sk-ant" not in str(refused.value)
 
 
-def test_links_between_roots_and_relative_places(policy: Policy, tmp_path: Path) -> None:
+def test_links_between_roots_and_relative_places(policy: HostPolicy, tmp_path: Path) -> None:
     assert policy.admit(Wish(ARGV, cwd="beside")).cwd == str(tmp_path / "second")
     assert policy.admit(Wish(ARGV)).cwd == str(tmp_path / "root")
     for spelled, real in (("sub", "root/sub"), ("beside", "second"), ("sub/../beside/.", "second")):
         assert policy.admit(Wish((*ARGV, f"--add-dir={spelled}"))).argv[-1] == f"--add-dir={tmp_path / real}"
 
 
-def test_the_key_of_the_host_does_not_go_to_another_api(policy: Policy) -> None:
+def test_the_key_of_the_host_does_not_go_to_another_api(policy: HostPolicy) -> None:
     elsewhere = {"ANTHROPIC_BASE_URL": "https://elsewhere.example"}
     assert dict(policy.admit(Wish(ARGV, env=elsewhere)).env) == {"PATH": "/bin", **elsewhere}
     own = {**elsewhere, "ANTHROPIC_API_KEY": "sk-ant-the-key-of-the-client"}
@@ -180,7 +180,9 @@ SERVER = {"type": "http", "url": "https://example.com/mcp", "headers": {"Authori
         },
     ],
 )
-def test_settings_that_redirect_do_not_get_the_key(policy: Policy, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_settings_that_redirect_do_not_get_the_key(
+    policy: HostPolicy, tmp_path: Path, settings: dict[str, Any]
+) -> None:
     text = json.dumps(settings)
     (tmp_path / "root" / "settings.json").write_text(text)
     for wish in (
@@ -198,7 +200,7 @@ def test_settings_that_redirect_do_not_get_the_key(policy: Policy, tmp_path: Pat
     assert "ANTHROPIC_API_KEY" in policy.admit(Wish(**settings_file(model="x", env={"ANTHROPIC_BASE_URL": ""}))).env
 
 
-def test_servers_that_name_the_key_do_not_get_it(policy: Policy) -> None:
+def test_servers_that_name_the_key_do_not_get_it(policy: HostPolicy) -> None:
     servers = {"mcpServers": {"s": SERVER}}
     agents = {"a": {"description": "d", "prompt": "p", "mcpServers": [{"s": SERVER}]}}
     for wish in (
@@ -211,7 +213,7 @@ def test_servers_that_name_the_key_do_not_get_it(policy: Policy) -> None:
     assert "ANTHROPIC_API_KEY" in policy.admit(Wish((*ARGV, f"--mcp-config={json.dumps(other)}"))).env
 
 
-def test_what_an_operator_does_not_let_clients_have(policy: Policy, tmp_path: Path) -> None:
+def test_what_an_operator_does_not_let_clients_have(policy: HostPolicy, tmp_path: Path) -> None:
     sdk = {"mcpServers": {"mine": {"type": "sdk", "name": "mine"}}}
     low = changed(policy, permission_mode="default", programs=False, mcp_servers=False, settings=False)
     low.admit(Wish((*ARGV, "--permission-mode=plan", f"--mcp-config={json.dumps(sdk)}")))
@@ -240,7 +242,7 @@ def test_what_an_operator_does_not_let_clients_have(policy: Policy, tmp_path: Pa
     some.admit(Wish(**settings_file(permissions={"defaultMode": "acceptEdits"}, hooks={})))
 
 
-def test_settings_that_an_operator_forces(policy: Policy) -> None:
+def test_settings_that_an_operator_forces(policy: HostPolicy) -> None:
     forced = {"permissions": {"deny": ["Bash"]}}
     held = changed(policy, managed_settings=forced)
     name, _, value = held.admit(Wish(ARGV)).argv[-1].partition("=")
@@ -254,7 +256,7 @@ def test_settings_that_an_operator_forces(policy: Policy) -> None:
             held.admit(wish)
 
 
-def test_flags_that_an_operator_allows(policy: Policy) -> None:
+def test_flags_that_an_operator_allows(policy: HostPolicy) -> None:
     with pytest.raises(Refusal, match="--allow-flag brief"):
         policy.admit(Wish((*ARGV, "--brief")))
     assert changed(policy, flags=("brief",)).admit(Wish((*ARGV, "--brief"))).argv[-1] == "--brief"
@@ -276,7 +278,7 @@ def line(subtype: str, **body: Any) -> bytes:
     return json.dumps({"type": "control_request", "request_id": "r1", "request": request}).encode() + b"\n"
 
 
-def test_requests_that_would_send_the_key_elsewhere(policy: Policy) -> None:
+def test_requests_that_would_send_the_key_elsewhere(policy: HostPolicy) -> None:
     check = InputCheck(policy).check
     for said in (
         line("apply_flag_settings", settings=ELSEWHERE),
@@ -303,7 +305,7 @@ def test_requests_that_would_send_the_key_elsewhere(policy: Policy) -> None:
         assert check(said) == said
 
 
-def test_requests_above_the_limits(policy: Policy) -> None:
+def test_requests_above_the_limits(policy: HostPolicy) -> None:
     check = InputCheck(changed(policy, permission_mode="default", mcp_servers=False)).check
     for said, words in (
         (line("set_permission_mode", mode="bypassPermissions"), "up to 'default'"),
@@ -330,7 +332,7 @@ def test_requests_above_the_limits(policy: Policy) -> None:
         assert check(fine) == fine
 
 
-def test_prompts_as_they_are(policy: Policy) -> None:
+def test_prompts_as_they_are(policy: HostPolicy) -> None:
     verbatim = changed(policy, verbatim_prompts=True)
     said = {"type": "user", "message": {"role": "user", "content": "@/etc/passwd"}}
     for given in (said, {**said, "client_composed": False}):
@@ -342,7 +344,7 @@ def test_prompts_as_they_are(policy: Policy) -> None:
 
 
 def test_every_flag_that_pilothouse_sends_is_taken() -> None:
-    flags = {flag for row in TABLE.values() for flag in flags_of(row.target)}
+    flags = {flag for row in TABLE.values() for flag in list_flags(row.target)}
     assert flags <= TAKEN.keys()
     assert (
         not {"remote", "rc", "cloud", "worktree", "plugin-url", "sdk-url", "dangerously-skip-permissions"}

@@ -1,3 +1,3 @@
 """Fixtures of the session tests."""
 
-from session_world import cli as cli
+from session_cli import cli as cli

@@ -8,11 +8,19 @@ from typing import Any
 
 import anyio
 import pytest
-from session_world import Cli, die, hang, talking
+from session_cli import Cli, die, hang, talking
 
 import pilothouse as ph
-from pilothouse.client.controls import Info, Mcp, SessionSettings, Tasks
-from pilothouse.client.replies import InterruptReceipt, McpServerInfo, typed, typed_list
+from pilothouse.client.controls import (
+    InfoControls,
+    InterruptResult,
+    McpControls,
+    McpServerStatus,
+    SettingsControls,
+    TaskControls,
+    to_result,
+    to_results,
+)
 
 # Queries are made to see how they are checked, and not run.
 UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -124,7 +132,7 @@ async def test_a_request_that_is_cancelled_or_late_leaves_nothing(cli: Cli) -> N
         assert scope.cancelled_caught
         with pytest.raises(ph.ControlTimeout, match="get_usage"):
             await session.info.usage()
-        assert not session._conversation._child.link._waiting  # pyright: ignore[reportOptionalMemberAccess]
+        assert not session._child._connection.channel._pending  # pyright: ignore[reportOptionalMemberAccess]
         assert (await session.query("next")).text == "re: next"
 
 
@@ -263,7 +271,7 @@ def server(name: str, status: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_wait_for_mcp_servers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.client.mcp_waiting.POLL_SECONDS", 0)
+    monkeypatch.setattr("pilothouse.client.controls.POLL_SECONDS", 0)
     states = iter(["pending", "pending", "connected"])
     cli.answers["mcp_status"] = lambda _: {"mcpServers": [server("b", "connected"), server("a", next(states))]}
     async with talking(cli) as session:
@@ -279,15 +287,15 @@ async def test_wait_for_mcp_servers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_odd_answers_are_read_as_far_as_they_go() -> None:
-    receipt = typed(InterruptReceipt, {"still_queued": "nonsense", "cancelled": ["u"], "new": 1})
+    receipt = to_result(InterruptResult, {"still_queued": "nonsense", "cancelled": ["u"], "new": 1})
     assert (receipt.still_queued, receipt.cancelled, receipt.raw["new"]) == ([], ["u"], 1)
-    assert typed(InterruptReceipt, None).raw == {}
-    assert typed_list(McpServerInfo, "nonsense") == []
-    assert typed_list(McpServerInfo, [{"name": 1, "serverInfo": {"name": "x"}}])[0].server_info == {"name": "x"}
+    assert to_result(InterruptResult, None).raw == {}
+    assert to_results(McpServerStatus, "nonsense") == []
+    assert to_results(McpServerStatus, [{"name": 1, "serverInfo": {"name": "x"}}])[0].server_info == {"name": "x"}
 
 
 def test_every_request_says_what_it_does() -> None:
-    for group in (Mcp, Tasks, SessionSettings, Info):
+    for group in (McpControls, TaskControls, SettingsControls, InfoControls):
         for name, member in vars(group).items():
             assert name.startswith("_") or member.__doc__, f"{group.__name__}.{name}"
 
@@ -309,7 +317,7 @@ async def test_who_is_asked_is_told_to_the_query_and_to_those_who_listen(cli: Cl
         assert "asked" not in plain
         listener = session.messages()
         events = [type(event).__name__ async for event in session.query("two").events()]
-        assert events.index("PermissionAsked") < events.index("PermissionSettled") < events.index("AnswerFinished")
+        assert events.index("PermissionAsked") < events.index("PermissionSettled") < events.index("Finished")
         again = session.query("three")
         events = [type(event).__name__ async for event in again.events()]
         assert events.count("PermissionAsked") == 1

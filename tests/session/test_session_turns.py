@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from session_world import Cli, Say, die, hang, talking
+from session_cli import Cli, Say, die, hang, talking
 
 import pilothouse as ph
 from pilothouse.testing import frames
@@ -206,7 +206,7 @@ async def test_messages_and_control_never_meet(cli: Cli) -> None:
             group.start_soon(session.mcp.status)
             group.start_soon(query.result)
         result = await query.result()
-        transport: Any = session._conversation and session._conversation.transport
+        transport: Any = session._child and session._child.transport
         (user,) = [f for f in transport.sent_frames if f["type"] == "user"]
         assert user["message"]["content"] == "ask"
         assert result.result is not None

@@ -105,4 +105,4 @@ def test_each_hook_event_has_its_class() -> None:
         for item in declared.body
         if isinstance(item, ast.AnnAssign)
     }
-    assert stated == {name: f"Hook[events.{rule.cls.__name__}]" for name, rule in HOOK_EVENTS.items()}
+    assert stated == {name: f"Hook[events.{rule.event_class.__name__}]" for name, rule in HOOK_EVENTS.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sync_world import talk
+from sync_fixtures import talk
 
 from pilothouse.testing import FakeCLI, frames
 

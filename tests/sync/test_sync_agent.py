@@ -43,7 +43,7 @@ def test_both_worlds_share_the_default_agent(clean: FakeCLI) -> None:
         assert ph.query("go").result().text == "Hello"
         assert asked(clean) == "--model=haiku"
         assert ph.default_agent() is ph.default_agent()
-        assert ph.default_agent().asynchronous is pilothouse.default_agent()
+        assert ph.default_agent().async_agent is pilothouse.default_agent()
         assert ph.configure(effort="low") is ph.default_agent()
         assert pilothouse.default_agent().options.effort == "low"
 
@@ -61,6 +61,6 @@ def test_both_worlds_share_the_default_agent(clean: FakeCLI) -> None:
 
 def test_an_agent_has_a_twin(clean: FakeCLI) -> None:
     other = pilothouse.Agent(model="haiku", cli=clean.path)
-    twin = ph.Agent.of(other)
-    assert twin.asynchronous is other
+    twin = ph.Agent.wrap(other)
+    assert twin.async_agent is other
     assert twin.query("go").result().text == "Hello"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sync_world import Program, ended, eventually, running
+from sync_fixtures import Program, ended, eventually, running
 
 from pilothouse.testing import FakeCLI, frames
 

@@ -17,17 +17,17 @@ from pilothouse.client import Agent as AsyncAgent
 from pilothouse.client import Query as AsyncQuery
 from pilothouse.client import Session as AsyncSession
 from pilothouse.client import controls as async_controls
-from pilothouse.client.reading import Reading as AsyncReading
-from pilothouse.client.replies import AccountInfo, McpServerInfo
-from pilothouse.driver.listeners import Listener as AsyncListener
+from pilothouse.client.controls import AccountInfo, McpServerStatus
+from pilothouse.client.queries import MessageIterator as AsyncReading
+from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.fleet import Fleet as AsyncFleet
 from pilothouse.fleet import Runs as AsyncRuns
 from pilothouse.language_model import LanguageModel as AsyncLanguageModel
-from pilothouse.stores.sessions import StoredSessions as AsyncStoredSessions
-from pilothouse.sync import TWINS, controls
+from pilothouse.stores.stored_sessions import StoredSessions as AsyncStoredSessions
+from pilothouse.sync import BLOCKING_NAMES, sessions
 from pilothouse.sync.fleet import Runs
-from pilothouse.sync.queries import Reading
-from pilothouse.sync.sessions import Listener
+from pilothouse.sync.queries import MessageIterator
+from pilothouse.sync.sessions import MessageSubscription
 from pilothouse.testing import FakeCLI
 
 # Classes that are the same object in both, although they have asynchronous methods.
@@ -64,26 +64,26 @@ RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
     ("Agent", "aclose"): ("close", "as with Query"),
     ("Fleet", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Fleet", "__aexit__"): ("__exit__", "the plain protocol"),
-    ("Listener", "__aenter__"): ("__enter__", "the plain protocol"),
-    ("Listener", "__aexit__"): ("__exit__", "the plain protocol"),
-    ("Listener", "__aiter__"): ("__iter__", "the plain protocol"),
-    ("Listener", "__anext__"): ("__next__", "the plain protocol"),
-    ("Listener", "aclose"): ("close", "as with Query"),
-    ("Listener", "inbox"): (None, "between the listener and the reader"),
-    ("Listener", "put"): (None, "between the listener and the reader"),
+    ("MessageSubscription", "__aenter__"): ("__enter__", "the plain protocol"),
+    ("MessageSubscription", "__aexit__"): ("__exit__", "the plain protocol"),
+    ("MessageSubscription", "__aiter__"): ("__iter__", "the plain protocol"),
+    ("MessageSubscription", "__anext__"): ("__next__", "the plain protocol"),
+    ("MessageSubscription", "aclose"): ("close", "as with Query"),
+    ("MessageSubscription", "buffer"): (None, "between the listener and the reader"),
+    ("MessageSubscription", "put"): (None, "between the listener and the reader"),
     ("Query", "__aenter__"): ("__enter__", "the plain protocol"),
     ("Query", "__aexit__"): ("__exit__", "the plain protocol"),
     ("Query", "__aiter__"): ("__iter__", "the plain protocol"),
     ("Query", "__await__"): (None, "plain code cannot await; result() is the same"),
     ("Query", "aclose"): ("close", "what a plain object that can be closed calls it; contextlib.closing needs it"),
-    ("Reading", "__aiter__"): ("__iter__", "the plain protocol"),
-    ("Reading", "__anext__"): ("__next__", "the plain protocol"),
-    ("Reading", "__del__"): (None, "dropping this drops the asynchronous reading, which has it"),
-    ("Reading", "aclose"): ("close", "as with Query"),
-    ("Reading", "fill"): (None, "between the two readings"),
-    ("Reading", "finish"): (None, "between the two readings"),
-    ("Reading", "read"): (None, "between the two readings"),
-    ("Reading", "unread"): (None, "between the two readings"),
+    ("MessageIterator", "__aiter__"): ("__iter__", "the plain protocol"),
+    ("MessageIterator", "__anext__"): ("__next__", "the plain protocol"),
+    ("MessageIterator", "__del__"): (None, "dropping this drops the asynchronous reading, which has it"),
+    ("MessageIterator", "aclose"): ("close", "as with Query"),
+    ("MessageIterator", "fill"): (None, "between the two readings"),
+    ("MessageIterator", "finish"): (None, "between the two readings"),
+    ("MessageIterator", "read"): (None, "between the two readings"),
+    ("MessageIterator", "unread"): (None, "between the two readings"),
     ("Runs", "__aiter__"): ("__iter__", "the plain protocol"),
     ("Runs", "__anext__"): ("__next__", "the plain protocol"),
     ("Runs", "__del__"): (None, "dropping this drops the asynchronous runs, which have it"),
@@ -95,9 +95,9 @@ RENAMED: dict[tuple[str, str], tuple[str | None, str]] = {
 
 # Members that only the blocking classes have.
 ONLY_HERE = {
-    ("Agent", "of"): "from an agent of pilothouse to its twin",
-    ("Agent", "asynchronous"): "and back",
-    ("Listener", "__del__"): "it may be dropped in any thread, and must be given up on the loop",
+    ("Agent", "wrap"): "from an agent of pilothouse to its twin",
+    ("Agent", "async_agent"): "and back",
+    ("MessageSubscription", "__del__"): "it may be dropped in any thread, and must be given up on the loop",
 }
 
 # Parameters that only the asynchronous functions have.
@@ -106,20 +106,20 @@ ONLY_THERE = {
 }
 
 NAMES: list[str] = vars(ph)["__all__"]
-GROUPS = ("Info", "Mcp", "SessionSettings", "Tasks")
+GROUPS = ("InfoControls", "McpControls", "SettingsControls", "TaskControls")
 CLASSES: dict[str, tuple[type, type]] = {
     "Agent": (AsyncAgent, ph.Agent),
     "Fleet": (AsyncFleet, ph.Fleet),
     "LanguageModel": (AsyncLanguageModel, ph.LanguageModel),
-    "Listener": (AsyncListener, Listener),
+    "MessageSubscription": (AsyncListener, MessageSubscription),
     "Query": (AsyncQuery, ph.Query),
-    "Reading": (AsyncReading, Reading),
+    "MessageIterator": (AsyncReading, MessageIterator),
     "Runs": (AsyncRuns, Runs),
     "Session": (AsyncSession, ph.Session),
     "StoredSessions": (AsyncStoredSessions, ph.StoredSessions),
-    **{name: (getattr(async_controls, name), getattr(controls, name)) for name in GROUPS},
+    **{name: (getattr(async_controls, name), getattr(sessions, name)) for name in GROUPS},
 }
-FUNCTIONS = sorted(set(TWINS) - set(CLASSES))
+FUNCTIONS = sorted(set(BLOCKING_NAMES) - set(CLASSES))
 
 
 def members(cls: type) -> dict[str, Any]:
@@ -152,17 +152,17 @@ def is_asynchronous(cls: type) -> bool:
 @pytest.mark.requirement("R34", "E18")
 def test_every_public_name_is_here() -> None:
     assert pilothouse.__all__ == NAMES
-    assert set(TWINS) <= set(NAMES)
+    assert set(BLOCKING_NAMES) <= set(NAMES)
     assert set(dir(ph)) >= set(NAMES)
     for name in NAMES:
         here, there = getattr(ph, name), getattr(pilothouse, name)
-        assert (here is not there) == (name in TWINS), name
+        assert (here is not there) == (name in BLOCKING_NAMES), name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = ph.nonsense  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 
 
 def test_what_waits_has_a_twin() -> None:
-    shared = {name: getattr(pilothouse, name) for name in pilothouse.__all__ if name not in TWINS}
+    shared = {name: getattr(pilothouse, name) for name in pilothouse.__all__ if name not in BLOCKING_NAMES}
     waiting = {name for name, value in shared.items() if isinstance(value, type) and is_asynchronous(value)}
     waiting |= {name for name, value in shared.items() if inspect.iscoroutinefunction(value)}
     assert waiting == set(SHARED)
@@ -208,7 +208,11 @@ def test_importing_it_loads_nothing() -> None:
     code = "import sys, json; from pilothouse import sync; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(json.loads(done.stdout))
-    assert {name for name in loaded if name.startswith("pilothouse")} == {"pilothouse", "pilothouse.sync"}
+    assert {name for name in loaded if name.startswith("pilothouse")} == {
+        "pilothouse",
+        "pilothouse.lazy_exports",
+        "pilothouse.sync",
+    }
     assert not loaded & {"anyio", "asyncio", "msgspec"}
 
 
@@ -223,7 +227,7 @@ def test_types(fake: FakeCLI) -> None:
     for text in agent.query("go").text_stream():
         assert_type(text, str)
     for event in agent.query("go").events():
-        assert_type(event, ph.AnswerEvent)
+        assert_type(event, ph.QueryEvent)
     with agent.query("go") as entered:
         assert_type(entered, ph.Query)
     assert_type(ph.configure(), ph.Agent)
@@ -238,7 +242,7 @@ def test_types(fake: FakeCLI) -> None:
         with session.messages() as listener:
             session.query("go").start()
             assert_type(next(listener), pilothouse.Message)
-        status: Callable[[], list[McpServerInfo]] = session.mcp.status
+        status: Callable[[], list[McpServerStatus]] = session.mcp.status
         with pytest.raises(ph.ControlError):
             status()
     assert_type(ph.session(model="opus"), ph.Session)

@@ -7,7 +7,7 @@ import textwrap
 import time
 
 import pytest
-from sync_world import DEADLINE, Program, ended, eventually, running
+from sync_fixtures import DEADLINE, Program, ended, eventually, running
 
 from pilothouse.sync.portal import INTERRUPT_WAIT
 from pilothouse.testing import FakeCLI, frames
@@ -217,7 +217,7 @@ def test_ctrl_c_at_any_moment(fake: FakeCLI) -> None:
         assert ph.query("go", cli=fake).result().text == "done"
         assert interrupted > 10, interrupted
         gc.collect()
-        tasks = sys.modules["pilothouse.sync.portal"].portal()._loop
+        tasks = sys.modules["pilothouse.sync.portal"].get_portal()._loop
         deadline = time.monotonic() + 5
         while len(asyncio.all_tasks(tasks)) > 1 and time.monotonic() < deadline:
             time.sleep(0.01)

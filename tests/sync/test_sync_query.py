@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sync_world import alive, ended, eventually, running
+from sync_fixtures import alive, ended, eventually, running
 
 from pilothouse import sync as ph
 from pilothouse.testing import FakeCLI, frames
@@ -153,8 +153,8 @@ def test_text_and_events(fake: FakeCLI) -> None:
     assert "".join(query.text_stream()) == "Hello you"
     assert "--include-partial-messages" in fake.calls[0].argv
     events = list(ph.query("go", cli=fake.path).events())
-    assert isinstance(events[0], ph.AnswerStarted)
-    assert isinstance(events[-1], ph.AnswerFinished)
+    assert isinstance(events[0], ph.Started)
+    assert isinstance(events[-1], ph.Finished)
 
 
 @pytest.mark.requirement("E52", "G24")

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sync_world import Program, ended, in_threads
+from sync_fixtures import Program, ended, in_threads
 
 from pilothouse import sync as ph
-from pilothouse.client import retrying
-from pilothouse.client.retrying import CONTINUE_PROMPT
+from pilothouse.client import retry
+from pilothouse.client.retry import CONTINUE_PROMPT
 from pilothouse.messages import SystemMessage
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import FakeCLI
@@ -120,7 +120,7 @@ def test_it_ends_and_the_last_error_keeps_those_before(it: Asking) -> None:
 
 @pytest.mark.requirement("E70")
 def test_a_limit_is_waited_for(it: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "AFTER_RESET_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "AFTER_RESET_SECONDS", 0.05)
     notes: list[dict[str, Any]] = []
 
     def note(message: Any) -> None:

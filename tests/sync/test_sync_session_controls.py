@@ -10,7 +10,7 @@ import pytest
 
 import pilothouse
 from pilothouse import sync as ph
-from pilothouse.sync import controls
+from pilothouse.sync import sessions
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
@@ -79,7 +79,12 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
 
 
 def test_the_table_of_requests_is_complete() -> None:
-    groups = {"mcp": controls.Mcp, "tasks": controls.Tasks, "settings": controls.SessionSettings, "info": controls.Info}
+    groups = {
+        "mcp": sessions.McpControls,
+        "tasks": sessions.TaskControls,
+        "settings": sessions.SettingsControls,
+        "info": sessions.InfoControls,
+    }
     for group, cls in groups.items():
         names = {f"{group}.{name}" for name in vars(cls) if not name.startswith("_")}
         assert names == {name for name in REQUESTS if name.startswith(f"{group}.")}

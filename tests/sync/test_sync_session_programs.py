@@ -7,7 +7,7 @@ import textwrap
 import time
 
 import pytest
-from sync_world import DEADLINE, Program, ended, eventually, running
+from sync_fixtures import DEADLINE, Program, ended, eventually, running
 from test_sync_fork import FORK
 
 from pilothouse.sync.portal import INTERRUPT_WAIT

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from sync_world import children, ended, eventually, in_threads, running
+from sync_fixtures import children, ended, eventually, in_threads, running
 
 from pilothouse import sync as ph
 from pilothouse.testing import FakeCLI, frames

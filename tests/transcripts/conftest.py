@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transcripts_world import Disk
+from handmade_transcripts import Disk
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pilothouse.messages.jsonline import dump_line
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.transports.cassettes.comparing import difference
 from pilothouse.transports.cassettes.form import Cassette, entry_line, entry_message, event_message, read_cassette
 from pilothouse.transports.cassettes.matching import Numbering, same_arguments, with_request_ids
@@ -97,7 +97,7 @@ def cassette(*frames: tuple[str, dict[str, Any]], home: str = "/home/one", conne
         spawn = event_message("spawn", {"args": ["--print", f"--add-dir={home}/p"], "cwd": f"{home}/p", "home": home})
         lines += entry_line(0.0, number, "meta", spawn)
         for way, frame in frames:
-            lines += entry_line(1.0, number, "in" if way == "in" else "out", entry_message(dump_line(frame)))
+            lines += entry_line(1.0, number, "in" if way == "in" else "out", entry_message(encode_json(frame)))
     return read_cassette(lines, "c")
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from managed_world import CONTENT, SCRIPT, ManagedWorld
+from managed_cli import CONTENT, SCRIPT, ManagedWorld
 from transports_world import dead, eventually
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from managed_world import CONTENT, ManagedWorld
+from managed_cli import CONTENT, ManagedWorld
 from transports_world import dead, linux_only, until
 
 from pilothouse.errors import CLINotFoundError, ProvisionError, find_cause

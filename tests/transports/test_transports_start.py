@@ -211,7 +211,7 @@ async def test_arguments_and_environment_arrive_literally(env: dict[str, str], t
     arguments = ("--x=$HOME;`id`", "a 'quoted' \"word\"", "", "two\nlines", "*", "ünï ☃")
     transport = CliTransport()
     tail = ("-last",)
-    await transport.start(Invocation(cli=cli, argv=arguments, env=env, cwd=str(tmp_path), tail=tail))
+    await transport.start(Invocation(cli=cli, argv=arguments, env=env, cwd=str(tmp_path), trailing_args=tail))
     received = b""
     while data := await transport.receive():
         received += data
@@ -225,7 +225,7 @@ async def test_private_files(env: dict[str, str], tmp_path: Path) -> None:
     cli = make_cli(tmp_path / "good", 'for a in "$@"; do echo "$a"; done; read -r line')
     files = (PrivateFile("settings", ".json", b'{"a": 1}'), PrivateFile("mcp-config", ".json", b"\xff\0"))
     transport = CliTransport()
-    await transport.start(Invocation(cli=cli, argv=("--first",), env=env, files=files, tail=("last",)))
+    await transport.start(Invocation(cli=cli, argv=("--first",), env=env, files=files, trailing_args=("last",)))
     received = b""
     while received.count(b"\n") < 4:
         received += await transport.receive()

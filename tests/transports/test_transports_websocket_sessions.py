@@ -21,7 +21,7 @@ from pilothouse.permissions import Allow, Deny, PermissionRequest
 from pilothouse.remote import Backoff, Launch
 from pilothouse.testing import ScriptedModel
 from pilothouse.testing.conformance import AgentSuite
-from pilothouse.testing.replies import Steps, ToolUse
+from pilothouse.testing.script import Steps, ToolUse
 from pilothouse.tools import tool
 from pilothouse.transports import CliTransport, RecordingTransport, Transport
 from pilothouse.transports.websocket import WebSocketTransport

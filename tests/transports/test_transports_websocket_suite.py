@@ -21,7 +21,7 @@ class Explicit(WebSocketTransport):
     """Everything in the environment was set by the user."""
 
     async def start(self, invocation: Invocation) -> None:
-        await super().start(replace(invocation, own_env=dict(invocation.env)))
+        await super().start(replace(invocation, explicit_env=dict(invocation.env)))
 
 
 class TestWebSocket(TransportSuite):

@@ -35,7 +35,7 @@ async def test_nothing_that_was_inherited_travels(monkeypatch: pytest.MonkeyPatc
     launch = launch_of(invocation)
     assert launch.env == {"MINE": "yes", "NOT_THIS": None, "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000"}
     assert launch.cwd == "/srv/work"
-    assert "inherited" not in repr(invocation.own_env) + repr(launch)
+    assert "inherited" not in repr(invocation.explicit_env) + repr(launch)
 
 
 async def test_private_files_travel_with_their_content() -> None:
@@ -53,7 +53,7 @@ async def test_private_files_travel_with_their_content() -> None:
     ("token", "changes"),
     [
         ("a-token-123", {}),
-        (None, {"own_env": {"ANTHROPIC_API_KEY": "sk-ant-123456"}}),
+        (None, {"explicit_env": {"ANTHROPIC_API_KEY": "sk-ant-123456"}}),
         (
             None,
             {"files": (PrivateFile("mcp-config", ".json", b'{"x":{"headers":{"Authorization":"Bearer a123"}}}'),)},

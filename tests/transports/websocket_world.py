@@ -325,11 +325,11 @@ def invocation_of(launch: Launch, cli: str, base: dict[str, str] | None = None) 
     return Invocation(
         cli=cli,
         argv=launch.argv,
-        tail=launch.tail,
+        trailing_args=launch.tail,
         files=tuple(PrivateFile(file.flag, file.suffix, file.content) for file in launch.files),
         env={name: value for name, value in env.items() if value is not None},
         cwd=launch.cwd,
-        isolated=launch.isolated,
+        is_isolated=launch.isolated,
     )
 
 

@@ -1,28 +1,59 @@
-"""The command line: its flags, its help, and what was asked for as plain data.
-
-Flags for options are made from the one table of options, so that their meaning and their documentation stand in one
-place. Starts nothing and prints nothing but help, the version, and one line for a mistake.
-"""
+"""The command line: its flags, its help, its parsed requests as plain data, and what it suggests for mistakes."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from argparse import Action
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from pilothouse._version import __version__
-from pilothouse.cli import batch_arguments as batch
-from pilothouse.cli import suggestions
-from pilothouse.cli import worker_arguments as worker
-from pilothouse.cli.demo_flags import (
+from pilothouse.cli.flags import (
     DEMO_DESCRIPTION,
     DEMO_EPILOG,
     DEMO_HELP,
+    REPLAY_DESCRIPTION,
+    REPLAY_HELP,
+    SERVE_DESCRIPTION,
+    SERVE_EPILOG,
+    SERVE_HELP,
+    SESSIONS_DESCRIPTION,
+    SESSIONS_EPILOG,
+    SESSIONS_HELP,
     DemoRequest,
+    ReplayRequest,
+    ServeRequest,
+    SessionsRequest,
     add_demo,
+    add_replay,
+    add_serve,
+    add_sessions,
     demo_request,
+    parse_transport,
+    replay_request,
+    serve_request,
+    sessions_request,
+)
+from pilothouse.cli.fleet_flags import (
+    BATCH_DESCRIPTION,
+    BATCH_EPILOG,
+    BATCH_HELP,
+    SOURCES,
+    WORKER_DESCRIPTION,
+    WORKER_EPILOG,
+    WORKER_HELP,
+    BatchRequest,
+    WorkerRequest,
+    add_batch,
+    add_worker,
+    batch_request,
+    worker_request,
 )
 from pilothouse.cli.install import (
     INSTALL_DESCRIPTION,
@@ -32,37 +63,142 @@ from pilothouse.cli.install import (
     add_install,
     install_request,
 )
-from pilothouse.cli.replay_flags import (
-    REPLAY_DESCRIPTION,
-    REPLAY_HELP,
-    ReplayRequest,
-    add_replay,
-    read_transport,
-    replay_request,
-)
-from pilothouse.cli.serve_flags import (
-    SERVE_DESCRIPTION,
-    SERVE_EPILOG,
-    SERVE_HELP,
-    ServeRequest,
-    add_serve,
-    serve_request,
-)
-from pilothouse.cli.sessions_arguments import (
-    SESSIONS_DESCRIPTION,
-    SESSIONS_EPILOG,
-    SESSIONS_HELP,
-    SessionsRequest,
-    add_sessions,
-    sessions_request,
-)
-from pilothouse.cli.values import Assignment, parse_value
-from pilothouse.options import TABLE, Option, kinds
+from pilothouse.options import TABLE, Option, value_types
+from pilothouse.options.value_errors import InvalidValueError
+from pilothouse.options.value_types import make_parse_error
+
+SIMILARITY_CUTOFF = 0.6
+"""How alike two names are at least, from 0 to 1, so that one is suggested for the other."""
+
+
+def find_closest(name: str, known: Collection[str]) -> str | None:
+    """The known name that is most like `name`; None if none is like it."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=SIMILARITY_CUTOFF)), None)
+
+
+def explain_wrong_command(word: str, commands: Collection[str]) -> str:
+    """What to say about a first word that is not a command: it may be a question, or a slip."""
+    if word.startswith("-"):
+        return f"{word.partition('=')[0]} stands behind a command, as in `pilothouse ask {word.partition('=')[0]} …`"
+    if " " in word.strip() or word.endswith("?"):
+        return f"to ask a question: pilothouse ask {shlex.quote(word)}"
+    near = find_closest(word.lower(), commands)
+    hint = f"did you mean `pilothouse {near}`?" if near else f"the commands are {', '.join(commands)}"
+    return f"there is no command {word!r}; {hint}"
+
+
+def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
+    """What to say about arguments that a command does not take.
+
+    Args:
+        rest: the arguments; not empty.
+        flags: the flags that the command takes.
+    """
+    unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
+    if unknown is None:
+        return f"unrecognized arguments: {' '.join(rest)}; put a text of several words in quotes"
+    near = find_closest(unknown, flags)
+    return f"unrecognized arguments: {unknown}" + (f"; did you mean {near}?" if near else "")
+
+
+def collect_flags(words: Sequence[str], flags: Mapping[str, Action], without: Collection[str]) -> Iterator[str]:
+    """The flags of a command line with their values, to be given again; not its other arguments.
+
+    Args:
+        words: what stood behind the command.
+        flags: the flags that the command takes; each has one value or none.
+        without: the destinations of flags that are left out.
+    """
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return
+        action = flags.get(word.partition("=")[0])
+        if action is None:
+            continue
+        takes_next = action.nargs != 0 and "=" not in word
+        given = (word, next(rest, "")) if takes_next else (word,)
+        if action.dest not in without:
+            yield from given
+
+
+# Already taken relative to the directory of this process, and shown as they were typed.
+_PROCESS_OPTIONS = frozenset({"cli", "cwd"})
+_FROM_FILE = "@FILE"
+
+
+def parse_value(option: Option, text: str) -> Any:
+    """The value of `option` that `text` stands for.
+
+    Args:
+        option: a row of the table.
+        text: as it was typed; `@path` stands for the content of a file where the value is JSON.
+
+    Raises:
+        ValueError: it cannot be read; the message says what was expected.
+    """
+    kind = option.value_type
+    if kind.parse is None:
+        raise ValueError("it takes a Python object")
+    value = kind.parse(_read_value_file(text) if _FROM_FILE in kind.metavar else text)
+    try:
+        kind.clean(value)
+    except InvalidValueError as fault:
+        raise (
+            ValueError(fault.describe()) if fault.path or fault.message else make_parse_error(fault.expected, text)
+        ) from None
+    # The child may run in another directory: a path means what it means here.
+    return value if option.name in _PROCESS_OPTIONS else kind.resolve_paths(value, os.getcwd())  # noqa: PTH109
+
+
+def _read_value_file(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"cannot read {text[1:]!r}: {reason}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`NAME=VALUE` of `--set`."""
+
+    name: str
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str) -> Assignment:
+        """Read one.
+
+        Raises:
+            argparse.ArgumentTypeError: it has no name, the option is unknown or not for the command line, or the
+                value does not fit.
+        """
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!a}")
+        option = TABLE.get(name)
+        if option is None:
+            near = find_closest(name, TABLE)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise argparse.ArgumentTypeError(f"unknown option {name!r}{hint}")
+        if option.secret:
+            raise argparse.ArgumentTypeError(f"{name!r} may hold keys: set environment variables instead")
+        if option.value_type.parse is None:
+            raise argparse.ArgumentTypeError(f"{name!r} takes a Python object: use pilothouse from Python for it")
+        try:
+            return cls(name, parse_value(option, value))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
 
 PROGRAM = "pilothouse"
 USAGE_ERROR = 2
 
-Form = Literal["text", "json", "stream-json"]
+OutputFormat = Literal["text", "json", "stream-json"]
 
 # Options that the help shows, in groups. Every other one that can be written as text has a flag as well.
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -126,7 +262,7 @@ class AskRequest:
 
     prompt: str | None
     settings: Mapping[str, Any]
-    form: Form = "text"
+    form: OutputFormat = "text"
     thinking: bool = False
     local: bool = False
     verbose: bool = False
@@ -168,7 +304,7 @@ class DoctorRequest:
 
 Request = (
     AskRequest
-    | batch.BatchRequest
+    | BatchRequest
     | ChatRequest
     | DemoRequest
     | DoctorRequest
@@ -177,7 +313,7 @@ Request = (
     | ReplayRequest
     | ServeRequest
     | SessionsRequest
-    | worker.WorkerRequest
+    | WorkerRequest
 )
 
 
@@ -196,26 +332,26 @@ def parse(argv: list[str] | None) -> Request:
     Raises:
         SystemExit: help or the version was asked for (0), or something is wrong (2).
     """
-    words = _completed(sys.argv[1:] if argv is None else argv)
-    parser, below = _parsers()
+    words = _add_default_action(sys.argv[1:] if argv is None else argv)
+    parser, below = _build_parsers()
     if words and words[0] not in (*COMMANDS, "-h", "--help", "--version"):
-        parser.error(suggestions.wrong_command(words[0], COMMANDS))
+        parser.error(explain_wrong_command(words[0], COMMANDS))
     asked, rest = parser.parse_known_args(words)
     if asked.command is None:
         parser.error('which command? `pilothouse ask "…"` asks a question, `pilothouse demo` shows what it does')
     asked.words, asked.flags = words[1:], below[asked.command]._option_string_actions  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     if rest:
-        below[asked.command].error(suggestions.wrong_arguments(rest, asked.flags))
+        below[asked.command].error(explain_wrong_arguments(rest, asked.flags))
     return COMMANDS[asked.command].request(asked)
 
 
-def _completed(words: list[str]) -> list[str]:
+def _add_default_action(words: list[str]) -> list[str]:
     """`pilothouse sessions`, with flags or without, lists them."""
     lists = words[:1] == ["sessions"] and (len(words) == 1 or words[1] in ("--all", "--directory", "--json", "--limit"))
     return ["sessions", "list", *words[1:]] if lists else words
 
 
-def _parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
+def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
     """The parser of everything, and those of the commands."""
     parser = CommandParser(
         prog=PROGRAM,
@@ -286,7 +422,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     """Every option of a query."""
     parser.add_argument(
         "--transport",
-        type=read_transport,
+        type=parse_transport,
         default=argparse.SUPPRESS,
         metavar="record:FILE|replay:FILE|native|ws://HOST:PORT",
         help="record the run in a file; answer from one, with neither Claude Code nor a model; ask the Messages API "
@@ -311,15 +447,15 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             _add_option(parser, option, None)
 
 
-def flag_of(option: Option) -> str | None:
+def get_flag(option: Option) -> str | None:
     """The flag of `pilothouse ask` that sets an option; None for keys, and for what cannot be written as text."""
-    if option.secret or option.kind.parse is None:
+    if option.secret or option.value_type.parse is None:
         return None
     return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
 
 
 def _add_option(group: Any, option: Option, doc: str | None) -> None:
-    flag = flag_of(option)
+    flag = get_flag(option)
     if flag is None:
         return
     common: dict[str, Any] = {
@@ -327,14 +463,14 @@ def _add_option(group: Any, option: Option, doc: str | None) -> None:
         "default": argparse.SUPPRESS,
         "help": argparse.SUPPRESS if doc is None else doc.replace("%", "%%"),
     }
-    if option.kind is kinds.BOOL:
+    if option.value_type is value_types.BOOL:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
     else:
-        action = "extend" if option.kind is kinds.PATHS else "store"
-        group.add_argument(flag, action=action, type=_reader(option), metavar=option.kind.metavar, **common)
+        action = "extend" if option.value_type is value_types.PATHS else "store"
+        group.add_argument(flag, action=action, type=_make_reader(option), metavar=option.value_type.metavar, **common)
 
 
-def _reader(option: Option) -> Any:
+def _make_reader(option: Option) -> Any:
     def read(text: str) -> Any:
         try:
             return parse_value(option, text)
@@ -344,12 +480,12 @@ def _reader(option: Option) -> Any:
     return read
 
 
-def _settings(asked: argparse.Namespace) -> dict[str, Any]:
+def _read_settings(asked: argparse.Namespace) -> dict[str, Any]:
     settings = {name: getattr(asked, name) for name in TABLE if hasattr(asked, name)}
     return settings | {assignment.name: assignment.value for assignment in asked.set}
 
 
-_WHICH_SESSION = frozenset(
+_SESSION_OPTIONS = frozenset(
     ["resume", "continue_conversation", "fork_session", "session_id", "resume_session_at", "resume_drops_turn"]
 )
 
@@ -357,20 +493,20 @@ _WHICH_SESSION = frozenset(
 def _chat_request(asked: argparse.Namespace) -> ChatRequest:
     return ChatRequest(
         prompt=asked.prompt,
-        settings=_settings(asked),
+        settings=_read_settings(asked),
         thinking=asked.shows_thinking,
         local=asked.local,
         verbose=asked.verbose,
         quiet=asked.quiet,
         history=asked.history,
-        flags=tuple(suggestions.repeated_flags(asked.words, asked.flags, _WHICH_SESSION)),
+        flags=tuple(collect_flags(asked.words, asked.flags, _SESSION_OPTIONS)),
     )
 
 
 def _ask_request(asked: argparse.Namespace) -> AskRequest:
     return AskRequest(
         prompt=asked.prompt,
-        settings=_settings(asked),
+        settings=_read_settings(asked),
         form=asked.form,
         thinking=asked.shows_thinking,
         local=asked.local,
@@ -378,7 +514,7 @@ def _ask_request(asked: argparse.Namespace) -> AskRequest:
     )
 
 
-def _with_settings(add: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
+def _make_settings_adder(add: Callable[[argparse.ArgumentParser], None]) -> Callable[[argparse.ArgumentParser], None]:
     def add_both(parser: argparse.ArgumentParser) -> None:
         add(parser)
         _add_settings(parser)
@@ -429,12 +565,12 @@ COMMANDS: dict[str, Command] = {
         usage="%(prog)s [options] [prompt]",
     ),
     "batch": Command(
-        batch.BATCH_HELP,
-        batch.BATCH_DESCRIPTION,
-        _with_settings(batch.add_batch),
-        lambda asked: batch.batch_request(asked, _settings(asked)),
-        epilog=batch.BATCH_EPILOG,
-        usage=f"%(prog)s [options] {batch.SOURCES}",
+        BATCH_HELP,
+        BATCH_DESCRIPTION,
+        _make_settings_adder(add_batch),
+        lambda asked: batch_request(asked, _read_settings(asked)),
+        epilog=BATCH_EPILOG,
+        usage=f"%(prog)s [options] {SOURCES}",
     ),
     "chat": Command(
         "talk with Claude Code in the terminal",
@@ -463,10 +599,10 @@ COMMANDS: dict[str, Command] = {
     "serve": Command(SERVE_HELP, SERVE_DESCRIPTION, add_serve, serve_request, epilog=SERVE_EPILOG),
     "sessions": Command(SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, sessions_request, epilog=SESSIONS_EPILOG),
     "worker": Command(
-        worker.WORKER_HELP,
-        worker.WORKER_DESCRIPTION,
-        _with_settings(worker.add_worker),
-        lambda asked: worker.worker_request(asked, _settings(asked)),
-        epilog=worker.WORKER_EPILOG,
+        WORKER_HELP,
+        WORKER_DESCRIPTION,
+        _make_settings_adder(add_worker),
+        lambda asked: worker_request(asked, _read_settings(asked)),
+        epilog=WORKER_EPILOG,
     ),
 }

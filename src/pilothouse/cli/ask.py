@@ -1,12 +1,10 @@
-"""`pilothouse ask`: one question, its answer on standard output, everything else on standard error.
-
-Owns the run of one question and the three forms of its output. Signals and the event loop belong to `main`.
-"""
+"""`pilothouse ask`: reads the prompt, prints the answer on standard output and everything else on standard error."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,11 +14,11 @@ import anyio.to_thread
 import msgspec
 
 from pilothouse.cli.arguments import AskRequest
-from pilothouse.cli.failures import Failure, failure, ways_in
+from pilothouse.cli.failures import FailureReport, describe_failure, suggest_login
+from pilothouse.cli.progress import TRUNCATED_NOTE, ProgressPrinter, format_denials, format_summary, is_truncated
 from pilothouse.cli.screen import Screen
-from pilothouse.cli.telling import CUT_NOTE, Telling, closing_line, denials_line, is_cut
 from pilothouse.client import Query, QueryResult, default_agent
-from pilothouse.client.plan import Plan
+from pilothouse.client.query_plan import QueryPlan
 from pilothouse.errors import (
     CLIExitedError,
     CLINotFoundError,
@@ -32,9 +30,73 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.messages import Message, encode
-from pilothouse.options import Options, Settings, child_env
+from pilothouse.options import Options, Settings, render_child_env
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.discovery import check_version, find_cli
+
+STDIN_GRACE_SECONDS = 3.0
+"""How long a question waits for text on a standard input that may never bring any, such as that of a job runner."""
+CHUNK_BYTES = 1 << 20
+
+
+def read_prompt(argument: str | None, note: Callable[[str], object]) -> str:
+    """The prompt.
+
+    Args:
+        argument: the one on the command line: None for none, "-" for standard input.
+        note: told what a person should know, such as that input is awaited.
+
+    Raises:
+        UsageError: there is none, or standard input is not text.
+    """
+    if argument is None and _read_from_terminal():
+        raise UsageError('no prompt: pass one, as in `pilothouse ask "…"`, or pipe it in')
+    if argument is None or argument == "-":
+        if _read_from_terminal():
+            note("reading the prompt from the terminal; end it with Ctrl-D")
+        return _decode_text(_read_stdin())
+    piped = "" if _read_from_terminal() else _decode_text(_read_stdin_when_ready(note))
+    return f"{argument}\n\n{piped}" if piped.strip() else argument
+
+
+def _read_from_terminal() -> bool:
+    # A closed standard input is None.
+    return sys.stdin is None or sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def _read_stdin() -> bytes:
+    # Not through sys.stdin: a thread that is left waiting there would hold its lock while the interpreter ends.
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return b""
+    fd = sys.stdin.fileno()
+    chunks: list[bytes] = []
+    while chunk := os.read(fd, CHUNK_BYTES):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _read_stdin_when_ready(note: Callable[[str], object]) -> bytes:
+    """All of standard input, unless not a byte of it comes in time."""
+    fd = sys.stdin.fileno()
+    first: list[bytes] = []
+    reader = threading.Thread(
+        target=lambda: first.append(os.read(fd, CHUNK_BYTES)), name="pilothouse stdin", daemon=True
+    )
+    reader.start()
+    reader.join(STDIN_GRACE_SECONDS)
+    if reader.is_alive():
+        note(f"nothing came on standard input within {STDIN_GRACE_SECONDS:g} s; going on without it")
+        return b""
+    return first[0] + _read_stdin() if first and first[0] else b""
+
+
+def _decode_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"standard input is not UTF-8 text (byte {error.start}); convert it first, for example with iconv"
+        ) from None
 
 
 async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
@@ -64,7 +126,7 @@ class AskRun:
         self._redact = Redactor(secret_values(os.environ)).redact
         self._options = Options()
         self._query: Query | None = None
-        self._cut = False  # the embedded model was stopped where it may not say more
+        self._was_truncated = False  # the embedded model was stopped where it may not say more
 
     async def run(self) -> int:
         """Ask and show.
@@ -72,7 +134,7 @@ class AskRun:
         Raises:
             PilothouseError: what kept an answer from coming.
         """
-        self._options = self._checked_options(self._request.settings)
+        self._options = self._check_options(self._request.settings)
         async with AsyncExitStack() as stack:
             if self._request.local:
                 self._options = await self._local_options(stack)
@@ -81,20 +143,20 @@ class AskRun:
             await stack.enter_async_context(query)
             self._screen.busy("waiting for the model")
             # With a schema the answer is the value, whole at the end; what the model says beside it is not.
-            telling = Telling(
+            printer = ProgressPrinter(
                 self._screen,
                 self._redact,
                 text=self._options.json_schema is None,
                 thinking=self._request.thinking,
             )
-            listener = self._listener(telling)
-            self._cut = await follow(query, listener, may_cut=self._request.local)
+            listener = self._make_listener(printer)
+            self._was_truncated = await forward_messages(query, listener, may_cut=self._request.local)
             result = await query.result()
         self._screen.end_text()
         self._screen.idle()
-        return await self._close(result, telling)
+        return await self._print_end(result, printer)
 
-    def _checked_options(self, settings: Mapping[str, Any]) -> Options:
+    def _check_options(self, settings: Mapping[str, Any]) -> Options:
         """Options that can work, so that a mistake is told before anything is fetched or started."""
         values = dict(settings)
         if self._request.form == "text" or self._request.local:
@@ -103,66 +165,66 @@ class AskRun:
             values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         if self._request.local and values.get("model") is not None:
             raise UsageError("--local brings its own model: leave --model away")
-        options = default_agent().options.merge(Options(**cast("Settings", values)).labelled("command line"))
+        options = default_agent().options.merge(Options(**cast("Settings", values)).with_origin("command line"))
         if options.cwd is not None and not Path(options.cwd).is_dir():
             raise UsageError(f"--cwd: there is no directory {options.cwd}")
-        Plan(self._prompt, options)  # checks the prompt; nothing is started
+        QueryPlan(self._prompt, options)  # checks the prompt; nothing is started
         return options
 
     async def _local_options(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.local_model import local_options
+        from pilothouse.cli.local_model import start_local_model
 
-        return (await local_options(self._options, stack, self._screen)).merge(self._options)
+        return (await start_local_model(self._options, stack, self._screen)).merge(self._options)
 
-    def _listener(self, telling: Telling) -> Callable[[Message], object]:
+    def _make_listener(self, printer: ProgressPrinter) -> Callable[[Message], object]:
         match self._request.form:
             case "text":
-                return telling.tell
+                return printer.print_message
             case "json":
                 return lambda _: None
             case "stream-json":
                 return lambda message: write_line(message.raw_line or encode(message))
 
-    async def _close(self, result: QueryResult, telling: Telling) -> int:
-        error = None if self._cut and isinstance(result.error, Interrupted) else result.error
-        if self._cut:
-            self._screen.note(CUT_NOTE, "warning")
+    async def _print_end(self, result: QueryResult, printer: ProgressPrinter) -> int:
+        error = None if self._was_truncated and isinstance(result.error, Interrupted) else result.error
+        if self._was_truncated:
+            self._screen.note(TRUNCATED_NOTE, "warning")
         if self._request.form == "json":
             self._write_json(result, error)
         if error is not None:
-            return await self._tell_failure(error)
+            return await self._print_failure(error)
         if self._request.form == "text":
-            self._finish_text(result, telling)
+            self._print_text_end(result, printer)
         return 0
 
-    def _finish_text(self, result: QueryResult, telling: Telling) -> None:
+    def _print_text_end(self, result: QueryResult, printer: ProgressPrinter) -> None:
         if self._options.json_schema is not None:
             write_line(msgspec.json.encode(result.structured))
-        elif not telling.told_text and result.text:
+        elif not printer.has_printed_text and result.text:
             # A command such as /cost answers without a message of the model.
             self._screen.text(result.text)
             self._screen.end_text()
-        if (denials := denials_line(result)) is not None:
+        if (denials := format_denials(result)) is not None:
             self._screen.note(denials, "warning")
-        model = f"{telling.init.model}: " if telling.init is not None and not self._request.local else ""
-        self._screen.note(model + closing_line(result, free=self._request.local), "quiet")
+        model = f"{printer.init.model}: " if printer.init is not None and not self._request.local else ""
+        self._screen.note(model + format_summary(result, free=self._request.local), "quiet")
 
     async def fail(self, error: Exception) -> int:
         """Tell why there is no answer, and return the exit code."""
         self._screen.end_text()
         self._screen.idle()
-        if isinstance(error, CLIExitedError | ControlTimeout) and not self._was_heard():
-            error = await self._suspect_cli(error)
+        if isinstance(error, CLIExitedError | ControlTimeout) and not self._has_output():
+            error = await self._check_cli(error)
         if self._request.form == "json":
             self._write_json(None, error)
-        return await self._tell_failure(error)
+        return await self._print_failure(error)
 
-    def _was_heard(self) -> bool:
+    def _has_output(self) -> bool:
         return self._query is not None and self._query.session_id is not None
 
-    async def _suspect_cli(self, error: Exception) -> Exception:
+    async def _check_cli(self, error: Exception) -> Exception:
         """A child that said nothing at all may not be Claude Code: then that is the error."""
-        env = child_env(self._options, os.environ)
+        env = render_child_env(self._options, os.environ)
         try:
             path = find_cli(self._options.cli, env)
             await anyio.to_thread.run_sync(check_version, path, env)
@@ -170,31 +232,31 @@ class AskRun:
             return better
         return error
 
-    async def _tell_failure(self, error: Exception) -> int:
-        told = ways_in(error, self._prompt, self._known_cli()) or failure(error)
+    async def _print_failure(self, error: Exception) -> int:
+        told = suggest_login(error, self._prompt, self._find_known_cli()) or describe_failure(error)
         if self._request.verbose and isinstance(error, CLINotFoundError):
             for line in str(error).splitlines():
                 self._screen.note(line, "quiet")
-        tell_failure(self._screen, told, self._redact)
+        print_failure(self._screen, told, self._redact)
         return told.code
 
-    def _known_cli(self) -> str | None:
+    def _find_known_cli(self) -> str | None:
         try:
             return find_cli(self._options.cli, os.environ)
         except CLINotFoundError:
             return None
 
     def _write_json(self, result: QueryResult | None, error: Exception | None) -> None:
-        body = result_body(result or QueryResult(()), error)
+        body = make_result_body(result or QueryResult(()), error)
         if self._request.local:
             body["cost_usd"] = 0.0  # the CLI counts what the model it believes to talk to would cost
-        if self._cut and result is not None and error is None:
+        if self._was_truncated and result is not None and error is None:
             body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
         write_line(self._redact(text).encode())
 
 
-async def follow(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
+async def forward_messages(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
     """Give every message to `listener`.
 
     Args:
@@ -211,21 +273,21 @@ async def follow(query: Query, listener: Callable[[Message], object], *, may_cut
         if cut:
             continue  # the end of a run that was stopped
         listener(message)
-        if may_cut and is_cut(message):
+        if may_cut and is_truncated(message):
             cut = True
             await query.interrupt()
     return cut
 
 
-def tell_failure(screen: Screen, told: Failure, redact: Callable[[str], str]) -> None:
+def print_failure(screen: Screen, report: FailureReport, redact: Callable[[str], str]) -> None:
     """Write a failure and its advice."""
     screen.idle()
-    screen.note(redact(f"pilothouse: {told.line}"), "error")
-    for line in told.advice:
+    screen.note(redact(f"pilothouse: {report.line}"), "error")
+    for line in report.advice:
         screen.note(line)
 
 
-def result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:
+def make_result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:
     """The object that `--json` prints. Its keys are those of `QueryResult`; `error` is null after a success."""
     return {
         "text": result.text if error is None else "",
@@ -239,15 +301,15 @@ def result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:
         "usage": msgspec.to_builtins(result.usage),
         "model_usage": msgspec.to_builtins(result.model_usage),
         "permission_denials": [denial.tool_name for denial in result.permission_denials],
-        "error": None if error is None else _error_body(error),
+        "error": None if error is None else _make_error_body(error),
     }
 
 
-def _error_body(error: Exception) -> dict[str, Any]:
+def _make_error_body(error: Exception) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
-        "message": failure(error).line,
-        "exit_code": failure(error).code,
+        "message": describe_failure(error).line,
+        "exit_code": describe_failure(error).code,
         "api_error_status": error.api_error_status if isinstance(error, ResultError) else None,
     }
 

@@ -1,43 +1,233 @@
-"""`pilothouse chat`: a conversation in a terminal, or one that is piped in.
-
-Owns the loop of prompts and answers, what Ctrl-C means at each moment, and the end of the session. How an answer is
-told, what is asked in between, and the commands have files of their own.
-"""
+"""`pilothouse chat`: a conversation in a terminal or from a pipe, with its slash commands."""
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import shlex
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import anyio
 
-from pilothouse.cli.arguments import ChatRequest
-from pilothouse.cli.ask import tell_failure
-from pilothouse.cli.chat_commands import dispatch, suggestions
-from pilothouse.cli.chat_lines import CtrlC, Lines, PlainLines, Terminal
-from pilothouse.cli.chat_permissions import Asker
-from pilothouse.cli.chat_preview import visible
-from pilothouse.cli.chat_signals import signals_to
-from pilothouse.cli.chat_telling import ChatTelling, Spent
-from pilothouse.cli.failures import failure, own_command, ways_in
-from pilothouse.cli.screen import Screen, Style
-from pilothouse.cli.telling import CUT_NOTE, denials_line, is_cut
+from pilothouse.cli.arguments import ChatRequest, find_closest
+from pilothouse.cli.ask import print_failure
+from pilothouse.cli.chat_input import ChatInput, CtrlC, PlainInput, Terminal
+from pilothouse.cli.chat_permissions import TerminalPrompter
+from pilothouse.cli.failures import describe_failure, get_own_command, suggest_login
+from pilothouse.cli.progress import (
+    TRUNCATED_NOTE,
+    ChatCosts,
+    ChatProgressPrinter,
+    format_denials,
+    is_truncated,
+    shorten_text,
+)
+from pilothouse.cli.screen import Screen, Style, escape_invisible
+from pilothouse.cli.signals import forward_signals
 from pilothouse.client import Query, QueryResult, Session, default_agent
-from pilothouse.client.replies import ModelInfo, typed_list
+from pilothouse.client.controls import ModelInfo, to_results
 from pilothouse.errors import CLIExitedError, CLINotFoundError, Interrupted, PilothouseError, UsageError
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.options.settings import PermissionMode
 from pilothouse.permissions import Allow, Deny, PermissionRequest
 from pilothouse.transports.discovery import find_cli
+
+if TYPE_CHECKING:
+    from pilothouse.client import Session
+
+
+# A path such as /etc/hosts is no command.
+_COMMAND_LINE = re.compile(r"/([\w:.-]+)(?:\s+(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCommand:
+    """One command.
+
+    Args:
+        usage: what may follow its name.
+        help: what it does, in one line.
+        run: does it; gets what follows the name.
+        values: what may follow, for completion.
+    """
+
+    usage: str
+    help: str
+    run: Callable[[Chat, str], Awaitable[None]]
+    values: Callable[[Session], Iterable[str]] = lambda _: ()
+
+
+def split_command(line: str) -> tuple[str, str] | None:
+    """The name of a command and what follows it; None for anything else."""
+    match = _COMMAND_LINE.fullmatch(line.strip())
+    return None if match is None else (match[1].lower(), (match[2] or "").strip())
+
+
+async def run_command(chat: Chat, line: str) -> str | None:
+    """Do what a line asks for.
+
+    Returns:
+        The prompt to send, if the line is one, or a command of Claude Code; else None.
+
+    Raises:
+        UsageError: there is no such command.
+        PilothouseError: it failed.
+    """
+    asked = split_command(line)
+    if asked is None:
+        return line
+    name, rest = asked
+    if (command := CHAT_COMMANDS.get(name)) is not None:
+        await command.run(chat, rest)
+        return None
+    theirs = [*_list_cli_commands(chat.session)]
+    if name in (known.lower() for known, _ in theirs):
+        return line.strip()
+    close = difflib.get_close_matches(name, [*CHAT_COMMANDS, *(known for known, _ in theirs)], n=1, cutoff=0.5)
+    hint = f"; did you mean /{close[0]}?" if close else ""
+    raise UsageError(escape_invisible(f"there is no command /{name}{hint} (/help lists them)"))
+
+
+def complete_input(session: Session, before: str) -> Iterator[tuple[str, str]]:
+    """What the last word of `before` may become, and what each means."""
+    if not before.startswith("/"):
+        return
+    name, space, rest = before[1:].partition(" ")
+    if not space:
+        rows = [(known, command.help) for known, command in CHAT_COMMANDS.items()]
+        yield from (
+            (f"/{known}", shorten_text(about))
+            for known, about in [*rows, *_list_cli_commands(session)]
+            if known.startswith(name)
+        )
+    elif " " not in rest and name in CHAT_COMMANDS:
+        yield from ((value, "") for value in CHAT_COMMANDS[name].values(session) if value.startswith(rest))
+
+
+def _list_cli_commands(session: Session) -> Iterator[tuple[str, str]]:
+    """The commands of Claude Code that are not ours, each with what it does."""
+    for command in session.info.commands():
+        for name in (command.name, *command.aliases):
+            if name and name not in CHAT_COMMANDS:
+                yield name, command.description
+
+
+async def _help(chat: Chat, rest: str) -> None:
+    rows = [
+        (f"/{name} {command.usage}".rstrip(), command.help) for name, command in CHAT_COMMANDS.items() if command.help
+    ]
+    width = max(len(row[0]) for row in rows)
+    for what, about in rows:
+        chat.print_line(f"  {what:<{width}}  {about}")
+    if theirs := sorted({f"/{name}" for name, _ in _list_cli_commands(chat.session)}):
+        chat.print_line(f"of Claude Code: {' '.join(theirs)}", "quiet")
+    chat.print_line(
+        "Alt-Enter or a backslash at the end starts a new line; Ctrl-C stops the answer, Ctrl-D leaves", "quiet"
+    )
+
+
+async def _model(chat: Chat, rest: str) -> None:
+    if rest:
+        if (near := _resolve_model(rest, [model.value for model in _list_models(chat.session)])) is not None:
+            raise UsageError(escape_invisible(f"there is no model {rest!r}; did you mean {near}? (/model lists them)"))
+        name = await chat.session.set_model(rest)
+        chat.model = name or rest
+        chat.print_line(f"model {chat.model} from now on")
+        return
+    chat.print_line(f"model {chat.model_name()}; /model NAME takes another:")
+    for model in _list_models(chat.session):
+        chat.print_line(shorten_text(f"  {model.value:<12} {model.description or model.display_name}"), "quiet")
+
+
+def _resolve_model(name: str, known: Collection[str]) -> str | None:
+    """The model that a slip of the pen stands for; None for a known name, a full id, and what is like no name."""
+    aliases = {"default", "haiku", "opus", "opusplan", "sonnet", *known}
+    return None if name in aliases or "-" in name or "[" in name else find_closest(name, aliases)
+
+
+async def _mode(chat: Chat, rest: str) -> None:
+    if not rest:
+        chat.print_line(
+            f"permission mode {chat.mode_name()}; /mode NAME takes another: {', '.join(get_args(PermissionMode))}"
+        )
+        return
+    chat.mode = await chat.session.set_permission_mode(rest) or rest
+    chat.print_line(f"permission mode {chat.mode} from now on")
+
+
+async def _cost(chat: Chat, rest: str) -> None:
+    for line in chat.costs.format_all():
+        chat.print_line(line)
+
+
+async def _fork(chat: Chat, rest: str) -> None:
+    before = chat.session.id
+    await chat.switch_session(chat.session.fork())
+    chat.print_line(f"a copy goes on as {chat.session.id}; the original stays as it is: {before}")
+
+
+async def _clear(chat: Chat, rest: str) -> None:
+    before = chat.session.id
+    now = await chat.session.clear()
+    chat.print_line(f"a fresh conversation: {now} (before: {before})")
+
+
+async def _resume(chat: Chat, rest: str) -> None:
+    if not rest:
+        raise UsageError("which one? /resume ID")
+    await chat.switch_session(chat.make_session(resume=rest))
+    chat.print_line(f"going on with {chat.session.id}")
+
+
+async def _status(chat: Chat, rest: str) -> None:
+    session, health = chat.session, chat.session.health()
+    reason = f" ({health.reason})" if health.reason else ""
+    rows = {
+        "session": session.id or "not known yet",
+        "model": chat.model_name(),
+        "mode": chat.mode_name(),
+        "directory": chat.directory(),
+        "child": f"{health.state}{reason}, process {session.pid}, started again {session.restarts} times",
+    }
+    for name, value in rows.items():
+        chat.print_line(f"  {name:<9}  {value}")
+
+
+async def _exit(chat: Chat, rest: str) -> None:
+    chat.leave()
+
+
+def _list_models(session: Session) -> list[ModelInfo]:
+    return to_results(ModelInfo, session.server_info.get("models"))
+
+
+def _list_modes(session: Session) -> Iterable[str]:
+    return get_args(PermissionMode)
+
+
+CHAT_COMMANDS: dict[str, ChatCommand] = {
+    "help": ChatCommand("", "list the commands", _help),
+    "model": ChatCommand("[NAME]", "show or change the model", _model, lambda s: [m.value for m in _list_models(s)]),
+    "mode": ChatCommand("[MODE]", "show or change the permission mode", _mode, _list_modes),
+    "cost": ChatCommand("", "what every answer has cost, and all together", _cost),
+    "status": ChatCommand("", "session, model, mode, directory, health", _status),
+    "fork": ChatCommand("", "go on in a copy of this conversation", _fork),
+    "clear": ChatCommand("", "forget what was said", _clear),
+    "resume": ChatCommand("ID", "go on with another conversation", _resume),
+    "exit": ChatCommand("", "leave; so does Ctrl-D", _exit),
+    "quit": ChatCommand("", "", _exit),
+}
+
 
 SIGNAL_BASE = 128
 
@@ -62,7 +252,7 @@ class Chat:
 
     Attributes:
         session: the conversation; `/fork` and `/resume` put another in its place.
-        spent: what its answers have cost.
+        costs: what its answers have cost.
         model: as the CLI last named it.
         mode: the permission mode, as the CLI last named it.
     """
@@ -74,19 +264,19 @@ class Chat:
         # A person who sees what is asked, and can answer.
         self._interactive = _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
         self._terminal = Terminal(sys.stdin.fileno()) if self._interactive else None
-        self._lines = self._open_lines()
-        screen.flow_text()
-        self._asker = Asker(screen, self._lines, self._interrupt, self._caught_up)
-        self._own = Options()
-        self._telling: ChatTelling | None = None
-        self._stop: Callable[[], object] | None = None  # what Ctrl-C does now; None: at the prompt
+        self._input = self._open_input()
+        screen.enable_formatting()
+        self._prompter = TerminalPrompter(screen, self._input, self._interrupt, self._wait_until_printed)
+        self._options = Options()
+        self._printer: ChatProgressPrinter | None = None
+        self._stop_action: Callable[[], object] | None = None  # what Ctrl-C does now; None: at the prompt
         self._stopping = False
         self._scope = anyio.CancelScope()
         self._code = 0
-        self._begun = False
-        self._answered: str | None = None  # the session of the last answer: there is something to go on with
-        self._left = False
-        self.spent = Spent(free=request.local)
+        self._is_started = False
+        self._answered_session_id: str | None = None  # the session of the last answer: there is something to go on with
+        self._is_leaving = False
+        self.costs = ChatCosts(is_free=request.local)
         self.model: str | None = None
         self.mode: str | None = None
 
@@ -94,35 +284,35 @@ class Chat:
 
     async def run(self) -> int:
         """Talk, and return the exit code."""
-        with signals_to(self._signalled):
+        with forward_signals(self._on_signal):
             try:
                 with self._scope:
                     async with AsyncExitStack() as stack:
-                        await self._begin(stack)
-                        await self._talk_and_listen()
+                        await self._start(stack)
+                        await self._run_conversation()
             except (PilothouseError, OSError) as error:
                 if isinstance(error, BrokenPipeError):
                     raise
-                self._fail(error, self._request.prompt or "")
+                self._print_failure(error, self._request.prompt or "")
             finally:
                 if self._terminal is not None:
-                    self._terminal.show()
+                    self._terminal.restore_echo()
                 self._screen.end_text()
                 self._screen.idle()
-            self._say_goodbye()
+            self._print_resume_hint()
         return self._code
 
-    async def _begin(self, stack: AsyncExitStack) -> None:
-        async with self._working(self._break_off):
-            self._own = await self._settings(stack)
+    async def _start(self, stack: AsyncExitStack) -> None:
+        async with self._interruptible(self._end_by_interrupt):
+            self._options = await self._settings(stack)
             self.session = self.make_session()
             stack.push_async_callback(self._close)
             self._screen.busy("starting Claude Code")
             await self.session.start()
-        self._begun = True
+        self._is_started = True
         session = self.session.id or "the latest one here"
         ways = "; /help, Ctrl-D leaves" if self._interactive else ""
-        self.say(f"{self.model_name()}, session {session}, in {self.directory()}{ways}", "quiet")
+        self.print_line(f"{self.model_name()}, session {session}, in {self.directory()}{ways}", "quiet")
 
     async def _close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -134,7 +324,7 @@ class Chat:
             values["stderr"] = lambda line: self._screen.note(f"claude: {line}", "quiet")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         asked_elsewhere = {"permission_prompt_tool_name", "permission_prompts"} & self._request.settings.keys()
         if self._interactive and not asked_elsewhere:
-            asker = self._asker
+            asker = self._prompter
             values |= {
                 "can_use_tool": self._can_use_tool,
                 "on_question": asker.on_question,
@@ -142,135 +332,138 @@ class Chat:
             }
         if self._request.local and values.get("model") is not None:
             raise UsageError("--local brings its own model: leave --model away")
-        own = Options(**cast("Settings", values)).labelled("command line")
+        own = Options(**cast("Settings", values)).with_origin("command line")
         cwd = default_agent().session(own).options.cwd  # a mistake is told before anything is fetched
         if cwd is not None and not os.path.isdir(cwd):  # noqa: PTH112, ASYNC240 - nothing else runs yet
             raise UsageError(f"--cwd: there is no directory {cwd}")
-        return own if not self._request.local else (await self._local(stack)).merge(own)
+        return own if not self._request.local else (await self._start_local_model(stack)).merge(own)
 
-    async def _local(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.local_model import local_options
+    async def _start_local_model(self, stack: AsyncExitStack) -> Options:
+        from pilothouse.cli.local_model import start_local_model
 
         options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
-        return await local_options(options, stack, self._screen)
+        return await start_local_model(options, stack, self._screen)
 
-    def _open_lines(self) -> Lines:
+    def _open_input(self) -> ChatInput:
         if self._terminal is None:
             fd = sys.stdin.fileno() if sys.stdin is not None else os.open(os.devnull, os.O_RDONLY)  # pyright: ignore[reportUnnecessaryComparison]
-            return PlainLines(fd, None)
+            return PlainInput(fd, None)
         if os.environ.get("TERM", "") not in ("", "dumb") and find_spec("prompt_toolkit"):
-            from pilothouse.cli.chat_editor import EditorLines
+            from pilothouse.cli.chat_editor import EditorInput
 
-            return EditorLines(sys.stderr, self._terminal, self._suggest, self._request.history)
-        return PlainLines(sys.stdin.fileno(), sys.stderr, self._terminal)
+            return EditorInput(sys.stderr, self._terminal, self._complete, self._request.history)
+        return PlainInput(sys.stdin.fileno(), sys.stderr, self._terminal)
 
-    def _suggest(self, before: str) -> Any:
-        return suggestions(self.session, before)
+    def _complete(self, typed: str) -> Any:
+        return complete_input(self.session, typed)
 
-    async def _talk_and_listen(self) -> None:
+    async def _run_conversation(self) -> None:
         broken = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen)
+            tasks.start_soon(self._print_woken_answers)
             try:
-                await self._talk()
+                await self._read_prompts()
             except BrokenPipeError as error:
                 broken = error  # alone, not in a group
             tasks.cancel_scope.cancel()
         if broken is not None:
             raise broken
 
-    async def _listen(self) -> None:
+    async def _print_woken_answers(self) -> None:
         """Tell what the model says without having been asked, as when a background task has ended."""
         session = None
         while session is not self.session:
             session = self.session
             async for message in session.messages():
                 if isinstance(message, ResultMessage) and message.is_woken and message.result:
-                    async with self._asker.floor, self._lines.aside():
+                    async with self._prompter.lock, self._input.pause_prompt():
                         self._screen.end_text()
-                        self.say("a background task has ended:", "quiet")
+                        self.print_line("a background task has ended:", "quiet")
                         self._screen.text(message.result)
                         self._screen.end_text()
 
-    async def _talk(self) -> None:
+    async def _read_prompts(self) -> None:
         line = self._request.prompt
-        while not self._left:
+        while not self._is_leaving:
             if line is None:
                 try:
-                    line = await self._lines.prompt()
+                    line = await self._input.read_prompt()
                 except CtrlC:
                     line = None
                 if line is None:
                     return
             if line.strip():
-                await self._answer(line)
+                await self._handle_line(line)
             line = None
 
-    async def _answer(self, line: str) -> None:
+    async def _handle_line(self, line: str) -> None:
         """Do what a line asks for. A failure is told, and the conversation goes on."""
         try:
-            prompt = await self._dispatched(line)
+            prompt = await self._run_command(line)
             if prompt is not None:
-                await self._turn(prompt)
+                await self._run_turn(prompt)
         except (PilothouseError, OSError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            self._fail(error, line)
+            self._print_failure(error, line)
 
-    async def _dispatched(self, line: str) -> str | None:
+    async def _run_command(self, line: str) -> str | None:
         prompt = None
         with anyio.CancelScope() as scope:
-            async with self._working(scope.cancel):
-                prompt = await dispatch(self, line)
+            async with self._interruptible(scope.cancel):
+                prompt = await run_command(self, line)
         if scope.cancelled_caught:
-            self.say("given up", "warning")
+            self.print_line("given up", "warning")
         return prompt
 
     @asynccontextmanager
-    async def _working(self, stop: Callable[[], object]) -> AsyncGenerator[None]:
+    async def _interruptible(self, stop: Callable[[], object]) -> AsyncGenerator[None]:
         """A block that Ctrl-C stops."""
-        self._stop, self._stopping = stop, False
+        self._stop_action, self._stopping = stop, False
         if self._terminal is not None:
-            self._terminal.hush()
+            self._terminal.disable_echo()
         try:
             yield
         finally:
-            self._stop = None
+            self._stop_action = None
             self._screen.idle()
             if self._terminal is not None:
-                self._terminal.show()
+                self._terminal.restore_echo()
 
     # One turn.
 
-    async def _turn(self, prompt: str) -> None:
+    async def _run_turn(self, prompt: str) -> None:
         query = self.session.query(prompt)
-        self._telling = telling = ChatTelling(self._screen, self._redact, thinking=self._request.thinking)
+        self._printer = printer = ChatProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
         outcome: tuple[QueryResult, bool] | Exception = Interrupted("it was not asked")
-        async with anyio.create_task_group() as tasks, self._working(lambda: tasks.start_soon(self._stop_turn, query)):
+        async with (
+            anyio.create_task_group() as tasks,
+            self._interruptible(lambda: tasks.start_soon(self._stop_turn, query)),
+        ):
             self._screen.busy("waiting for the model")
-            outcome = await self._follow(query, telling)
+            outcome = await self._print_answer(query, printer)
             tasks.cancel_scope.cancel()  # an interrupt that came too late
         self._screen.end_text()
         self._screen.idle()
-        self._telling = None
+        self._printer = None
         if isinstance(outcome, Exception):
             raise outcome
         result, was_cut = outcome
-        self._finish(result, telling, prompt, was_cut=was_cut)
+        self._finish_turn(result, printer, prompt, was_truncated=was_cut)
 
-    async def _follow(self, query: Query, telling: ChatTelling) -> tuple[QueryResult, bool] | Exception:
+    async def _print_answer(self, query: Query, printer: ChatProgressPrinter) -> tuple[QueryResult, bool] | Exception:
         """Tell the answer. Gives the result, and whether it was cut; or what kept it from coming."""
         restarts, cut = self.session.restarts, False
         try:
             await query.start()
             if self.session.restarts > restarts:
-                self.say("Claude Code had ended; it was started again, and the conversation goes on", "warning")
+                self.print_line("Claude Code had ended; it was started again, and the conversation goes on", "warning")
             async for message in query:
                 if cut:
                     continue  # the end of a run that was stopped
-                async with self._asker.floor:  # not into a question
-                    telling.tell(message)
-                if self._request.local and is_cut(message):
+                async with self._prompter.lock:  # not into a question
+                    printer.print_message(message)
+                if self._request.local and is_truncated(message):
                     cut = True
                     await query.interrupt()
             return await query.result(), cut
@@ -279,45 +472,47 @@ class Chat:
 
     async def _stop_turn(self, query: Query) -> None:
         self._screen.end_text()
-        self.say("stopping; Ctrl-C again leaves", "warning")
+        self.print_line("stopping; Ctrl-C again leaves", "warning")
         try:
             await query.interrupt()
         except PilothouseError as error:
-            self.say(failure(error).line, "error")
+            self.print_line(describe_failure(error).line, "error")
 
-    def _finish(self, result: QueryResult, telling: ChatTelling, prompt: str, *, was_cut: bool) -> None:
-        if telling.init is not None:
-            self.model, self.mode = telling.init.model, telling.init.permission_mode
+    def _finish_turn(
+        self, result: QueryResult, printer: ChatProgressPrinter, prompt: str, *, was_truncated: bool
+    ) -> None:
+        if printer.init is not None:
+            self.model, self.mode = printer.init.model, printer.init.permission_mode
         if isinstance(result.error, Interrupted):
-            self.say(CUT_NOTE if was_cut else "stopped; the conversation goes on", "warning")
+            self.print_line(TRUNCATED_NOTE if was_truncated else "stopped; the conversation goes on", "warning")
         elif result.error is not None:
-            self._fail(result.error, prompt)
-        elif not telling.told_text and result.text:
+            self._print_failure(result.error, prompt)
+        elif not printer.has_printed_text and result.text:
             # A command such as /context answers without a message of the model.
             self._screen.text(result.text)
             self._screen.end_text()
-        if not self._interactive and (denials := denials_line(result)) is not None:
-            self.say(denials, "warning")
-        self._answered = result.session_id or self._answered
-        self.spent.add(result)
+        if not self._interactive and (denials := format_denials(result)) is not None:
+            self.print_line(denials, "warning")
+        self._answered_session_id = result.session_id or self._answered_session_id
+        self.costs.add(result)
         if not self._request.quiet:
-            self.say(self.spent.last_line(), "quiet")
+            self.print_line(self.costs.format_last(), "quiet")
 
     # What is asked in between.
 
     async def _can_use_tool(self, request: PermissionRequest) -> Allow | Deny:
-        decision = await self._asker.can_use_tool(request)
-        if self._telling is not None:
-            self._telling.decided(request.tool_use_id, denied=isinstance(decision, Deny))
+        decision = await self._prompter.can_use_tool(request)
+        if self._printer is not None:
+            self._printer.record_decision(request.tool_use_id, denied=isinstance(decision, Deny))
         return decision
 
-    async def _caught_up(self, tool_use_id: str) -> None:
-        if self._telling is not None:
-            await self._telling.caught_up(tool_use_id)
+    async def _wait_until_printed(self, tool_use_id: str) -> None:
+        if self._printer is not None:
+            await self._printer.wait_until_printed(tool_use_id)
 
     # Ctrl-C, and the end.
 
-    def _signalled(self, signum: int) -> None:
+    def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGINT:
             self._interrupt()
         else:
@@ -325,52 +520,54 @@ class Chat:
 
     def _interrupt(self) -> None:
         """Ctrl-C, or the end of input in the middle of an answer."""
-        if self._stop is None:
+        if self._stop_action is None:
             self._end(self._code if self._interactive else SIGNAL_BASE + signal.SIGINT)
         elif self._stopping or not self._interactive:
-            self._break_off()
+            self._end_by_interrupt()
         else:
             self._stopping = True
-            self._stop()
+            self._stop_action()
 
-    def _break_off(self) -> None:
+    def _end_by_interrupt(self) -> None:
         self._end(SIGNAL_BASE + signal.SIGINT)
 
     def _end(self, code: int) -> None:
         self._code = code
         self._scope.cancel()
 
-    def _fail(self, error: Exception, prompt: str) -> None:
+    def _print_failure(self, error: Exception, prompt: str) -> None:
         """Tell what went wrong. In a terminal that is no reason for an exit code: the user leaves when it pleases."""
         self._screen.end_text()
-        told = ways_in(error, prompt, self._known_cli()) or failure(error)
-        if isinstance(error, CLIExitedError) and self._begun and self.session.options.restart != "never":
+        told = suggest_login(error, prompt, self._find_known_cli()) or describe_failure(error)
+        if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
             told = replace(told, line=f"{told.line}; the next prompt starts it again")
-        tell_failure(self._screen, told, lambda line: visible(self._redact(line)))
-        if not (self._interactive and self._begun):
+        print_failure(self._screen, told, lambda line: escape_invisible(self._redact(line)))
+        if not (self._interactive and self._is_started):
             self._code = self._code or told.code
 
-    def _known_cli(self) -> str | None:
+    def _find_known_cli(self) -> str | None:
         try:
-            return find_cli(self._own.cli, os.environ)
+            return find_cli(self._options.cli, os.environ)
         except CLINotFoundError:
             return None
 
-    def _say_goodbye(self) -> None:
-        if self._answered is None or not self.session.options.persist_session:
+    def _print_resume_hint(self) -> None:
+        if self._answered_session_id is None or not self.session.options.persist_session:
             return
-        again = shlex.join(("chat", "--resume", self._answered, *self._request.flags))
-        self.say(f"session {self._answered}; go on with: {own_command()} {self._redact(again)}", "quiet")
+        again = shlex.join(("chat", "--resume", self._answered_session_id, *self._request.flags))
+        self.print_line(
+            f"session {self._answered_session_id}; go on with: {get_own_command()} {self._redact(again)}", "quiet"
+        )
 
     # What commands use.
 
-    def say(self, line: str, style: Style = "") -> None:
+    def print_line(self, line: str, style: Style = "") -> None:
         """One line for the person."""
-        self._screen.note(visible(line), style)
+        self._screen.note(escape_invisible(line), style)
 
     def leave(self) -> None:
         """End after this command."""
-        self._left = True
+        self._is_leaving = True
 
     def make_session(self, *, resume: str | None = None) -> Session:
         """A session with the settings of the command line, not started.
@@ -378,14 +575,14 @@ class Chat:
         Args:
             resume: go on with this one, whatever the command line says about that.
         """
-        own = self._own
+        own = self._options
         if resume is not None:
             nothing = {"continue_conversation": None, "fork_session": None, "session_id": None}
             nothing |= {"resume_session_at": None, "resume_drops_turn": None}
             own = own.merge(Options.layer(**cast("Settings", {**nothing, "resume": resume})))
         return default_agent().session(own)
 
-    async def move_to(self, session: Session) -> None:
+    async def switch_session(self, session: Session) -> None:
         """Start another session, then end the one before. When it does not start, nothing changes."""
         self._screen.busy("starting Claude Code")
         await session.start()
@@ -398,7 +595,7 @@ class Chat:
         known = self.model or self.session.options.model
         if known is not None:
             return known
-        models = typed_list(ModelInfo, self.session.server_info.get("models"))
+        models = to_results(ModelInfo, self.session.server_info.get("models"))
         return next(
             (m.resolved_model for m in models if m.value == "default" and m.resolved_model), "the default model"
         )

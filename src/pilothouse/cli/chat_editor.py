@@ -20,26 +20,28 @@ from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
-from pilothouse.cli.chat_lines import CONTINUED, PROMPT, CtrlC, OneAtATime, Terminal
+from pilothouse.cli.chat_input import CONTINUATION, PROMPT, CtrlC, InterruptiblePrompt, Terminal
 
-Suggest = Callable[[str], Iterable[tuple[str, str]]]
+CompletionFunction = Callable[[str], Iterable[tuple[str, str]]]
 """Given the text before the cursor: what its last word may become, and what that means."""
 
 
-class EditorLines(OneAtATime):
+class EditorInput(InterruptiblePrompt):
     """Lines that are edited in a terminal.
 
     Args:
         notes: the terminal that it is drawn on.
         terminal: the one that is typed in.
-        suggest: what can be completed.
+        complete: what can be completed.
         history: a file that keeps what was typed; None: nothing is kept.
     """
 
-    def __init__(self, notes: TextIO, terminal: Terminal, suggest: Suggest, history: str | None = None) -> None:
+    def __init__(
+        self, notes: TextIO, terminal: Terminal, complete: CompletionFunction, history: str | None = None
+    ) -> None:
         super().__init__()
         self._terminal = terminal
-        self._begun = ""  # what was typed when something came between
+        self._typed = ""  # what was typed when something came between
         self._input = create_input(sys.stdin)
         output = create_output(stdout=notes)
         kept: History = InMemoryHistory() if history is None else FileHistory(str(Path(history).expanduser()))
@@ -49,10 +51,10 @@ class EditorLines(OneAtATime):
             multiline=True,
             prompt_continuation="… ",
             history=kept,
-            completer=_Slashes(suggest),
+            completer=_SlashCompleter(complete),
             complete_while_typing=True,
             reserve_space_for_menu=4,
-            key_bindings=_keys(),
+            key_bindings=_make_key_bindings(),
             enable_suspend=True,
             enable_open_in_editor=True,
             **common,
@@ -60,35 +62,35 @@ class EditorLines(OneAtATime):
         # Of its own: answers are no prompts, and do not belong in their history.
         self._answers: PromptSession[str] = PromptSession(**common)
 
-    async def prompt(self) -> str | None:
+    async def read_prompt(self) -> str | None:
         """The next thing to say; None for Ctrl-D. Raises `CtrlC` when the line is empty."""
-        self._begun = ""
-        return await self.prompting(self._prompt)
+        self._typed = ""
+        return await self.read_interruptibly(self._read_prompt_text)
 
-    async def _prompt(self) -> str | None:
+    async def _read_prompt_text(self) -> str | None:
         try:
-            return await self._ask(self._prompts, None, self._begun)
+            return await self._prompt_user(self._prompts, None, self._typed)
         finally:
-            self._begun = self._prompts.default_buffer.text
+            self._typed = self._prompts.default_buffer.text
 
-    async def answer(self, question: str) -> str | None:
+    async def ask(self, question: str) -> str | None:
         """The answer to a question, typed after it was shown."""
-        self._terminal.forget_typed()
+        self._terminal.discard_typed()
         clear_typeahead(self._input)
-        return await self._ask(self._answers, question, "")
+        return await self._prompt_user(self._answers, question, "")
 
-    async def _ask(self, session: PromptSession[str], message: str | None, begun: str) -> str | None:
-        with self._terminal.echoing():
+    async def _prompt_user(self, session: PromptSession[str], message: str | None, typed: str) -> str | None:
+        with self._terminal.enable_echo():
             try:
                 # Signals belong to the chat; Ctrl-C comes as a key here.
                 return await session.prompt_async(
-                    message, default=begun, handle_sigint=False, set_exception_handler=False
+                    message, default=typed, handle_sigint=False, set_exception_handler=False
                 )
             except EOFError:
                 return None
 
 
-def _keys() -> KeyBindings:
+def _make_key_bindings() -> KeyBindings:
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -97,7 +99,7 @@ def _keys() -> KeyBindings:
         state = buffer.complete_state
         if state is not None and state.current_completion is not None:
             buffer.complete_state = None  # it stands in the line already
-        if buffer.document.current_line_before_cursor.endswith(CONTINUED):
+        if buffer.document.current_line_before_cursor.endswith(CONTINUATION):
             buffer.delete_before_cursor()
             buffer.insert_text("\n")
         else:
@@ -121,12 +123,12 @@ def _keys() -> KeyBindings:
     return keys
 
 
-class _Slashes(Completer):
-    def __init__(self, suggest: Suggest) -> None:
-        self._suggest = suggest
+class _SlashCompleter(Completer):
+    def __init__(self, complete: CompletionFunction) -> None:
+        self._complete = complete
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         before = document.text_before_cursor
         word = before.rpartition(" ")[2]
-        for text, meaning in self._suggest(before):
+        for text, meaning in self._complete(before):
             yield Completion(text, start_position=-len(word), display_meta=meaning)

@@ -1,133 +1,229 @@
-"""What a conversation asks its user in the middle of an answer: permission, questions of the model, a plan.
-
-Owns the words of the questions and what an answer means; one question at a time. Where the answer comes from, `Lines`
-knows; what the CLI gets for it, `pilothouse.permissions`.
-"""
+"""Asks the user of a conversation for permissions, answers and plans, and previews the tool calls."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 
-from pilothouse.cli.chat_lines import CtrlC, Lines
-from pilothouse.cli.chat_preview import for_the_session, meaning_of, preview, visible
-from pilothouse.cli.screen import Screen
+from pilothouse.cli.chat_input import ChatInput, CtrlC
+from pilothouse.cli.screen import Screen, Style, escape_invisible
 from pilothouse.permissions import (
+    AddDirectories,
+    AddRules,
     Allow,
     Answers,
     Deny,
     PermissionRequest,
+    PermissionUpdate,
     PlanRequest,
     QuestionRequest,
+    SetMode,
     UserQuestion,
 )
 
-Word = Literal["once", "session", "deny"]
+StyledLine = tuple[str, Style]
 
-_WORDS: dict[str, Word] = {
+MAX_LINES = 40  # of a preview; a command that one approves should be seen whole
+MAX_LINE_CHARS = 2000
+
+
+def preview_call(request: PermissionRequest) -> list[StyledLine]:
+    """What the call would do, in lines."""
+    show = _PREVIEWS.get(request.tool_name, _arguments)
+    lines = [*show(request.tool_input)]
+    for label, text in (("why asked", request.reason), ("path", request.blocked_path)):
+        if text and not any(text in line for line, _ in lines):
+            lines.append((f"{label}: {text}", "quiet"))
+    return [(escape_invisible(line), style) for line, style in _shorten_lines(lines)]
+
+
+def _shorten_lines(lines: list[StyledLine]) -> Iterable[StyledLine]:
+    for text, style in lines[:MAX_LINES]:
+        more = len(text) - MAX_LINE_CHARS
+        yield (text if more <= 0 else f"{text[:MAX_LINE_CHARS]}… ({more} more characters)"), style
+    if (left := len(lines) - MAX_LINES) > 0:
+        yield f"… ({left} more lines)", "warning"
+
+
+def _command(values: Mapping[str, Any]) -> Iterable[StyledLine]:
+    lines = str(values.get("command", "")).split("\n")
+    for number, line in enumerate(lines):
+        yield ("$ " if number == 0 else "  ") + line, "tool"
+    if values.get("description"):
+        yield f"# {values['description']}", "quiet"
+    if values.get("run_in_background"):
+        yield "# in the background", "quiet"
+
+
+def _edit(values: Mapping[str, Any]) -> Iterable[StyledLine]:
+    yield str(values.get("file_path", "")) + (" (every occurrence)" if values.get("replace_all") else ""), "title"
+    before, after = (str(values.get(name, "")).splitlines() for name in ("old_string", "new_string"))
+    for line in [*difflib.unified_diff(before, after, n=1, lineterm="")][2:]:
+        if not line.startswith("@@"):
+            yield line, _DIFF_STYLES.get(line[:1], "")
+
+
+def _write(values: Mapping[str, Any]) -> Iterable[StyledLine]:
+    content = str(values.get("content", values.get("new_source", "")))
+    yield str(values.get("file_path", values.get("notebook_path", ""))), "title"
+    for line in content.splitlines():
+        yield f"+{line}", "good"
+
+
+def _arguments(values: Mapping[str, Any]) -> Iterable[StyledLine]:
+    for name, value in values.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        first, *rest = text.split("\n")
+        yield f"{name}: {first}", ""
+        for line in rest:
+            yield f"  {line}", ""
+
+
+_DIFF_STYLES: dict[str, Style] = {"+": "good", "-": "error"}
+_PREVIEWS: dict[str, Callable[[Mapping[str, Any]], Iterable[StyledLine]]] = {
+    "Bash": _command,
+    "Edit": _edit,
+    "NotebookEdit": _write,
+    "PowerShell": _command,
+    "Write": _write,
+}
+
+
+def find_session_updates(request: PermissionRequest) -> list[PermissionUpdate]:
+    """The changes that the CLI suggests, as far as they allow more and can be told, held until the session ends."""
+    return [update.with_destination("session") for update in request.suggestions if _describe_update(update)]
+
+
+def describe_updates(updates: Iterable[PermissionUpdate]) -> str:
+    """What these changes allow, in a few words."""
+    return escape_invisible(", ".join(filter(None, map(_describe_update, updates))))
+
+
+def _describe_update(update: PermissionUpdate) -> str:
+    match update:
+        case AddRules(rules=rules, behavior="allow"):
+            return ", ".join(map(str, rules))
+        case SetMode(mode=mode):
+            return f"mode {mode}"
+        case AddDirectories(directories=directories):
+            return "work in " + ", ".join(directories)
+        case _:
+            return ""
+
+
+PermissionChoice = Literal["once", "session", "deny"]
+
+_PERMISSION_CHOICES: dict[str, PermissionChoice] = {
     **dict.fromkeys(("o", "once", "y", "yes"), "once"),
     **dict.fromkeys(("s", "session", "a", "always"), "session"),
     **dict.fromkeys(("d", "deny", "n", "no"), "deny"),
 }
-_YES = frozenset({"y", "yes", "a", "approve", "ok"})
-_NO = frozenset({"n", "no", "r", "reject"})
+_YES_WORDS = frozenset({"y", "yes", "a", "approve", "ok"})
+_NO_WORDS = frozenset({"n", "no", "r", "reject"})
 
 
-class Asker:
+class TerminalPrompter:
     """Asks on the screen. Its methods are `can_use_tool`, `on_question` and `on_plan` of the session.
 
     Args:
         screen: where questions are shown.
-        lines: where answers come from.
+        chat_input: where answers come from.
         stop: called when the user would rather stop the answer.
-        caught_up: waits until what came before a tool call has been told.
+        wait_until_printed: waits until what came before a tool call has been told.
 
     Attributes:
-        floor: held while somebody writes to the screen: whoever tells the answer takes it too.
+        lock: held while somebody writes to the screen: whoever tells the answer takes it too.
     """
 
     def __init__(
-        self, screen: Screen, lines: Lines, stop: Callable[[], object], caught_up: Callable[[str], Awaitable[object]]
+        self,
+        screen: Screen,
+        chat_input: ChatInput,
+        stop: Callable[[], object],
+        wait_until_printed: Callable[[str], Awaitable[object]],
     ) -> None:
         self._screen = screen
-        self._lines = lines
+        self._input = chat_input
         self._stop = stop
-        self._caught_up = caught_up
-        self._remembered: set[tuple[str, str]] = set()
-        self.floor = anyio.Lock()
+        self._wait_until_printed = wait_until_printed
+        self._session_updates: set[tuple[str, str]] = set()
+        self.lock = anyio.Lock()
 
     async def can_use_tool(self, request: PermissionRequest) -> Allow | Deny:
         """Once, for the session, or not at all."""
         call = (request.tool_name, json.dumps(request.tool_input, sort_keys=True))
-        async with self._asking(request):
-            if call in self._remembered:
+        async with self._begin_question(request):
+            if call in self._session_updates:
                 return Allow()
             who = " (a sub-agent)" if request.agent_id else ""
-            self._screen.note(visible(f"? {request.display_name or request.tool_name}{who} needs permission"), "title")
-            for line, style in preview(request):
+            self._screen.note(
+                escape_invisible(f"? {request.display_name or request.tool_name}{who} needs permission"), "title"
+            )
+            for line, style in preview_call(request):
                 self._screen.note(f"  {line}", style)
-            updates = for_the_session(request)
-            offer = None if request.suppress_always_allow else meaning_of(updates) or "this very call"
+            updates = find_session_updates(request)
+            offer = None if request.suppress_always_allow else describe_updates(updates) or "this very call"
             if offer is not None:
                 self._screen.note(f"  for the session: {offer}", "quiet")
-            word, reason = await self._decision(offer is not None)
+            word, reason = await self._read_decision(offer is not None)
         if word == "deny":
             return Deny(reason)
         if word == "once":
             return Allow()
         if not updates:
-            self._remembered.add(call)
+            self._session_updates.add(call)
         return Allow(updated_permissions=updates or None)
 
-    async def _decision(self, has_session: bool) -> tuple[Word, str]:
+    async def _read_decision(self, has_session: bool) -> tuple[PermissionChoice, str]:
         """A word, and the reason that was given with it."""
         question = f"  [o]nce, {'for the [s]ession, ' if has_session else ''}[d]eny (d REASON tells why): "
         while True:
-            answer = await self._answer(question)
+            answer = await self._read_answer(question)
             first, _, rest = answer.strip().partition(" ")
-            word = _WORDS.get(first.lower())
+            word = _PERMISSION_CHOICES.get(first.lower())
             if word is not None and (word != "session" or has_session) and (word == "deny" or not rest):
                 return word, rest.strip()
 
     async def on_question(self, request: QuestionRequest) -> Answers | bool:
         """The answers, in order; False if there is none at all."""
-        async with self._asking(request.request):
+        async with self._begin_question(request.request):
             if request.title:
-                self._screen.note(visible(f"? {request.title}"), "title")
-            answers = [await self._choice(question) for question in request.questions]
+                self._screen.note(escape_invisible(f"? {request.title}"), "title")
+            answers = [await self._read_choice(question) for question in request.questions]
         return answers if any(answer is not None for answer in answers) else False
 
-    async def _choice(self, question: UserQuestion) -> str | list[str] | None:
-        self._screen.note(visible(f"? {question.text}"), "title")
+    async def _read_choice(self, question: UserQuestion) -> str | list[str] | None:
+        self._screen.note(escape_invisible(f"? {question.text}"), "title")
         for number, option in enumerate(question.options, start=1):
             about = f": {option.description}" if option.description else ""
-            self._screen.note(visible(f"  {number}. {option.label}{about}"))
+            self._screen.note(escape_invisible(f"  {number}. {option.label}{about}"))
         if question.description:
-            self._screen.note(visible(f"  {question.description}"), "quiet")
+            self._screen.note(escape_invisible(f"  {question.description}"), "quiet")
         how = "a number, or your own words" if question.options else question.kind
         if question.multi_select:
             how = "numbers such as 1,3, or your own words"
-        typed = (await self._answer(f"  {how} (Enter: no answer): ")).strip()
-        return chosen(typed, [option.label for option in question.options], several=question.multi_select)
+        typed = (await self._read_answer(f"  {how} (Enter: no answer): ")).strip()
+        return parse_choice(typed, [option.label for option in question.options], several=question.multi_select)
 
     async def on_plan(self, request: PlanRequest) -> bool | str:
         """Approved, rejected, or what to change."""
-        async with self._asking(request.request):
+        async with self._begin_question(request.request):
             self._screen.note("? The plan:", "title")
             for line in request.plan.splitlines():
-                self._screen.note(f"  {visible(line)}")
+                self._screen.note(f"  {escape_invisible(line)}")
             typed = ""
             while not typed:
-                typed = (await self._answer("  [a]pprove  [r]eject, or what to change: ")).strip()
-        return typed.lower() in _YES or (False if typed.lower() in _NO else typed)
+                typed = (await self._read_answer("  [a]pprove  [r]eject, or what to change: ")).strip()
+        return typed.lower() in _YES_WORDS or (False if typed.lower() in _NO_WORDS else typed)
 
-    async def _answer(self, question: str) -> str:
+    async def _read_answer(self, question: str) -> str:
         try:
-            answer = await self._lines.answer(question)
+            answer = await self._input.ask(question)
         except CtrlC:
             answer = None
         if answer is None:
@@ -137,16 +233,16 @@ class Asker:
         return answer
 
     @asynccontextmanager
-    async def _asking(self, request: PermissionRequest) -> AsyncGenerator[None]:
-        await self._caught_up(request.tool_use_id)
-        async with self.floor, self._lines.aside():
+    async def _begin_question(self, request: PermissionRequest) -> AsyncGenerator[None]:
+        await self._wait_until_printed(request.tool_use_id)
+        async with self.lock, self._input.pause_prompt():
             self._screen.end_text()
             self._screen.idle()
             yield
             self._screen.busy("waiting for the model")
 
 
-def chosen(typed: str, labels: Sequence[str], *, several: bool) -> str | list[str] | None:
+def parse_choice(typed: str, labels: Sequence[str], *, several: bool) -> str | list[str] | None:
     """What was chosen by what was typed: labels by their numbers, a text of one's own, or nothing."""
     if not typed:
         return None

@@ -1,42 +1,224 @@
-"""`pilothouse doctor`: whether everything that a query needs is there, and what to do about what is not.
-
-Owns the list of checks and how they are shown. Shows names and places; never a key, and never what a variable holds.
-"""
+"""`pilothouse doctor`: checks what a query needs, and says what to do about what is missing."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import shlex
+import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
 
 from pilothouse._version import __version__
 from pilothouse.cli.arguments import DoctorRequest
 from pilothouse.cli.ask import write_line
-from pilothouse.cli.failures import FAILED, failure
-from pilothouse.cli.findings import Finding, Status, configuration, limits, settings_of_the_cli, way_to_pay
+from pilothouse.cli.failures import FAILED, KEY_VARIABLES, PROVIDER_VARIABLES, describe_failure, find_credentials
 from pilothouse.cli.screen import Screen, Style
 from pilothouse.client import Query, default_agent
-from pilothouse.client.config_file import config_file, printable
-from pilothouse.errors import PilothouseError
+from pilothouse.client.config_file import (
+    CONFIG_VARIABLE,
+    ConfigFile,
+    describe_trust_options,
+    find_config_file,
+    mark_reported,
+    printable,
+)
+from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.messages import InitMessage
-from pilothouse.options import Options, Settings
+from pilothouse.options import TABLE, Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.options.sources import VARIABLE_PREFIX, get_variable_name
 from pilothouse.provision.cli import PINNED_VERSION, managed_cli_path
+from pilothouse.provision.paths import CACHE_VARIABLE, cache_root
 from pilothouse.transports.discovery import OLDEST_VERSION, check_version, find_cli, parse_version
 
-ROUND_TRIP_TIMEOUT_S = 60.0
+CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
+
+FILES_PER_QUERY = 6
+"""Descriptors that a running child takes: three pipes, its exit, and a moment's more at the start."""
+MEMORY_PER_CHILD = 450 * 1000 * 1000
+"""Bytes; what a Claude Code child takes at most without work on large files."""
+MIN_OPEN_FILES = 1024
+INSTALLED_BYTES = 600 * 1000 * 1000
+"""Bytes that installing the CLI takes at its peak: the archive and the executable side by side."""
+
+# Variables of ours that are no options.
+OTHER_VARIABLES = {
+    CACHE_VARIABLE: "where fetched files are kept",
+    CONFIG_VARIABLE: "which configuration file to read",
+    "PILOTHOUSE_JOURNAL": "the journal of `batch` and `worker`",
+    "PILOTHOUSE_INSTALL": "0 forbids installing Claude Code by itself",
+    "PILOTHOUSE_REQUIRE_CLI": "tests fail, not skip, without Claude Code",
+}
+
+
+class CheckResult(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    what: str
+    status: CheckStatus
+    detail: str
+    advice: str = ""
+
+
+def check_configuration(environ: Mapping[str, str]) -> Iterator[CheckResult]:
+    """The layers beneath every query: the file and the variables."""
+    try:
+        file = find_config_file()
+        yield from _check_config_file(file)
+        default_agent().options  # noqa: B018 - the variables are checked
+    except OptionsError as error:
+        yield CheckResult("configuration", "failed", str(error), f"{CONFIG_VARIABLE}=none goes on without a file")
+        return
+    options = {get_variable_name(name) for name in TABLE}
+    ours = [name for name in sorted(environ) if name.startswith(VARIABLE_PREFIX) and environ[name]]
+    known = [name for name in ours if name in options or name in OTHER_VARIABLES]
+    if known:
+        yield CheckResult("variables", "ok", ", ".join(known))
+    for name in ours:
+        if name not in known:
+            close = difflib.get_close_matches(name, [*filter(None, options), *OTHER_VARIABLES], n=1, cutoff=0.8)
+            advice = f"did you mean {close[0]}?" if close else "pilothouse options lists the options"
+            yield CheckResult("variables", "warning", f"{name} is not known and does nothing", advice)
+
+
+def _check_config_file(file: ConfigFile | None) -> Iterator[CheckResult]:
+    if file is None:
+        yield CheckResult("configuration", "ok", "no pilothouse.toml, and no [tool.pilothouse] in a pyproject.toml")
+        return
+    state = "trusted" if file.is_trusted else "not trusted"
+    held = f"{printable(file.path)} sets {', '.join(file.options) or 'nothing'} ({state})"
+    yield CheckResult("configuration", "ok", held)
+    if file.ignored_options:
+        mark_reported(file)
+        advice = f"to trust it: {describe_trust_options(file.path)}"
+        yield CheckResult("configuration", "note", f"left out of it: {', '.join(file.ignored_options)}", advice)
+
+
+def check_claude_settings(environ: Mapping[str, str]) -> Iterator[CheckResult]:
+    """The files from which Claude Code takes settings here, unless `setting_sources` says otherwise."""
+    home = get_claude_directory(environ)
+    here = Path.cwd()
+    files = (
+        home / "settings.json",
+        here / ".claude" / "settings.json",
+        here / ".claude" / "settings.local.json",
+        here / ".mcp.json",
+        here / "CLAUDE.md",
+        Path("/etc/claude-code/managed-settings.json"),
+    )
+    there = [str(file) for file in files if file.exists()]
+    yield CheckResult(
+        "settings of the CLI", "ok" if not there else "note", ", ".join(there) or "none in its usual places"
+    )
+
+
+def check_credentials(environ: Mapping[str, str], options: Options) -> CheckResult:
+    """Whether there is a key or a login; never its value.
+
+    Args:
+        environ: the environment.
+        options: the settings of a query that is asked here.
+    """
+    variable = find_credentials({**environ, **{name: value or "" for name, value in (options.env or {}).items()}})
+    if variable is not None:
+        return CheckResult("key", "ok", f"{variable} is set")
+    for name in ("api_key", "auth_token", "oauth_token", "provider"):
+        if getattr(options, name) is not None:
+            return CheckResult("key", "ok", f"the option {name} is set")
+    home = get_claude_directory(environ)
+    if (home / ".credentials.json").exists():
+        return CheckResult("key", "ok", f"no key in the environment; a login is stored in {home}")
+    if _has_key(home / "settings.json"):
+        return CheckResult("key", "ok", f"no key in the environment; {home / 'settings.json'} says where to get one")
+    if sys.platform == "darwin":
+        return CheckResult("key", "note", "no key in the environment; a login, if any, is in the keychain")
+    extra = "" if find_spec("xllamacpp") else ", which needs: pip install 'pilothouse[local]'"
+    advice = f"set ANTHROPIC_API_KEY, or run `claude` once to log in, or use --local{extra}"
+    return CheckResult("key", "failed", "no key in the environment and no login", advice)
+
+
+def _has_key(settings: Path) -> bool:
+    """Whether settings of the CLI have a key, or a program that gives one."""
+    try:
+        text = settings.read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return any(f'"{name}"' in text for name in ("apiKeyHelper", *KEY_VARIABLES, *PROVIDER_VARIABLES))
+
+
+def get_claude_directory(environ: Mapping[str, str]) -> Path:
+    """Where Claude Code keeps its own settings and login."""
+    return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
+
+
+def check_limits() -> Iterator[CheckResult]:
+    """What this system allows: open files, memory, room for temporary files and for the cache."""
+    yield from _check_open_files()
+    yield from _check_memory()
+    yield _check_directory("temporary files", Path(tempfile.gettempdir()), 10**7, "TMPDIR names another directory")
+    yield _check_directory("cache", cache_root(), INSTALLED_BYTES, f"{CACHE_VARIABLE} names another directory")
+
+
+def _check_open_files() -> Iterator[CheckResult]:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        yield CheckResult("open files", "ok", "no limit")
+        return
+    detail = f"{soft}, enough for about {soft // FILES_PER_QUERY} queries at once"
+    few = soft < MIN_OPEN_FILES
+    advice = f"ulimit -n raises it, to {hard if hard != resource.RLIM_INFINITY else 'any number'}" if few else ""
+    yield CheckResult("open files", "warning" if few else "ok", detail, advice)
+
+
+def _check_memory() -> Iterator[CheckResult]:
+    if not hasattr(os, "sysconf") or not {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
+        return
+    free = _read_available_memory() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    children = free // MEMORY_PER_CHILD
+    detail = f"{free / 1e9:.1f} GB available, enough for about {children} children of Claude Code at once"
+    yield CheckResult("memory", "ok" if children else "warning", detail)
+
+
+def _read_available_memory() -> int | None:
+    """What Linux says could be used without swapping; free memory alone leaves the page cache out."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _check_directory(what: str, path: Path, needed: int, advice: str) -> CheckResult:
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return CheckResult(what, "failed" if existing == path else "warning", f"{path} cannot be written", advice)
+    free = shutil.disk_usage(existing).free
+    detail = f"{path}, {free / 1e9:.1f} GB free"
+    return CheckResult(what, "ok", detail) if free >= needed else CheckResult(what, "warning", detail, advice)
+
+
+ROUND_TRIP_SECONDS = 60.0
 """The first start of the executable on a cold disk takes some 10 s."""
 QUESTION, ANSWER = "Is anybody there?", "Aye."
 
-_MARKS: dict[Status, tuple[str, Style]] = {
+_STATUS_MARKS: dict[CheckStatus, tuple[str, Style]] = {
     "ok": ("ok  ", "good"),
     "note": ("note", "quiet"),
     "warning": ("warn", "warning"),
@@ -45,7 +227,7 @@ _MARKS: dict[Status, tuple[str, Style]] = {
 }
 
 
-class Patient:
+class DoctorContext:
     """What is examined: the settings of this place, and what earlier checks found out."""
 
     def __init__(self, request: DoctorRequest) -> None:
@@ -60,9 +242,9 @@ class Patient:
         """
         return default_agent().options.merge(Options(cli=self.request.cli) if self.request.cli else None)
 
-    def cli_of_file(self) -> str | None:
+    def find_untrusted_cli(self) -> str | None:
         """The executable that the configuration file names, if it is the one in force: nothing runs it here."""
-        options, file = self.options(), config_file()
+        options, file = self.options(), find_config_file()
         if file is None or self.request.cli or os.sep not in options.cli:
             return None
         return options.cli if options.explain()["cli"].origin.startswith(file.path) else None
@@ -70,37 +252,37 @@ class Patient:
 
 async def doctor(request: DoctorRequest, screen: Screen) -> int:
     """Examine, show, and return the exit code: 0, or 1 if something failed."""
-    patient = Patient(request)
+    patient = DoctorContext(request)
     redact = Redactor(secret_values(os.environ)).redact
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     if not request.json:
         screen.note(f"pilothouse {__version__}", "title")
     for check in _CHECKS:
-        if check is _round_trip and not request.quick:
+        if check is _check_round_trip and not request.quick:
             screen.busy("asking Claude Code")
         for finding in await check(patient):
             clean = msgspec.structs.replace(finding, detail=redact(finding.detail), advice=redact(finding.advice))
             found.append(clean)
             if not request.json:
-                _show(clean, screen)
+                _print_result(clean, screen)
     screen.idle()
     failed = [finding.what for finding in found if finding.status == "failed"]
     if request.json:
         write_line(msgspec.json.encode({"ok": not failed, "version": __version__, "findings": found}))
     else:
         warned = sum(finding.status == "warning" for finding in found)
-        screen.note(_verdict(failed, warned), "error" if failed else "good")
+        screen.note(_format_verdict(failed, warned), "error" if failed else "good")
     return FAILED if failed else 0
 
 
-def _show(finding: Finding, screen: Screen) -> None:
-    mark, style = _MARKS[finding.status]
-    screen.note(f"{mark}  {finding.what}: {finding.detail}", style)
-    if finding.advice:
-        screen.note(f"      {finding.advice}", "quiet" if finding.status in ("ok", "note") else "")
+def _print_result(result: CheckResult, screen: Screen) -> None:
+    mark, style = _STATUS_MARKS[result.status]
+    screen.note(f"{mark}  {result.what}: {result.detail}", style)
+    if result.advice:
+        screen.note(f"      {result.advice}", "quiet" if result.status in ("ok", "note") else "")
 
 
-def _verdict(failed: Sequence[str], warned: int) -> str:
+def _format_verdict(failed: Sequence[str], warned: int) -> str:
     if failed == ["key"]:
         return "A query needs a key or a login; everything else is there."
     if failed:
@@ -111,82 +293,82 @@ def _verdict(failed: Sequence[str], warned: int) -> str:
 # The checks, in the order in which they are shown.
 
 
-async def _this_program(patient: Patient) -> Iterable[Finding]:
+async def _check_program(context: DoctorContext) -> Iterable[CheckResult]:
     libc = " ".join(platform.libc_ver()).strip()
     detail = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    return [Finding("python", "ok", f"{detail}, {libc}" if libc else detail)]
+    return [CheckResult("python", "ok", f"{detail}, {libc}" if libc else detail)]
 
 
-async def _configuration(patient: Patient) -> Iterable[Finding]:
-    return [*configuration(os.environ), *settings_of_the_cli(os.environ)]
+async def _check_layers(context: DoctorContext) -> Iterable[CheckResult]:
+    return [*check_configuration(os.environ), *check_claude_settings(os.environ)]
 
 
-async def _cli(patient: Patient) -> Iterable[Finding]:
+async def _check_cli(context: DoctorContext) -> Iterable[CheckResult]:
     try:
-        wanted, of_file = patient.options().cli, patient.cli_of_file()
+        wanted, of_file = context.options().cli, context.find_untrusted_cli()
     except PilothouseError:
-        return [Finding("cli", "skipped", "the configuration cannot be read")]
+        return [CheckResult("cli", "skipped", "the configuration cannot be read")]
     if of_file is not None:
         detail = f"{printable(of_file)}, named by the configuration file; doctor runs nothing that a file names"
-        return [Finding("cli", "note", detail, f"pilothouse doctor --cli {shlex.quote(of_file)} examines it")]
+        return [CheckResult("cli", "note", detail, f"pilothouse doctor --cli {shlex.quote(of_file)} examines it")]
     try:
         path = await anyio.to_thread.run_sync(find_cli, wanted, os.environ)
         version = await anyio.to_thread.run_sync(check_version, path, os.environ)
     except PilothouseError as error:
-        told = failure(error)
-        return [Finding("cli", "failed", told.line, " ".join(told.advice))]
-    patient.executable = path
-    return [_version_finding(path, version, wanted), _managed_finding(path)]
+        told = describe_failure(error)
+        return [CheckResult("cli", "failed", told.line, " ".join(told.advice))]
+    context.executable = path
+    return [_make_version_result(path, version, wanted), _make_managed_result(path)]
 
 
-def _version_finding(path: str, version: str, wanted: str) -> Finding:
+def _make_version_result(path: str, version: str, wanted: str) -> CheckResult:
     detail = f"Claude Code {version} at {path} (cli={wanted!r})"
     parsed = parse_version(version)
     if parsed is not None and parsed < OLDEST_VERSION:
         oldest = ".".join(map(str, OLDEST_VERSION))
-        return Finding("cli", "warning", f"{detail}, older than {oldest}", "update it, or: pilothouse install-cli")
+        return CheckResult("cli", "warning", f"{detail}, older than {oldest}", "update it, or: pilothouse install-cli")
     tested = "the tested version" if version == PINNED_VERSION else f"tested is {PINNED_VERSION}"
-    return Finding("cli", "ok", f"{detail}, {tested}")
+    return CheckResult("cli", "ok", f"{detail}, {tested}")
 
 
-def _managed_finding(used: str) -> Finding:
+def _make_managed_result(used: str) -> CheckResult:
     managed = managed_cli_path()
     if str(managed) == used:
-        return Finding("managed copy", "ok", "it is the one in use")
+        return CheckResult("managed copy", "ok", "it is the one in use")
     if managed.exists():
-        return Finding("managed copy", "note", f"{managed}, not in use")
-    return Finding("managed copy", "note", "none", "pilothouse install-cli fetches the tested version")
+        return CheckResult("managed copy", "note", f"{managed}, not in use")
+    return CheckResult("managed copy", "note", "none", "pilothouse install-cli fetches the tested version")
 
 
-async def _credentials(patient: Patient) -> Iterable[Finding]:
+async def _check_login(context: DoctorContext) -> Iterable[CheckResult]:
     try:
-        options = patient.options()
+        options = context.options()
     except PilothouseError:
         options = Options()  # what is wrong with them has been said
-    return [way_to_pay(os.environ, options)]
+    return [check_credentials(os.environ, options)]
 
 
-async def _limits(patient: Patient) -> Iterable[Finding]:
-    return limits()
+async def _check_system(context: DoctorContext) -> Iterable[CheckResult]:
+    return check_limits()
 
 
-async def _round_trip(patient: Patient) -> Iterable[Finding]:
+async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
     name = "round trip"
-    if patient.request.quick:
-        return [Finding(name, "skipped", "left out with --quick")]
-    if patient.executable is None:
-        return [Finding(name, "skipped", "no Claude Code was examined")]
+    if context.request.quick:
+        return [CheckResult(name, "skipped", "left out with --quick")]
+    if context.executable is None:
+        return [CheckResult(name, "skipped", "no Claude Code was examined")]
     if not all(map(find_spec, ("starlette", "uvicorn"))):
-        return [Finding(name, "skipped", "the scripted model needs an extra", "pip install 'pilothouse[testing]'")]
+        return [CheckResult(name, "skipped", "the scripted model needs an extra", "pip install 'pilothouse[testing]'")]
     started = time.perf_counter()
     try:
-        first, version = await _ask_scripted(patient.executable)
+        first, version = await _ask_scripted(context.executable)
     except (PilothouseError, OSError) as error:
-        told = failure(error)
-        return [Finding(name, "failed", told.line, " ".join(told.advice))]
+        told = describe_failure(error)
+        return [CheckResult(name, "failed", told.line, " ".join(told.advice))]
     whole = time.perf_counter() - started
     detail = f"Claude Code {version} answered the scripted model in {whole:.1f} s, first message after {first:.1f} s"
-    return [Finding(name, "ok", detail)]
+    return [CheckResult(name, "ok", detail)]
 
 
 async def _ask_scripted(executable: str) -> tuple[float, str]:
@@ -211,7 +393,7 @@ async def _ask_scripted(executable: str) -> tuple[float, str]:
                 "persist_session": False,
                 "setting_sources": [],
                 "strict_mcp_config": True,
-                "timeout": ROUND_TRIP_TIMEOUT_S,
+                "timeout": ROUND_TRIP_SECONDS,
                 "tools": [],
             }
             query = Query(QUESTION, Options(**cast("Settings", settings)))
@@ -227,11 +409,11 @@ async def _ask_scripted(executable: str) -> tuple[float, str]:
     return first, version
 
 
-_CHECKS: tuple[Callable[[Patient], Awaitable[Iterable[Finding]]], ...] = (
-    _this_program,
-    _configuration,
-    _cli,
-    _credentials,
-    _limits,
-    _round_trip,
+_CHECKS: tuple[Callable[[DoctorContext], Awaitable[Iterable[CheckResult]]], ...] = (
+    _check_program,
+    _check_layers,
+    _check_cli,
+    _check_login,
+    _check_system,
+    _check_round_trip,
 )

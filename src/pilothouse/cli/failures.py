@@ -32,14 +32,14 @@ INSTALL = "pilothouse install-cli"
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 PROVIDER_VARIABLES = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 
-_CODES: tuple[tuple[type[BaseException], int], ...] = (
+_EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UsageError, USAGE),
     (CLINotFoundError, USAGE),
     (CLIVersionError, USAGE),
     (CLIStartError, USAGE),
     (TimeoutError, TIMED_OUT),
 )
-_NEXT: tuple[tuple[type[BaseException], str], ...] = (
+_NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (CLINotFoundError, f"install it with `{INSTALL}`, or give its path with --cli"),
     (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
     (CLIExitedError, "--verbose shows all that it said"),
@@ -48,7 +48,7 @@ _SHOWN_PROMPT_CHARS = 60  # of a prompt that is repeated in a suggestion
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureReport:
     """An exit code, one line, and further lines of advice."""
 
     code: int
@@ -56,22 +56,26 @@ class Failure:
     advice: tuple[str, ...] = ()
 
 
-def failure(error: Exception) -> Failure:
+def describe_failure(error: Exception) -> FailureReport:
     """What to tell about `error`."""
-    code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, ReplayMismatch) and error.diff:
-        return Failure(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
-    text = one_line(_first_part(error))
-    step = _next_step(error)
-    return Failure(code, f"{text}; {step}" if step else text)
+        return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
+    text = join_lines(_get_first_error(error))
+    step = _find_next_step(error)
+    return FailureReport(code, f"{text}; {step}" if step else text)
 
 
-def _first_part(error: Exception) -> str:
+def _get_first_error(error: Exception) -> str:
     # The list of the places that were tried, and the ways to install, take a screen; --verbose is for that.
-    return str(error).partition(" Tried:")[0].rstrip(".") if isinstance(error, CLINotFoundError) else _described(error)
+    return (
+        str(error).partition(" Tried:")[0].rstrip(".")
+        if isinstance(error, CLINotFoundError)
+        else _describe_error(error)
+    )
 
 
-def _described(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, PilothouseError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -79,13 +83,13 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _next_step(error: Exception) -> str:
+def _find_next_step(error: Exception) -> str:
     if isinstance(error, QueryTimeout):
         return f"raise --{error.kind.replace('_', '-')} to wait longer"
-    return next((step for kind, step in _NEXT if isinstance(error, kind)), "")
+    return next((step for kind, step in _NEXT_STEPS if isinstance(error, kind)), "")
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """`text` as one line: a line that introduces others keeps its colon, the rest is joined by bars."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = ""
@@ -94,25 +98,25 @@ def one_line(text: str) -> str:
     return joined
 
 
-def own_command() -> str:
+def get_own_command() -> str:
     """How this program was called, so that a command can be repeated as it is printed.
 
     `pilothouse` where that is what a shell finds; else a path that holds from the working directory.
     """
     if not os.path.basename(sys.argv[0]).startswith("pilothouse"):  # noqa: PTH119
-        return f"{shlex.quote(_from_here(sys.executable))} -m pilothouse"
+        return f"{shlex.quote(_format_path(sys.executable))} -m pilothouse"
     found = shutil.which("pilothouse")
     if found is not None and os.path.realpath(found) == os.path.realpath(sys.argv[0]):
         return "pilothouse"
-    return shlex.quote(_from_here(sys.argv[0]))
+    return shlex.quote(_format_path(sys.argv[0]))
 
 
-def _from_here(path: str) -> str:
+def _format_path(path: str) -> str:
     whole, here = os.path.abspath(path), os.getcwd()  # noqa: PTH100, PTH109 - a link to the interpreter stays
     return os.path.relpath(whole, here) if whole.startswith(here + os.sep) else whole
 
 
-def credentials(environ: Mapping[str, str]) -> str | None:
+def find_credentials(environ: Mapping[str, str]) -> str | None:
     """The name of the first variable that holds a key, a login or a provider; never its value."""
     for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES):
         if environ.get(name, "").strip():
@@ -120,7 +124,7 @@ def credentials(environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def ways_in(error: Exception, prompt: str, cli: str | None) -> Failure | None:
+def suggest_login(error: Exception, prompt: str, cli: str | None) -> FailureReport | None:
     """The ways on for who has neither a key nor a login; None if that is not what `error` says.
 
     Args:
@@ -128,7 +132,7 @@ def ways_in(error: Exception, prompt: str, cli: str | None) -> Failure | None:
         prompt: what was asked.
         cli: the path of Claude Code, if it is known.
     """
-    if not isinstance(error, AuthenticationError) or credentials(os.environ):
+    if not isinstance(error, AuthenticationError) or find_credentials(os.environ):
         return None
     login = "claude" if cli is None or shutil.which("claude") else shlex.quote(cli)
     short = len(prompt) <= _SHOWN_PROMPT_CHARS and prompt.isprintable()
@@ -136,10 +140,10 @@ def ways_in(error: Exception, prompt: str, cli: str | None) -> Failure | None:
     rows = (
         ("export ANTHROPIC_API_KEY=…", "use an API key"),
         (login, "log in once; then ask again"),
-        (f"{own_command()} ask --local {question}", "a small open model on this machine: no key, no tools"),
+        (f"{get_own_command()} ask --local {question}", "a small open model on this machine: no key, no tools"),
     )
     width = max(len(command) for command, _ in rows)
-    return Failure(
+    return FailureReport(
         FAILED,
         "Claude Code has neither a key nor a login. Three ways on:",
         tuple(f"  {command:<{width}}   {what}" for command, what in rows),

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pilothouse.cli.screen import Progress, Screen
 
-Action = Literal["install", "check", "uninstall"]
-Form = Literal["text", "path", "json"]
+InstallAction = Literal["install", "check", "uninstall"]
+InstallFormat = Literal["text", "path", "json"]
 
 INSTALL_HELP = "install the tested Claude Code, for pilothouse alone"
 INSTALL_DESCRIPTION = (
@@ -43,9 +43,9 @@ exit codes:
 class InstallRequest:
     """What `pilothouse install-cli` was asked for."""
 
-    action: Action = "install"
+    action: InstallAction = "install"
     force: bool = False
-    form: Form = "text"
+    form: InstallFormat = "text"
 
 
 def add_install(parser: argparse.ArgumentParser) -> None:
@@ -85,12 +85,12 @@ def install_request(asked: argparse.Namespace) -> InstallRequest:
 
 
 @dataclass(slots=True)
-class _Report:
+class _InstallReport:
     """What there is to tell at the end; the object of `--json`."""
 
     path: str
     version: str
-    action: Action
+    action: InstallAction
     ok: bool = False
     fetched: bool = False
     seconds: float = 0.0
@@ -110,25 +110,25 @@ async def install(request: InstallRequest, screen: Screen) -> int:
     Returns:
         0 if all is well, else 1.
     """
-    from pilothouse.cli.failures import FAILED, one_line
-    from pilothouse.cli.screen import make_screen
+    from pilothouse.cli.failures import FAILED, join_lines
+    from pilothouse.cli.terminal import make_screen
     from pilothouse.errors import PilothouseError
     from pilothouse.provision.cli import PINNED_VERSION, managed_cli_path
 
     notes = screen if request.form == "text" else make_screen(sys.stderr, sys.stderr)
-    report = _Report(str(managed_cli_path()), PINNED_VERSION, request.action)
+    report = _InstallReport(str(managed_cli_path()), PINNED_VERSION, request.action)
     before = time.monotonic()
     try:
         await _ACTIONS[request.action](request, report, notes)
     except PilothouseError as error:
-        report.error = one_line(str(error))
+        report.error = join_lines(str(error))
     report.seconds = round(time.monotonic() - before, 3)
     report.ok = report.error is None
-    _show(request, report, screen, notes)
+    _print_report(request, report, screen, notes)
     return 0 if report.ok else FAILED
 
 
-async def _install(request: InstallRequest, report: _Report, notes: Screen) -> None:
+async def _install(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
     from pilothouse.provision.managed import managed_versions
 
     before = managed_versions()
@@ -144,10 +144,10 @@ async def _install(request: InstallRequest, report: _Report, notes: Screen) -> N
     after = managed_versions()
     report.removed = tuple(version for version in before if version not in after)
     report.others = tuple(version for version in after if version != report.version)
-    await _try_out(path)
+    await _check_executable(path)
 
 
-async def _check(request: InstallRequest, report: _Report, notes: Screen) -> None:
+async def _check(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
     from anyio import to_thread
 
     from pilothouse.errors import ProvisionError
@@ -160,10 +160,10 @@ async def _check(request: InstallRequest, report: _Report, notes: Screen) -> Non
         there = managed_cli_path().exists()
         what = f"{report.path} is not the tested {report.version}" if there else f"there is no {report.path}"
         raise ProvisionError(f"{what}; `pilothouse install-cli` installs it")
-    await _try_out(path)
+    await _check_executable(path)
 
 
-async def _try_out(path: Path) -> None:
+async def _check_executable(path: Path) -> None:
     """Whether it runs: the right file may still lack a library here, or lie where nothing may be executed."""
     import os
 
@@ -178,7 +178,7 @@ async def _try_out(path: Path) -> None:
         raise ProvisionError(f"{path} says that it is version {version}, and not {PINNED_VERSION}")
 
 
-async def _uninstall(request: InstallRequest, report: _Report, notes: Screen) -> None:
+async def _uninstall(request: InstallRequest, report: _InstallReport, notes: Screen) -> None:
     from anyio import to_thread
 
     from pilothouse.provision.managed import uninstall_cli
@@ -186,14 +186,14 @@ async def _uninstall(request: InstallRequest, report: _Report, notes: Screen) ->
     report.removed = tuple(await to_thread.run_sync(uninstall_cli))
 
 
-_ACTIONS: dict[Action, Callable[[InstallRequest, _Report, Screen], Any]] = {
+_ACTIONS: dict[InstallAction, Callable[[InstallRequest, _InstallReport, Screen], Any]] = {
     "install": _install,
     "check": _check,
     "uninstall": _uninstall,
 }
 
 
-def _show(request: InstallRequest, report: _Report, screen: Screen, notes: Screen) -> None:
+def _print_report(request: InstallRequest, report: _InstallReport, screen: Screen, notes: Screen) -> None:
     if request.form == "json":
         import msgspec
 
@@ -203,11 +203,11 @@ def _show(request: InstallRequest, report: _Report, screen: Screen, notes: Scree
     elif request.form == "path":
         screen.text(report.path + "\n")
     else:
-        for line in _lines(report):
+        for line in _format_report(report):
             notes.note(line)
 
 
-def _lines(report: _Report) -> list[str]:
+def _format_report(report: _InstallReport) -> list[str]:
     removed = [f"removed from the cache: Claude Code {version}" for version in report.removed]
     if report.action == "uninstall":
         return removed or ["there is no copy of Claude Code in the cache"]
@@ -218,7 +218,7 @@ def _lines(report: _Report) -> list[str]:
 # On the way to other commands.
 
 
-async def fetched_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str:
+async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str:
     """The path of the executable for a command; the managed copy is installed, with a bar, if need be and allowed.
 
     Args:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pilothouse.cli.screen import Screen
 
 SIGNAL_BASE = 128
-CLOSED_OUTPUT = 141
+OUTPUT_CLOSED = 141
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,68 +34,67 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 answered, 1 failed, 2 wrong usage or no CLI, 124 timeout, 130 Ctrl-C, 141 output closed.
     """
-    ended_by = _EndedBy()
+    ended_by = _SignalExit()
     try:
-        with ended_by.listening():
+        with ended_by.handle_signals():
             code = _run(argv)
             sys.stdout.flush()
             return code
     except KeyboardInterrupt:
         return _interrupted(ended_by.signum)
     except BrokenPipeError:
-        _forget_output()
-        return CLOSED_OUTPUT
+        _discard_output()
+        return OUTPUT_CLOSED
 
 
 def _run(argv: list[str] | None) -> int:
     from pilothouse.cli.arguments import AskRequest, parse
-    from pilothouse.cli.screen import make_screen, open_streams
+    from pilothouse.cli.terminal import make_screen, open_streams
 
     out, notes = open_streams()
     request = parse(argv)
     if isinstance(request, AskRequest):
         return _ask(request, make_screen(out, notes))
     kind = type(request).__name__
-    if kind in _CONFIGURED and getattr(request, "action", "") not in ("results", "status"):
-        _tell_config_file(make_screen(out, notes), may_ask=kind == "ChatRequest")
+    if kind in _CONFIGURED_REQUESTS and getattr(request, "action", "") not in ("results", "status"):
+        _announce_config_file(make_screen(out, notes), may_ask=kind == "ChatRequest")
     module, name = _RUNNERS[kind]
     run = getattr(import_module(f"pilothouse.cli.{module}"), name)
-    return _shown(make_screen(out, notes if kind in _ANSWERING else out), partial(run, request))
+    return _run_with_screen(make_screen(out, notes if kind in _NOTES_ON_STDERR else out), partial(run, request))
 
 
 def _ask(request: AskRequest, screen: Screen) -> int:
-    from pilothouse.cli.ask import ask
-    from pilothouse.cli.prompts import gather
+    from pilothouse.cli.ask import ask, read_prompt
 
-    _tell_config_file(screen, may_ask=request.form == "text")
+    _announce_config_file(screen, may_ask=request.form == "text")
     try:
-        prompt = gather(request.prompt, screen.note)
+        prompt = read_prompt(request.prompt, screen.note)
     except (UsageError, OSError) as error:
-        return _tell(error, screen)
-    return _shown(screen, partial(ask, request, prompt))
+        return _print_error(error, screen)
+    return _run_with_screen(screen, partial(ask, request, prompt))
 
 
-def _tell_config_file(screen: Screen, *, may_ask: bool) -> None:
-    from pilothouse.cli.trust import tell_config_file
+def _announce_config_file(screen: Screen, *, may_ask: bool) -> None:
+    from pilothouse.cli.trust import announce_config_file
 
-    tell_config_file(screen, may_ask=may_ask)
+    announce_config_file(screen, may_ask=may_ask)
 
 
-def _shown(screen: Screen, run: Callable[[Screen], Coroutine[Any, Any, int]]) -> int:
+def _run_with_screen(screen: Screen, run: Callable[[Screen], Coroutine[Any, Any, int]]) -> int:
     import anyio
 
     try:
         return anyio.run(run, screen)
     except UsageError as error:
-        return _tell(error, screen)
+        return _print_error(error, screen)
     finally:
         screen.idle()
 
 
-def _tell(error: Exception, screen: Screen) -> int:
-    from pilothouse.cli.failures import failure
+def _print_error(error: Exception, screen: Screen) -> int:
+    from pilothouse.cli.failures import describe_failure
 
-    told = failure(error)
+    told = describe_failure(error)
     screen.note(f"pilothouse: {told.line}", "error")
     return told.code
 
@@ -107,42 +106,42 @@ _RUNNERS = {
     "DemoRequest": ("demo", "demo"),
     "DoctorRequest": ("doctor", "doctor"),
     "InstallRequest": ("install", "install"),
-    "OptionsRequest": ("options_page", "show_options"),
+    "OptionsRequest": ("options", "show_options"),
     "ReplayRequest": ("replay", "replay"),
     "ServeRequest": ("serve", "serve"),
-    "SessionsRequest": ("sessions_commands", "sessions"),
-    "WorkerRequest": ("worker", "worker"),
+    "SessionsRequest": ("sessions", "sessions"),
+    "WorkerRequest": ("batch", "worker"),
 }
 # Those whose standard output is for answers alone.
-_ANSWERING = frozenset(
+_NOTES_ON_STDERR = frozenset(
     {"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest", "WorkerRequest"}
 )
 
 # Those whose queries take settings from the configuration file; `ask` does, too.
-_CONFIGURED = frozenset({"BatchRequest", "ChatRequest", "WorkerRequest"})
+_CONFIGURED_REQUESTS = frozenset({"BatchRequest", "ChatRequest", "WorkerRequest"})
 
 
-class _EndedBy:
+class _SignalExit:
     """Which signal ended the run: SIGTERM and SIGHUP take the way of Ctrl-C, so that the child is ended in order."""
 
     def __init__(self) -> None:
         self.signum = signal.SIGINT
 
     @contextmanager
-    def listening(self) -> Generator[None]:
+    def handle_signals(self) -> Generator[None]:
         before: dict[signal.Signals, Any] = {}
         for name in ("SIGTERM", "SIGHUP"):
             signum: signal.Signals | None = getattr(signal, name, None)
             # One that is ignored, as under nohup, stays so.
             if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
-                before[signum] = signal.signal(signum, self._as_interrupt)
+                before[signum] = signal.signal(signum, self._raise_interrupt)
         try:
             yield
         finally:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
-    def _as_interrupt(self, signum: int, frame: FrameType | None) -> None:
+    def _raise_interrupt(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signal.Signals(signum)
         handler = signal.getsignal(signal.SIGINT)  # that of the event loop while one runs
         if not callable(handler):
@@ -154,14 +153,14 @@ def _interrupted(signum: signal.Signals) -> int:
     try:
         print("\npilothouse: interrupted", file=sys.stderr, flush=True)
     except OSError:
-        _forget_output()
+        _discard_output()
     # CPython (3.11) ends itself by SIGINT, whatever is returned, if the interrupt went through code that was compiled
     # from text, as importing dataclasses does. Running such code once more takes the mark away.
     eval("None")  # noqa: S307 - a constant
     return SIGNAL_BASE + signum
 
 
-def _forget_output() -> None:
+def _discard_output() -> None:
     """Keep the interpreter from complaining, at its end, about streams that nobody reads any more."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):

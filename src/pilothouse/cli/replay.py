@@ -1,6 +1,6 @@
 """`pilothouse replay`: a cassette, shown as the command would have shown the run.
 
-Owns how turns are told apart, and the pace. How a message is told is in `telling`; no peer is played here: what both
+Owns how turns are told apart, and the pace. `progress` prints the messages; no peer is played here: what both
 sides said is read off the file.
 """
 
@@ -14,11 +14,11 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from pilothouse.cli.ask import result_body, tell_failure, write_line
-from pilothouse.cli.failures import failure
-from pilothouse.cli.replay_flags import ReplayRequest
+from pilothouse.cli.ask import make_result_body, print_failure, write_line
+from pilothouse.cli.failures import describe_failure
+from pilothouse.cli.flags import ReplayRequest
+from pilothouse.cli.progress import ProgressPrinter, format_denials, format_summary
 from pilothouse.cli.screen import Screen
-from pilothouse.cli.telling import Telling, closing_line, denials_line
 from pilothouse.client import QueryResult
 from pilothouse.driver.failures import missing_result_error
 from pilothouse.errors import CassetteError, PilothouseError
@@ -36,33 +36,33 @@ async def replay(request: ReplayRequest, screen: Screen) -> int:
         request: what was asked for.
         screen: what the person sees.
     """
-    showing = _Showing(request, screen)
+    showing = _ReplayPrinter(request, screen)
     try:
         cassette = await to_thread.run_sync(Cassette.load, Path(request.file))
     except CassetteError as error:
-        return showing.fail(error)
+        return showing.print_failure(error)
     code = 0
     for connection in cassette.connections:
-        code = await showing.show(connection) or code
+        code = await showing.print_connection(connection) or code
     if cassette.cut:
         screen.note("the recording ends here: it was cut off by a crash", "warning")
     return code
 
 
-class _Showing:
+class _ReplayPrinter:
     """What the connections of a cassette have in common, and where one of them is."""
 
     def __init__(self, request: ReplayRequest, screen: Screen) -> None:
         self._request = request
         self._screen = screen
         self._redact = Redactor(secret_values(os.environ)).redact
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._messages: list[Message] = []
-        self._telling = Telling(self._screen, self._redact, thinking=self._request.thinking)
+        self._printer = ProgressPrinter(self._screen, self._redact, thinking=self._request.thinking)
 
-    async def show(self, connection: Recorded) -> int:
+    async def print_connection(self, connection: Recorded) -> int:
         """Show one connection, and return its exit code."""
         reader = Connection()
         code, last, noise = 0, 0.0, ""
@@ -71,17 +71,17 @@ class _Showing:
                 await anyio.sleep((entry.time - last) / self._request.speed)
                 last = entry.time
             if entry.direction == "in":
-                self._show_prompt(entry)
+                self._print_prompt(entry)
             elif entry.direction == "err" and self._request.verbose:
                 self._screen.note(self._redact(f"claude: {entry.text.rstrip()}"), "quiet")
             elif entry.direction == "out":
                 for message in reader.feed(entry.data):
-                    code = self._show_message(message) or code
+                    code = self._print_message(message) or code
                 reader.events.clear()
-        noise = reader.noise[-1].decode("utf-8", "replace") if reader.noise else noise
+        noise = reader.non_json_lines[-1].decode("utf-8", "replace") if reader.non_json_lines else noise
         return self._end(connection, noise) or code
 
-    def _show_prompt(self, entry: Entry) -> None:
+    def _print_prompt(self, entry: Entry) -> None:
         frame = entry.frame or {}
         if frame.get("type") != "user" or self._request.form != "text":
             return
@@ -92,10 +92,10 @@ class _Showing:
         self._screen.end_text()
         self._screen.note("you: " + self._redact(str(content)), "title")
 
-    def _show_message(self, message: Message) -> int:
+    def _print_message(self, message: Message) -> int:
         self._messages.append(message)
         if self._request.form == "text":
-            self._telling.tell(message)
+            self._printer.print_message(message)
         elif self._request.form == "stream-json":
             write_line(message.raw_line or encode(message))
         return self._close_turn() if isinstance(message, ResultMessage) else 0
@@ -105,19 +105,19 @@ class _Showing:
         self._screen.end_text()
         self._screen.idle()
         if self._request.form == "json":
-            write_line(self._redact(msgspec.json.encode(result_body(result, result.error)).decode()).encode())
+            write_line(self._redact(msgspec.json.encode(make_result_body(result, result.error)).decode()).encode())
         code = 0
         if result.error is not None:
-            code = self.fail(result.error)
+            code = self.print_failure(result.error)
         elif self._request.form == "text":
-            if not self._telling.told_text and result.text:
+            if not self._printer.has_printed_text and result.text:
                 self._screen.text(result.text)
                 self._screen.end_text()
-            if (denials := denials_line(result)) is not None:
+            if (denials := format_denials(result)) is not None:
                 self._screen.note(denials, "warning")
-            model = f"{self._telling.init.model}: " if self._telling.init is not None else ""
-            self._screen.note(model + closing_line(result), "quiet")
-        self._begin()
+            model = f"{self._printer.init.model}: " if self._printer.init is not None else ""
+            self._screen.note(model + format_summary(result), "quiet")
+        self._reset()
         return code
 
     def _end(self, connection: Recorded, noise: str) -> int:
@@ -126,19 +126,19 @@ class _Showing:
         ending = connection.ending()
         broke = bool(ending.exit_code) or ending.signal is not None
         in_turn = any(message.type != "command_lifecycle" for message in self._messages)
-        self._begin()
+        self._reset()
         if broke and (in_turn or not _has_result(connection)):
             lines = [entry.text for entry in connection.entries if entry.direction == "err"]
             ending = msgspec.structs.replace(ending, stderr="\n".join(lines))
-            return self.fail(missing_result_error(ending, noise, None))
+            return self.print_failure(missing_result_error(ending, noise, None))
         if in_turn:
             self._screen.note("the program left here, in the middle of a turn", "warning")
         return 0
 
-    def fail(self, error: PilothouseError) -> int:
+    def print_failure(self, error: PilothouseError) -> int:
         """Tell a failure, and return its exit code."""
-        told = failure(error)
-        tell_failure(self._screen, told, self._redact)
+        told = describe_failure(error)
+        print_failure(self._screen, told, self._redact)
         return told.code
 
 

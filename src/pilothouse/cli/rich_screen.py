@@ -1,4 +1,7 @@
-"""What a person sees in a terminal, with colours, a spinner and bars. With `batch_board` all that imports rich."""
+"""What a person sees in a terminal: colours, a spinner and bars.
+
+Only this file and the board of `batch` (in `fleet_command`) import rich.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from pilothouse.cli.screen import CONTROLS, STAGES, Progress, Screen, Style
+from pilothouse.cli.screen import CONTROL_CHARACTERS, STAGE_LABELS, Progress, Screen, Style
 
-_LOOKS: dict[Style, str] = {
+_STYLES: dict[Style, str] = {
     "": "",
     "error": "bold red",
     "good": "green",
@@ -26,7 +29,7 @@ _LOOKS: dict[Style, str] = {
     "warning": "yellow",
 }
 # Stages that tell how far they are while they last; the others get a bar that only moves.
-_MEASURED = frozenset({"download", "extract", "read", "verify"})
+_BYTE_STAGES = frozenset({"download", "extract", "read", "verify"})
 
 
 class RichScreen(Screen):
@@ -50,12 +53,12 @@ class RichScreen(Screen):
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes; a spinner stays below it."""
         # A Text, never markup: what others wrote may hold square brackets.
-        self._console.print(Text(line, style=_LOOKS[style]))
+        self._console.print(Text(line, style=_STYLES[style]))
 
     def styled(self, text: str, style: Style) -> str:
         """Clean text with the codes of its style."""
         with self._console.capture() as captured:
-            self._console.print(Text(text, style=_LOOKS[style]), end="")
+            self._console.print(Text(text, style=_STYLES[style]), end="")
         return captured.get()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -65,7 +68,7 @@ class RichScreen(Screen):
         for column in table.columns:
             column.no_wrap, column.overflow = True, "ellipsis"
         for row in rows:
-            table.add_row(*(Text(cell.translate(CONTROLS)) for cell in row))
+            table.add_row(*(Text(cell.translate(CONTROL_CHARACTERS)) for cell in row))
         Console(file=self._out, highlight=False).print(table)
 
     def busy(self, what: str) -> None:
@@ -98,9 +101,9 @@ class RichScreen(Screen):
             task = bars.add_task(label, total=None, size="")
 
             def report(stage: str, done: int, total: int | None) -> None:
-                measured = total if stage in _MEASURED else None
+                measured = total if stage in _BYTE_STAGES else None
                 size = f"{done / 1e6:.0f} of {measured / 1e6:.0f} MB" if measured else ""
-                what = f"{label}: {STAGES.get(stage, stage)}"
+                what = f"{label}: {STAGE_LABELS.get(stage, stage)}"
                 bars.update(task, description=what, completed=done, total=measured, size=size)
 
             yield report

@@ -1,20 +1,176 @@
-"""What a person sees, in plain text: the answer, notes beside it, progress. `rich_screen` has the coloured form.
+"""Plain-text output: the answer with wrapped lines and simple Markdown, notes and progress.
 
-Owns the two streams and where the cursor is. Knows nothing of messages, models or errors.
+`rich_screen` has the coloured form; `terminal` chooses between them.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
-import sys
+import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import Literal, TextIO
 
-if TYPE_CHECKING:
-    from pilothouse.cli.answer_flow import AnswerFlow
+BOLD_ON, BOLD_OFF = "\x1b[1m", "\x1b[22m"
+CODE_ON, CODE_OFF = "\x1b[36m", "\x1b[39m"
+ERASE_LINE = "\x1b[K"  # from the cursor on
+
+
+class AnswerFormatter:
+    """One answer after the other. Headings, lists, bold text, code and fenced blocks are known; all else is text.
+
+    Args:
+        width: gives the columns of the terminal.
+        styled: whether Markdown is shown by codes; else it stays as it was written, and only lines are broken.
+    """
+
+    def __init__(self, width: Callable[[], int], *, styled: bool) -> None:
+        self._width = width
+        self._styled = styled
+        self._fenced = False
+        self._preview = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._word, self._gap = "", ""
+        self._bold = self._code = False
+        self._begin_line()
+
+    def _begin_line(self) -> None:
+        self._column, self._indent = 0, 0
+        self._first = True  # the next word is the first of its line
+        self._heading = False
+
+    def feed(self, piece: str) -> str:
+        """What to write once `piece` has come.
+
+        A word whose end has not come is shown as far as it is known, and taken back when it turns out that it does not
+        fit in the line.
+        """
+        done = "".join(map(self._feed_character, piece))
+        preview = self._make_preview()
+        if not done and not preview:
+            return ""  # what the word shows now still stands
+        shown, self._preview = self._replace_preview(done + preview), preview
+        return shown
+
+    def finish(self) -> str:
+        """The rest, and the end of all codes; the next piece begins an answer."""
+        rest = self._replace_preview(self._end_word() + self._end_codes())
+        self._preview = ""
+        self._fenced = False
+        self._begin()
+        return rest
+
+    def _make_preview(self) -> str:
+        """The word that has no end yet, where it stands in the line; nothing if Markdown may change it."""
+        word, gap = self._word, self._gap
+        if not word or "\t" in gap or re.search("[`*]", word) or (self._first and word[0] in "#-+"):
+            return ""
+        if self._fenced:
+            return gap + word
+        if self._first and self._heading:
+            gap = ""
+        end = self._column + len(gap) + _count_columns(word)
+        if not self._first and end > self._width():
+            gap, end = "\n" + " " * self._indent, self._indent + _count_columns(word)
+        # In the last column a terminal has not gone to the next line yet: taking back would count wrong.
+        return gap + word if end < self._width() else ""
+
+    def _replace_preview(self, text: str) -> str:
+        """What to write so that `text` stands where the preview stands."""
+        if text.startswith(self._preview):
+            return text[len(self._preview) :]
+        if "\n" in self._preview:  # the window has become wider: what is written stays
+            return "\n" + text
+        return "\b" * _count_columns(self._preview) + ERASE_LINE + text
+
+    def _feed_character(self, char: str) -> str:
+        if char == "\n":
+            return self._end_line()
+        if char in " \t":
+            done = self._end_word()
+            self._gap += char
+            return done
+        self._word += char
+        return ""
+
+    def _end_line(self) -> str:
+        done = self._end_word() + self._gap
+        if self._heading or (self._first and not self._fenced):  # an empty line ends a paragraph
+            done += self._end_codes()
+        self._gap = ""
+        self._begin_line()
+        return done + "\n"
+
+    def _end_codes(self) -> str:
+        codes = (BOLD_OFF if self._bold or self._heading else "") + (CODE_OFF if self._code else "")
+        self._bold = self._code = False
+        return codes
+
+    def _end_word(self) -> str:
+        word, gap, first = self._word, self._gap, self._first
+        if not word:
+            return ""
+        self._word, self._gap, self._first = "", "", False
+        if first and word.startswith("```"):
+            self._fenced = not self._fenced
+            return gap + word
+        if self._fenced:
+            return gap + word
+        if first and self._styled and re.fullmatch("#{1,6}", word):
+            self._heading = self._first = True
+            return BOLD_ON
+        if first:
+            gap = "" if self._heading else gap
+            word = self._begin_item(word, gap)
+        return self._wrap_word(gap, word, first=first)
+
+    def _begin_item(self, word: str, gap: str) -> str:
+        """The first word of a line; the lines beneath it stand under its text."""
+        is_bullet = word in ("-", "*", "+")
+        is_item = is_bullet or re.fullmatch(r"\d+[.)]", word) is not None
+        self._indent = len(gap) + (len(word) + 1 if is_item else 0)
+        return "•" if is_bullet and self._styled else word
+
+    def _wrap_word(self, gap: str, word: str, *, first: bool) -> str:
+        shown = self._format_inline(word) if self._styled else word
+        size = _count_columns(re.sub("\x1b\\[[0-9]+m", "", shown))
+        before = gap
+        if not first and self._column + len(gap) + size > self._width():
+            before, self._column = "\n" + " " * self._indent, self._indent
+        else:
+            self._column += len(gap)
+        self._column += size
+        return before + shown
+
+    def _format_inline(self, word: str) -> str:
+        shown, at = "", 0
+        while at < len(word):
+            if word[at] == "`":
+                self._code = not self._code
+                shown += CODE_ON if self._code else CODE_OFF
+            elif word.startswith("**", at) and not self._code and self._toggles_bold(word, at):
+                self._bold = not self._bold
+                shown += BOLD_ON if self._bold else BOLD_OFF
+                at += 1
+            else:
+                shown += word[at]
+            at += 1
+        return shown
+
+    def _toggles_bold(self, word: str, at: int) -> bool:
+        """Two stars begin bold text before a word, and end it after one; in `2**3` they are text."""
+        if self._bold:
+            return at > 0
+        return (at == 0 or not word[at - 1].isalnum()) and len(word) > at + 2
+
+
+def _count_columns(text: str) -> int:
+    """The columns that a text takes."""
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+
 
 Style = Literal["", "error", "good", "quiet", "thought", "title", "tool", "warning"]
 Progress = Callable[[str, int, int | None], object]
@@ -22,10 +178,11 @@ Progress = Callable[[str, int, int | None], object]
 
 # Text that others wrote must not steer the terminal: control characters go, but for newline and tab.
 # What moves the cursor, and what makes a terminal show text in another order than it stands.
-CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
-_ANSWER = {key: None for key in CONTROLS if chr(key) not in "\n\t"}
+CONTROL_CHARACTERS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+_ANSWER_CONTROLS = {key: None for key in CONTROL_CHARACTERS if chr(key) not in "\n\t"}
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
-STAGES = {
+STAGE_LABELS = {
     "download": "downloading",
     "extract": "unpacking",
     "load": "loading",
@@ -33,6 +190,17 @@ STAGES = {
     "verify": "checking",
     "wait": "waiting for another process that fetches it",
 }
+
+
+def escape_invisible(text: str) -> str:
+    """`text` on one line, with escapes for what cannot be seen."""
+    return "".join(
+        _escape_character(char) if unicodedata.category(char) in _INVISIBLE_CATEGORIES else char for char in text
+    )
+
+
+def _escape_character(char: str) -> str:
+    return "    " if char == "\t" else char.encode("unicode_escape").decode()
 
 
 class Screen:
@@ -47,17 +215,15 @@ class Screen:
         self._out = out
         self._notes = notes
         self._to_terminal = out.isatty()
-        self._shared = out is notes or (self._to_terminal and notes.isatty())
+        self._is_shared = out is notes or (self._to_terminal and notes.isatty())
         self._open: TextIO | None = None  # the stream that stands in the middle of a line
         self._thinking = False
-        self._flow: AnswerFlow | None = None
+        self._formatter: AnswerFormatter | None = None
 
-    def flow_text(self) -> None:
+    def enable_formatting(self) -> None:
         """From now on break lines of the answer between words, and show its Markdown, if it goes to a terminal."""
         if self._to_terminal:
-            from pilothouse.cli.answer_flow import AnswerFlow
-
-            self._flow = AnswerFlow(lambda: shutil.get_terminal_size().columns, styled=self.has_styles)
+            self._formatter = AnswerFormatter(lambda: shutil.get_terminal_size().columns, styled=self.has_styles)
 
     @property
     def has_styles(self) -> bool:
@@ -68,44 +234,44 @@ class Screen:
         """A piece of the answer, shown at once."""
         if self._thinking:
             self.end_text()
-        piece = piece.translate(_ANSWER) if self._to_terminal else piece
-        shown = piece if self._flow is None else self._flow.feed(piece)
+        piece = piece.translate(_ANSWER_CONTROLS) if self._to_terminal else piece
+        shown = piece if self._formatter is None else self._formatter.feed(piece)
         if shown:
             self.idle()
             self._write(self._out, shown)
 
     def thought(self, piece: str) -> None:
         """A piece of what the model thinks."""
-        self._end_flow()
+        self._finish_formatting()
         self.idle()
         if not self._thinking:
             self.end_text()
             self._thinking = True
             piece = "thinking: " + piece
-        self._write(self._notes, self.styled(piece.translate(_ANSWER), "thought"))
+        self._write(self._notes, self.styled(piece.translate(_ANSWER_CONTROLS), "thought"))
         self._open = self._notes if not piece.endswith("\n") else None
 
     def end_text(self) -> None:
         """The block of text is complete: what comes next starts on a line of its own."""
-        self._end_flow()
+        self._finish_formatting()
         self._thinking = False
         if self._open is not None:
             self._write(self._open, "\n")
 
-    def _end_flow(self) -> None:
+    def _finish_formatting(self) -> None:
         """Write the word that waits for its end."""
-        if self._flow is not None and (rest := self._flow.end()):
+        if self._formatter is not None and (rest := self._formatter.finish()):
             self.idle()
             self._write(self._out, rest)
 
     def note(self, line: str, style: Style = "") -> None:
         """One line for a person."""
-        self._end_flow()
-        if self._open is self._notes or (self._open is not None and self._shared):
+        self._finish_formatting()
+        if self._open is self._notes or (self._open is not None and self._is_shared):
             self._write(self._notes, "\n")
             self._open = None
             self._thinking = False
-        self.line(line.translate(CONTROLS), style)
+        self.line(line.translate(CONTROL_CHARACTERS), style)
 
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes."""
@@ -118,7 +284,7 @@ class Screen:
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """An answer in columns, the last one as wide as it is."""
-        cells = [[cell.translate(CONTROLS) for cell in row] for row in (head, *rows)]
+        cells = [[cell.translate(CONTROL_CHARACTERS) for cell in row] for row in (head, *rows)]
         widths = [max(len(row[place]) for row in cells) for place in range(len(head) - 1)]
         for row in cells:
             padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
@@ -139,7 +305,7 @@ class Screen:
             if stage not in shown:
                 shown.add(stage)
                 size = f" ({total / 1e6:.0f} MB)" if total else ""
-                self.note(f"{label}: {STAGES.get(stage, stage)}{size}", "quiet")
+                self.note(f"{label}: {STAGE_LABELS.get(stage, stage)}{size}", "quiet")
 
         yield report
 
@@ -149,23 +315,3 @@ class Screen:
         stream.write(text)
         stream.flush()
         self._open = None if text.endswith("\n") else stream
-
-
-def make_screen(out: TextIO, notes: TextIO) -> Screen:
-    """The screen that fits: rich on a terminal where it is installed, else plain."""
-    if out.isatty() and notes.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and find_spec("rich"):
-        from pilothouse.cli.rich_screen import RichScreen
-
-        return RichScreen(out, notes)
-    return Screen(out, notes)
-
-
-def open_streams() -> tuple[TextIO, TextIO]:
-    """Standard output and error, fit for any text; what was closed goes nowhere."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - lives as long as we do
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    return sys.stdout, sys.stderr

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pilothouse.cli.flags import ServeRequest
 from pilothouse.cli.screen import Screen
-from pilothouse.cli.serve_flags import ServeRequest
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.transports.errands import run_briefly
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pilothouse.server import ClientLimits
 
 FAILED = 1
-SECONDS_OF_A_DAY = 86400.0
+SECONDS_PER_DAY = 86400.0
 
 
 async def serve(request: ServeRequest, screen: Screen) -> int:
@@ -43,11 +43,11 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         max_sessions=request.max_sessions,
         idle_seconds=request.idle,
         drain_seconds=request.drain,
-        keep_seconds=request.keep_days * SECONDS_OF_A_DAY,
+        keep_seconds=request.keep_days * SECONDS_PER_DAY,
         env=request.env or server.DEFAULT_ENV,
-        clients=await run_briefly(_limits, request),
+        clients=await run_briefly(_make_limits, request),
     )
-    tokens = await run_briefly(_tokens, request.clients)
+    tokens = await run_briefly(_make_tokens, request.clients)
     token, made = await run_briefly(server.find_token, request.token_file, os.environ)
     server.raise_descriptor_limit()
     host = server.Host(settings)
@@ -56,7 +56,7 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
     address = listening.getsockname()
 
     def tell() -> None:
-        _tell(screen, f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
+        _print_address(screen, f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
         if made:
             # Once, and to this terminal alone: it stands in no log.
             print(f"  token (shown once): {token}", file=sys.stderr, flush=True)
@@ -75,7 +75,7 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
     return 0
 
 
-def _limits(request: ServeRequest) -> ClientLimits:
+def _make_limits(request: ServeRequest) -> ClientLimits:
     from pilothouse import server
 
     managed: Any = None
@@ -97,7 +97,7 @@ def _limits(request: ServeRequest) -> ClientLimits:
     )
 
 
-def _tokens(clients: Sequence[str]) -> dict[str, str]:
+def _make_tokens(clients: Sequence[str]) -> dict[str, str]:
     from pilothouse import server
 
     found: dict[str, str] = {}
@@ -109,7 +109,7 @@ def _tokens(clients: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _tell(screen: Screen, address: str, port: int) -> None:
+def _print_address(screen: Screen, address: str, port: int) -> None:
     screen.note(f"pilothouse host at http://{address}:{port}", "title")
     screen.note(f"  in a program: WebSocketTransport('ws://{address}:{port}', token=…)")
     screen.note(f"  over REST:    curl -H 'Authorization: Bearer …' http://{address}:{port}/v1/sessions")

@@ -12,16 +12,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from pilothouse import trust_store
-from pilothouse.cli.chat_preview import visible
-from pilothouse.cli.screen import Screen
-from pilothouse.client.config_file import ConfigFile, config_file, distrust_text, forget, mark_told, printable
+from pilothouse.cli.screen import Screen, escape_invisible
+from pilothouse.client.config_file import (
+    ConfigFile,
+    clear_cache,
+    describe_distrust,
+    find_config_file,
+    mark_reported,
+    printable,
+)
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
 
-YES = frozenset({"y", "yes"})
+YES_WORDS = frozenset({"y", "yes"})
 
 
-def tell_config_file(screen: Screen, *, may_ask: bool) -> None:
+def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
     """Say which configuration file is in force and what it sets; ask about one that is not trusted.
 
     Args:
@@ -29,11 +35,11 @@ def tell_config_file(screen: Screen, *, may_ask: bool) -> None:
         may_ask: whether the command may ask a question, if a person is there.
     """
     try:
-        file = config_file()
-        if file is not None and file.left_out and may_ask and _is_person_there() and _says_yes(file, screen):
-            trust_store.remember(file.path, file.digest)
-            forget()
-            file = config_file()
+        file = find_config_file()
+        if file is not None and file.ignored_options and may_ask and _is_interactive() and _ask_for_trust(file, screen):
+            trust_store.remember_trust(file.path, file.digest)
+            clear_cache()
+            file = find_config_file()
     except UsageError:
         return  # the command itself comes upon it, and says it in its own form
     except OSError as error:
@@ -41,14 +47,14 @@ def tell_config_file(screen: Screen, *, may_ask: bool) -> None:
         return
     if file is None:
         return
-    if file.left_out:
-        mark_told(file)
-        screen.note(distrust_text(file), "warning")
+    if file.ignored_options:
+        mark_reported(file)
+        screen.note(describe_distrust(file), "warning")
     else:
         screen.note(f"{printable(file.path)} sets {', '.join(file.options) or 'nothing'}", "quiet")
 
 
-def _is_person_there() -> bool:
+def _is_interactive() -> bool:
     """Whether a person sees what is asked, and can answer."""
     if os.environ.get("CI"):
         return False
@@ -56,25 +62,25 @@ def _is_person_there() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))  # pyright: ignore[reportUnnecessaryComparison]
 
 
-def _says_yes(file: ConfigFile, screen: Screen) -> bool:
+def _ask_for_trust(file: ConfigFile, screen: Screen) -> bool:
     screen.note(f"{printable(file.path)} wants to set what runs, where requests go, or what is permitted:", "warning")
-    for name in file.left_out:
-        screen.note(f"  {name} = {visible(_shown(file.wanted, name))}")
+    for name in file.ignored_options:
+        screen.note(f"  {name} = {escape_invisible(_format_value(file.wanted, name))}")
     screen.note("Whoever wrote the file decides that, if you trust it. Read it first. A changed file asks again.")
-    _drop_typed_ahead()
+    _discard_typed()
     sys.stderr.write("Trust this file? [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in YES
+    return sys.stdin.readline().strip().lower() in YES_WORDS
 
 
-def _shown(options: Options, name: str) -> str:
+def _format_value(options: Options, name: str) -> str:
     value: Any = options.as_dict()[name]
     if name == "env" and isinstance(value, Mapping):  # a key may stand there; the names say what it is about
         return ", ".join(str(variable) for variable in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return options.explain()[name].value
 
 
-def _drop_typed_ahead() -> None:
+def _discard_typed() -> None:
     """What was typed before the question is no answer to it."""
     try:
         import termios

@@ -1,29 +1,31 @@
-"""`Agent`: a reusable configuration and the way in. And the layers beneath every agent, with the default agent on top.
+"""`Agent`: a reusable configuration, and the way in.
 
-Owns the order of the layers: call > agent > `configure()` > file > `PILOTHOUSE_*` > defaults, field by field.
+Also the option layers beneath every agent, with the default agent on top of them, and the warning for permission
+settings that contradict each other.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import warnings
 from collections.abc import Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
-from pilothouse.client.config_file import file_layer, forget
-from pilothouse.client.given_tools import with_tools_made
-from pilothouse.client.house import house_of
-from pilothouse.client.policies import tell_contradictions
+from pilothouse.client.config_file import clear_cache, load_config_layer
+from pilothouse.client.custom_tools import make_custom_tools
+from pilothouse.client.handlers import make_handlers
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
-from pilothouse.client.rate_gate import RateGate
+from pilothouse.client.rate_limits import SharedRateLimits
 from pilothouse.client.result import OutputT
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.options import Options
-from pilothouse.options.outside import PREFIX, from_environ, untrusted_over
-from pilothouse.options.signature import shows_options
+from pilothouse.options.signatures import show_options
+from pilothouse.options.sources import VARIABLE_PREFIX, read_environ, restrict_untrusted
 from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
@@ -31,6 +33,26 @@ if TYPE_CHECKING:
     from pilothouse.driver.pool import Pool
     from pilothouse.options import OptionsBuilder, Settings
     from pilothouse.options.policy import Policy
+
+
+SUBJECTS = frozenset({"allowed_tools", "can_use_tool", "confirm", "disallowed_tools", "hooks", "tools"})
+"""Options of which each contradiction has one."""
+
+WATCHED = SUBJECTS | {"permission_mode", "settings"}
+"""Options that can make a contradiction."""
+
+
+def warn_contradictions(layer: Options, settings: Options) -> None:
+    """Warn of what does not go together in `settings`, if `layer`, which came last, may have brought it.
+
+    Each is a `PolicyWarning`, at the line outside of pilothouse that gave the settings.
+    """
+    if WATCHED.isdisjoint(layer) or SUBJECTS.isdisjoint(settings):
+        return
+    from pilothouse.options.policy import PolicyWarning, find_policy_conflicts
+
+    for text in find_policy_conflicts(settings):
+        warnings.warn(text, PolicyWarning, stacklevel=_user_stack_level())
 
 
 @user_class
@@ -52,20 +74,20 @@ class Agent:
         OptionsError: an unknown option or a wrong value.
     """
 
-    __slots__ = ("_gate", "_own", "_pool")
+    __slots__ = ("_options", "_pool", "_rate_limits")
 
-    @shows_options
+    @show_options
     def __init__(
         self, options: Options | OptionsBuilder | Mapping[str, Any] | None = None, **settings: Unpack[Settings]
     ) -> None:
-        self._own = _layer(options, settings, "agent")
-        self._gate = RateGate()
+        self._options = _make_layer(options, settings, "agent")
+        self._rate_limits = SharedRateLimits()
         self._pool: Pool | None = None
-        house_of(self._own)  # a hook, callback or tool that cannot work is told where it is given
-        tell_contradictions(self._own, self._own)
+        make_handlers(self._options)  # a hook, callback or tool that cannot work is told where it is given
+        warn_contradictions(self._options, self._options)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._own!r})"
+        return f"{type(self).__name__}({self._options!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Elsewhere are other layers beneath: what counts here goes along, and what is kept between queries stays.
@@ -78,19 +100,19 @@ class Agent:
         Raises:
             OptionsError: the configuration file or a variable says something impossible.
         """
-        return Options.stack(*self._layers(), whole=False)
+        return Options.stack(*self._layers(), is_complete=False)
 
     def _layers(self) -> tuple[Options, ...]:
-        variables, file = from_environ(_own_variables()), file_layer()
+        variables, file = read_environ(_pilothouse_variables()), load_config_layer()
         if file is None:
-            return variables, _configured, self._own
-        options = file.options if file.is_trusted else untrusted_over(file.options, variables)
-        return variables, options, _configured, self._own
+            return variables, _configured, self._options
+        options = file.options if file.is_trusted else restrict_untrusted(file.options, variables)
+        return variables, options, _configured, self._options
 
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
-        changed = type(self)(Options.stack(self._own, _layer(options, changes, "agent"), whole=False))
-        changed._gate, changed._pool = self._gate, self._pool  # noqa: SLF001 - of this very class
+        changed = type(self)(Options.stack(self._options, _make_layer(options, changes, "agent"), is_complete=False))
+        changed._rate_limits, changed._pool = self._rate_limits, self._pool  # noqa: SLF001 - of this very class
         return changed
 
     @overload
@@ -115,7 +137,7 @@ class Agent:
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
-    @shows_options
+    @show_options
     def query(
         self,
         prompt: Prompt,
@@ -144,10 +166,10 @@ class Agent:
         Raises:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
         """
-        settings = self._settings(_layer(options, overrides, "call"))
-        return Query(prompt, settings, on_message=on_message, output_type=output_type, gate=self._gate)
+        settings = self._settings(_make_layer(options, overrides, "call"))
+        return Query(prompt, settings, on_message=on_message, output_type=output_type, rate_limits=self._rate_limits)
 
-    @shows_options
+    @show_options
     def session(
         self,
         options: Options | OptionsBuilder | None = None,
@@ -173,7 +195,7 @@ class Agent:
 
         asked = {"continue_conversation": continue_latest, "fork_session": fork}
         call = {**overrides, **{name: True for name, wanted in asked.items() if wanted}}
-        return Session(self._settings(_layer(options, call, "call")), gate=self._gate)
+        return Session(self._settings(_make_layer(options, call, "call")), rate_limits=self._rate_limits)
 
     def prewarm(
         self,
@@ -202,10 +224,10 @@ class Agent:
             PilothouseError: a child could not be started.
         """
         # No `async def`: together with `Unpack`, mypy (2.4) takes it for a coroutine that gives a coroutine.
-        return self._prewarm(count, self._settings(_layer(options, overrides, "call")), sessions, output_type)
+        return self._prewarm(count, self._settings(_make_layer(options, overrides, "call")), sessions, output_type)
 
     async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any) -> None:
-        from pilothouse.client.warming import invocation_of
+        from pilothouse.client.sessions import make_prewarm_invocation
         from pilothouse.driver.pool import Pool
 
         if settings.transport is None:
@@ -213,7 +235,9 @@ class Agent:
             settings = settings.with_(transport=self._pool)
         if not isinstance(settings.transport, Pool):
             raise OptionsError("give the agent transport=Pool(transport=…) for this", option="transport")
-        await settings.transport.warm(invocation_of(settings, output_type=output_type, session=sessions), count)
+        await settings.transport.prewarm(
+            make_prewarm_invocation(settings, output_type=output_type, session=sessions), count
+        )
 
     async def aclose(self) -> None:
         """End the children that `prewarm` has started and nobody uses. Queries may go on. Idempotent."""
@@ -243,23 +267,23 @@ class Agent:
         Raises:
             OptionsError: settings that cannot work.
         """
-        return Options.stack(*self._layers(), _layer(options, overrides, "call")).effective_policy()
+        return Options.stack(*self._layers(), _make_layer(options, overrides, "call")).effective_policy()
 
     def _settings(self, call: Options) -> Options:
         settings = Options.stack(*self._layers(), call)
         if self._pool is not None and settings.transport is None:
             settings = settings.with_(transport=self._pool)
-        tell_contradictions(call, settings)
+        warn_contradictions(call, settings)
         return settings
 
 
-def _layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
+def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
     """Options and single settings that win over them, as one layer."""
     own = Options.layer(**cast("Settings", settings))
-    return with_tools_made(Options.stack(_checked(options), own, whole=False)).labelled(origin)
+    return make_custom_tools(Options.stack(_validated(options), own, is_complete=False)).with_origin(origin)
 
 
-def _own_variables() -> Mapping[str, str]:
+def _pilothouse_variables() -> Mapping[str, str]:
     """The variables of the environment that are ours; to decode the names of all others costs more than all else."""
     if not os.supports_bytes_environ:
         return os.environ
@@ -267,9 +291,9 @@ def _own_variables() -> Mapping[str, str]:
     return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it meanwhile
 
 
-def _checked(options: Any) -> Options:
+def _validated(options: Any) -> Options:
     if options is None:
-        return _NOTHING
+        return _NO_OPTIONS
     if hasattr(options, "build"):  # what `Options.make()` gives; its module is not loaded for those who have none
         options = options.build()
     if isinstance(options, Mapping):
@@ -279,15 +303,15 @@ def _checked(options: Any) -> Options:
     return options
 
 
-_NOTHING = Options()
-_PREFIX_BYTES = PREFIX.encode()
-_configured = _NOTHING
+_NO_OPTIONS = Options()
+_PREFIX_BYTES = VARIABLE_PREFIX.encode()
+_configured = _NO_OPTIONS
 _default = Agent()
-_default_here: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
+_context_default: ContextVar[Agent | None] = ContextVar("pilothouse default agent", default=None)
 
 
 @user_function
-@shows_options
+@show_options
 def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
     """Change settings for every agent of this process, the default agent included, and read the file again.
 
@@ -305,14 +329,14 @@ def configure(options: Options | OptionsBuilder | None = None, **settings: Unpac
         OptionsError: an unknown option or a wrong value; then nothing is changed.
     """
     global _configured
-    _configured = Options.stack(_configured, _layer(options, settings, "configure()"), whole=False)
-    forget()
+    _configured = Options.stack(_configured, _make_layer(options, settings, "configure()"), is_complete=False)
+    clear_cache()
     return default_agent()
 
 
 def default_agent() -> Agent:
     """The agent behind the module-level `query`: that of the context if there is one, else that of the process."""
-    return _default_here.get() or _default
+    return _context_default.get() or _default
 
 
 @user_function
@@ -331,35 +355,35 @@ def set_default_agent(agent: Agent) -> Agent:
     if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expected an Agent, got {type(agent).__name__}")
     before = default_agent()
-    if _default_here.get() is None:
+    if _context_default.get() is None:
         _default = agent
     else:
-        _default_here.set(agent)
+        _context_default.set(agent)
     return before
 
 
 @contextmanager
-def defaults_kept() -> Generator[None]:
+def restore_defaults() -> Generator[None]:
     """A block after which the default agent, and what `configure` and `trust` did, are as before it."""
     global _configured, _default
-    from pilothouse.trust_store import trust_kept  # for tests
+    from pilothouse.trust_store import restore_trust  # for tests
 
-    before, here = (_configured, _default), _default_here.get()
-    forget()
+    before, here = (_configured, _default), _context_default.get()
+    clear_cache()
     try:
-        with trust_kept():
+        with restore_trust():
             yield
     finally:
         _configured, _default = before
-        _default_here.set(here)  # not by a token: a fixture may end in another context than it began in
-        forget()
+        _context_default.set(here)  # not by a token: a fixture may end in another context than it began in
+        clear_cache()
 
 
 @contextmanager
-def default_in_context(agent: Agent) -> Generator[None]:
+def use_default_agent(agent: Agent) -> Generator[None]:
     """A block in which `agent` is the default agent of this context: this task or thread, and tasks started from it."""
-    with defaults_kept():
-        _default_here.set(agent)
+    with restore_defaults():
+        _context_default.set(agent)
         yield
 
 
@@ -386,7 +410,7 @@ def query(
 
 
 @user_function
-@shows_options
+@show_options
 def query(
     prompt: Prompt,
     options: Options | OptionsBuilder | None = None,
@@ -429,7 +453,7 @@ def query(
 
 
 @user_function
-@shows_options
+@show_options
 def session(
     options: Options | OptionsBuilder | None = None,
     *,
@@ -458,3 +482,14 @@ def session(
         OptionsError: settings that cannot work.
     """
     return default_agent().session(options, continue_latest=continue_latest, fork=fork, **overrides)
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def _user_stack_level() -> int:
+    depth, frame = 1, inspect.currentframe()
+    frame = frame and frame.f_back
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from pilothouse.client.costs import Ledger
+from pilothouse.client.costs import CostTracker
 from pilothouse.client.events import BudgetReached
 from pilothouse.client.result import QueryResult
-from pilothouse.driver import Continuation, Next, spawn
+from pilothouse.driver import NextPrompt, QueryMiddleware, spawn
 from pilothouse.errors import BudgetError, OptionsError, PilothouseError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options
@@ -33,11 +33,11 @@ class TokenBudget:
 
     Args:
         options: those of the query.
-        ledger: what its session has counted, and goes on counting; None: it is of no session.
+        session_costs: what its session has counted, and goes on counting; None: it is of no session.
         session_limit: what all queries of the session may use; a query with another limit counts for itself as well.
     """
 
-    def __init__(self, options: Options, ledger: Ledger | None, session_limit: int | None = None) -> None:
+    def __init__(self, options: Options, session_costs: CostTracker | None, session_limit: int | None = None) -> None:
         assert options.max_budget_tokens is not None
         if options.prompt_via != "stdin":
             raise OptionsError(
@@ -45,46 +45,46 @@ class TokenBudget:
                 option="max_budget_tokens",
             )
         self._limit = options.max_budget_tokens
-        self._own: Ledger | None = None
-        self._bounds: list[tuple[Ledger, int]] = []
-        if ledger is None or session_limit != self._limit:
-            resumes = bool(ledger or options.resume or options.continue_conversation)
-            self._own = Ledger(resumes=resumes)
-            self._bounds.append((self._own, self._limit))
-        if ledger is not None and session_limit is not None:
-            self._bounds.append((ledger, session_limit))
-        self._inner: Continuation | None = None
+        self._own_costs: CostTracker | None = None
+        self._bounds: list[tuple[CostTracker, int]] = []
+        if session_costs is None or session_limit != self._limit:
+            resumes = bool(session_costs or options.resume or options.continue_conversation)
+            self._own_costs = CostTracker(resumes=resumes)
+            self._bounds.append((self._own_costs, self._limit))
+        if session_costs is not None and session_limit is not None:
+            self._bounds.append((session_costs, session_limit))
+        self._inner: QueryMiddleware | None = None
         self._interrupt: Callable[[], Awaitable[None]] | None = None
         self._stopping: object | None = None
         self._reached_at: Message | None = None
         self._used = 0
         self.error: BudgetError | None = None
 
-    def around(self, continuation: Continuation | None) -> Continuation:
+    def wrap(self, middleware: QueryMiddleware | None) -> QueryMiddleware:
         """This, with what follows the results left to `continuation`."""
-        self._inner = continuation
+        self._inner = middleware
         return self
 
-    def enforced_by(self, interrupt: Callable[[], Awaitable[None]]) -> None:
+    def set_interrupt(self, interrupt: Callable[[], Awaitable[None]]) -> None:
         """How to stop the query."""
         self._interrupt = interrupt
 
-    def read(self, batch: list[Message]) -> list[Message]:
+    def on_messages(self, batch: list[Message]) -> list[Message]:
         """Count, and stop the query if it was too much."""
-        if self._own is not None:
-            self._own.track(batch)
+        if self._own_costs is not None:
+            self._own_costs.track(batch)
         if ResultMessage in map(type, batch):
             self._stopping = None  # the turn that was to be stopped has ended
         passed = next((bound for bound in self._bounds if bound[0].total_tokens > bound[1]), None)
         if batch and passed is not None:
-            self._reached(batch[-1], *passed)
-        return batch if self._inner is None else self._inner.read(batch)
+            self._stop_run(batch[-1], *passed)
+        return batch if self._inner is None else self._inner.on_messages(batch)
 
-    def _reached(self, message: Message, ledger: Ledger, limit: int) -> None:
+    def _stop_run(self, message: Message, ledger: CostTracker, limit: int) -> None:
         if self.error is None:
             self._reached_at = message
             self._used, self._limit = ledger.total_tokens, limit
-            self.error = _error(ledger, limit)
+            self.error = _budget_error(ledger, limit)
         # Also for each further prompt of the query: an interrupt stops one turn, not those that wait.
         if self._interrupt is not None and self._stopping is None and not isinstance(message, ResultMessage):
             self._stopping = mark = object()
@@ -101,19 +101,19 @@ class TokenBudget:
             if self._stopping is mark:
                 self._stopping = None
 
-    async def go_on(self, result: ResultMessage) -> Next:
+    async def after_result(self, result: ResultMessage) -> NextPrompt:
         """What the continuation inside says, while there is something left to spend."""
         if self._inner is None or self.error is not None:
-            return Next()
-        return await self._inner.go_on(result)
+            return NextPrompt()
+        return await self._inner.after_result(result)
 
-    def settle(self, answer: QueryResult) -> None:
+    def apply_to(self, result: QueryResult) -> None:
         """Put the error into an answer that was stopped; one that was complete before stays what it is."""
-        if self.error is not None and answer.outcome == "interrupted":
-            self.error.result = answer.result
-            answer.error = self.error
+        if self.error is not None and result.outcome == "interrupted":
+            self.error.result = result.result
+            result.error = self.error
 
-    def reporting(self, read: Read[T]) -> Callable[[Message], Iterator[T | BudgetReached]]:
+    def add_events(self, read: Read[T]) -> Callable[[Message], Iterator[T | BudgetReached]]:
         """`read`, which also tells when the limit was passed."""
         is_told = False
 
@@ -129,24 +129,24 @@ class TokenBudget:
         return with_budget
 
 
-def check_left(options: Options, ledger: Ledger) -> None:
+def check_remaining(options: Options, costs: CostTracker) -> None:
     """Refuse a query of a session that has nothing left to spend.
 
     Raises:
         BudgetError: it has not.
     """
     limit = options.max_budget_tokens
-    if limit is not None and ledger.total_tokens > limit:
-        raise _error(ledger, limit)
+    if limit is not None and costs.total_tokens > limit:
+        raise _budget_error(costs, limit)
 
 
-def for_child(options: Options, ledger: Ledger) -> Options:
+def limit_to_remaining(options: Options, costs: CostTracker) -> Options:
     """The settings of the next child of a session: it may spend what those before it have left.
 
     Raises:
         BudgetError: nothing.
     """
-    limit, spent = options.max_budget_usd, ledger.usd
+    limit, spent = options.max_budget_usd, costs.usd
     if limit is None or not spent:
         return options
     if spent >= limit:
@@ -154,6 +154,6 @@ def for_child(options: Options, ledger: Ledger) -> Options:
     return options.with_(max_budget_usd=limit - spent)
 
 
-def _error(ledger: Ledger, limit: int) -> BudgetError:
-    used = ledger.total_tokens
+def _budget_error(costs: CostTracker, limit: int) -> BudgetError:
+    used = costs.total_tokens
     return BudgetError(f"{used:,} tokens were used, more than max_budget_tokens={limit:,} (raise it to go on)")

@@ -19,15 +19,15 @@ from msgspec import Struct
 
 from pilothouse.errors import ConfigError, OptionsError
 from pilothouse.options import Options
-from pilothouse.options.outside import from_table, needing_trust
+from pilothouse.options.sources import find_options_needing_trust, read_config_table
 
 CONFIG_VARIABLE = "PILOTHOUSE_CONFIG"
 NO_FILE = "none"
 OWN_NAME = "pilothouse.toml"
 SHARED_NAME = "pyproject.toml"
-LARGEST = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """Bytes; a longer file is hardly a configuration."""
-TABLE = rb"""tool["']?[ \t]*([\]=]|\.[ \t]*["']?pilothouse)"""
+TABLE_PATTERN = rb"""tool["']?[ \t]*([\]=]|\.[ \t]*["']?pilothouse)"""
 """In every project file with a table of ours: `tool.pilothouse`, `[tool]` or `tool =`, in any spelling."""
 
 _log = logging.getLogger("pilothouse")
@@ -51,17 +51,17 @@ class ConfigFile(Struct, frozen=True):
     digest: str = ""
 
     @property
-    def left_out(self) -> list[str]:
+    def ignored_options(self) -> list[str]:
         """The options that the file sets and that do not hold."""
         held = self.options.as_dict()
         return [name for name in self.wanted if name not in held]
 
 
-_read: dict[str, ConfigFile | None] = {}
-_told: set[str] = set()
+_cache: dict[str, ConfigFile | None] = {}
+_reported: set[str] = set()
 
 
-def file_layer() -> ConfigFile | None:
+def load_config_layer() -> ConfigFile | None:
     """The configuration file that counts here; None if there is none.
 
     `PILOTHOUSE_CONFIG` names the file, or is `none`. Else it is the nearest `pilothouse.toml`, or `pyproject.toml` with
@@ -72,33 +72,33 @@ def file_layer() -> ConfigFile | None:
     Raises:
         ConfigError: it cannot be read, or says something impossible; names the file and the line.
     """
-    file = config_file()
-    if file is not None and not file.is_trusted and file.digest not in _told and file.left_out:
-        mark_told(file)
-        _log.warning("%s", distrust_text(file))
+    file = find_config_file()
+    if file is not None and not file.is_trusted and file.digest not in _reported and file.ignored_options:
+        mark_reported(file)
+        _log.warning("%s", describe_distrust(file))
     return file
 
 
-def mark_told(file: ConfigFile) -> None:
+def mark_reported(file: ConfigFile) -> None:
     """Whoever calls it has said what is left out of the file: no warning repeats it."""
-    _told.add(file.digest)
+    _reported.add(file.digest)
 
 
-def config_file() -> ConfigFile | None:
-    """As `file_layer`, without the warning: for those who say themselves what is left out.
+def find_config_file() -> ConfigFile | None:
+    """As `load_config_layer`, without the warning: for those who say themselves what is left out.
 
     Raises:
-        ConfigError: as `file_layer`.
+        ConfigError: as `load_config_layer`.
     """
     chosen = os.environ.get(CONFIG_VARIABLE, "")
-    if chosen not in _read:
-        _read[chosen] = _chosen(chosen) if chosen else _found()
-    return _read[chosen]
+    if chosen not in _cache:
+        _cache[chosen] = _load_named(chosen) if chosen else _find_nearest()
+    return _cache[chosen]
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Make the next use look for the file again."""
-    _read.clear()
+    _cache.clear()
 
 
 def trust(path: str | os.PathLike[str]) -> None:
@@ -122,10 +122,10 @@ def trust(path: str | os.PathLike[str]) -> None:
     from pilothouse.trust_store import trust_path  # no query needs it
 
     trust_path(path)
-    forget()
+    clear_cache()
 
 
-def ways_to_trust(path: str) -> str:
+def describe_trust_options(path: str) -> str:
     """What makes a file count in full."""
     return (
         f"{CONFIG_VARIABLE}={printable(path)} in the environment, pilothouse.trust({path!r}) in a program, or a yes to "
@@ -133,12 +133,12 @@ def ways_to_trust(path: str) -> str:
     )
 
 
-def distrust_text(file: ConfigFile) -> str:
+def describe_distrust(file: ConfigFile) -> str:
     """What is left out of a file, and how to make it count."""
     held = ", ".join(file.options) or "nothing"
     return (
-        f"{printable(file.path)} is not trusted. Left out: {', '.join(file.left_out)}. In force: {held}. "
-        f"To trust the file: {ways_to_trust(file.path)}"
+        f"{printable(file.path)} is not trusted. Left out: {', '.join(file.ignored_options)}. In force: {held}. "
+        f"To trust the file: {describe_trust_options(file.path)}"
     )
 
 
@@ -147,53 +147,53 @@ def printable(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def _chosen(name: str) -> ConfigFile | None:
+def _load_named(name: str) -> ConfigFile | None:
     if name == NO_FILE:
         return None
     path = os.path.abspath(os.path.expanduser(name))
-    content = _content(path)
+    content = _read_named(path)
     if content is None:
         raise ConfigError(f"there is no configuration file {path} (from {CONFIG_VARIABLE})", path=path)
-    options = _options(path, content) or Options()
+    options = _parse_options(path, content) or Options()
     return ConfigFile(path, options, options, is_trusted=True)
 
 
-def _found() -> ConfigFile | None:
+def _find_nearest() -> ConfigFile | None:
     for path, directory in _candidates():
-        content = _found_content(path, directory)
+        content = _read_unnamed(path, directory)
         # A project file without a table of ours is not parsed: that would cost every program in the project.
         if content is None or (path.endswith(SHARED_NAME) and not _may_have_table(content)):
             continue
-        options = _options(path, content)
+        options = _parse_options(path, content)
         if options is not None:
-            return _judged(path, content, options)
+            return _make_config_file(path, content, options)
     return None
 
 
-def _judged(path: str, content: bytes, wanted: Options) -> ConfigFile:
+def _make_config_file(path: str, content: bytes, wanted: Options) -> ConfigFile:
     """The file with what of it holds."""
     from pilothouse import trust_store  # most programs have no such file
 
-    names = needing_trust(wanted)
-    digest = _digest(path, content)
-    if trust_store.is_trusted_here(path) or trust_store.is_remembered(path, digest):
+    names = find_options_needing_trust(wanted)
+    digest = _make_digest(path, content)
+    if trust_store.is_trusted_in_process(path) or trust_store.is_remembered(path, digest):
         return ConfigFile(path, wanted, wanted, is_trusted=True, digest=digest)
-    return ConfigFile(path, wanted.left_out(names, "is not trusted"), wanted, is_trusted=False, digest=digest)
+    return ConfigFile(path, wanted.without(names, "is not trusted"), wanted, is_trusted=False, digest=digest)
 
 
-def _digest(path: str, content: bytes) -> str:
+def _make_digest(path: str, content: bytes) -> str:
     """Of the file; of a project file its table alone, as the rest of it changes with every release."""
     import hashlib
     import json
 
     if path.endswith(SHARED_NAME):
-        content = json.dumps(_table(path, content), sort_keys=True, default=repr).encode()
+        content = json.dumps(_parse_table(path, content), sort_keys=True, default=repr).encode()
     return hashlib.sha256(content).hexdigest()
 
 
 def _may_have_table(content: bytes) -> bool:
     """False for a project file that cannot have one, although it may name us among what it needs."""
-    return b"pilothouse" in content and re.search(TABLE, content) is not None
+    return b"pilothouse" in content and re.search(TABLE_PATTERN, content) is not None
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
@@ -220,41 +220,41 @@ def _is_shared(directory: str) -> bool:
         return True
 
 
-def _found_content(path: str, directory: str) -> bytes | None:
+def _read_unnamed(path: str, directory: str) -> bytes | None:
     """What stands in a file that nobody named; None if there is none, or if another user may have put it there."""
     try:
         with open(path, "rb", opener=_open_no_link) as file:
             status = os.fstat(file.fileno())  # of what was opened: the name may mean another file by now
-            why = _doubt(status, directory)
+            why = _distrust_reason(status, directory)
             if why is None:
                 return _read_all(path, file.fileno(), status)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        why = _doubt_closed(path, directory)
+        why = _unreadable_reason(path, directory)
         if why is None:
-            raise _unreadable(path, error) from error
+            raise _read_error(path, error) from error
     if os.path.exists(path) and _is_trusted_here(path):
-        return _content(path)
+        return _read_named(path)
     _log.warning("passed over %s: %s; %s=%s reads it", printable(path), why, CONFIG_VARIABLE, printable(path))
     return None
 
 
 def _is_trusted_here(path: str) -> bool:
-    from pilothouse.trust_store import is_trusted_here  # only for a file in doubt
+    from pilothouse.trust_store import is_trusted_in_process  # only for a file in doubt
 
-    return is_trusted_here(path)
+    return is_trusted_in_process(path)
 
 
-def _doubt_closed(path: str, directory: str) -> str | None:
+def _unreadable_reason(path: str, directory: str) -> str | None:
     """Why a file that cannot be opened does not count."""
     try:
-        return _doubt(os.lstat(path), directory)
+        return _distrust_reason(os.lstat(path), directory)
     except OSError:
         return "it is gone"
 
 
-def _doubt(status: os.stat_result, directory: str) -> str | None:
+def _distrust_reason(status: os.stat_result, directory: str) -> str | None:
     """Why a file does not count that nobody named; None if only this user, or root, can have put it there."""
     if stat.S_ISLNK(status.st_mode):
         return "it is a link"
@@ -280,62 +280,62 @@ def _is_own_group(group: int) -> bool:
     return found.gr_name == name and set(found.gr_mem) <= {name}
 
 
-def _content(path: str) -> bytes | None:
+def _read_named(path: str) -> bytes | None:
     """What stands in a file that somebody named."""
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             return _read_all(path, file.fileno(), os.fstat(file.fileno()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _read_error(path, error) from error
 
 
 def _read_all(path: str, fd: int, status: os.stat_result) -> bytes:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path} is not a file", path=path)
     with open(fd, "rb", closefd=False) as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ConfigError(f"{path} is longer than {LARGEST:,} bytes, so it is hardly a configuration", path=path)
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path} is longer than {MAX_BYTES:,} bytes, so it is hardly a configuration", path=path)
     return content
 
 
-def _unreadable(path: str, error: OSError) -> ConfigError:
+def _read_error(path: str, error: OSError) -> ConfigError:
     return ConfigError(
         f"{path} cannot be read: {error.strerror}; {CONFIG_VARIABLE}={NO_FILE} goes on without it", path=path
     )
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a named pipe would wait for a writer
 
 
 def _open_no_link(path: str, flags: int) -> int:
-    return _open_without_waiting(path, flags | getattr(os, "O_NOFOLLOW", 0))
+    return _open_nonblocking(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
-def _options(path: str, content: bytes) -> Options | None:
+def _parse_options(path: str, content: bytes) -> Options | None:
     """The settings in a file; None if it is a project file without a table of ours."""
-    table = _table(path, content)
+    table = _parse_table(path, content)
     if table is None:
         return None
     lines = content.decode().splitlines()
     header = "tool.pilothouse" if path.endswith(SHARED_NAME) else ""
 
     def place(name: str) -> str:
-        line = _line_of(name, lines, header)
+        line = _find_line(name, lines, header)
         return path if line is None else f"{path}:{line}"
 
     try:
-        return from_table(table, os.path.dirname(path), place)
+        return read_config_table(table, os.path.dirname(path), place)
     except OptionsError as error:
-        line = _line_of(error.option or "", lines, header)
+        line = _find_line(error.option or "", lines, header)
         text = str(error) if str(error).startswith(path) else f"{place(error.option or '')}: {error}"
         raise ConfigError(text, option=error.option, path=path, line=line) from None
 
 
-def _table(path: str, content: bytes) -> dict[str, Any] | None:
+def _parse_table(path: str, content: bytes) -> dict[str, Any] | None:
     import tomllib  # only where there is a file
 
     try:
@@ -356,7 +356,7 @@ def _table(path: str, content: bytes) -> dict[str, Any] | None:
     return cast("dict[str, Any] | None", table)
 
 
-def _line_of(name: str, lines: list[str], header: str) -> int | None:
+def _find_line(name: str, lines: list[str], header: str) -> int | None:
     """The line of an option, as far as a look at the text can tell; the parser does not keep it."""
     key = rf"[\"']?{re.escape(name)}[\"']?"
     prefix = re.escape(header) + r"\." if header else ""

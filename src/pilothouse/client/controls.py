@@ -1,43 +1,32 @@
-"""The control requests of a session by subject: `.mcp .tasks .settings .info`. Each method is one request.
+"""The control requests of a session, by subject: `.mcp`, `.tasks`, `.settings`, `.info`.
 
-Owns names, bodies and the types of the answers. How a request travels, the driver knows.
+Each method is one request with a typed result. Waiting until MCP servers are connected is here too (`wait_for_mcp`,
+`session.mcp.wait`).
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast
 
-from pilothouse.client.mcp_waiting import connected
-from pilothouse.client.replies import (
-    AccountInfo,
-    AgentInfo,
-    CommandInfo,
-    ContextUsage,
-    EffectiveSettings,
-    FileContents,
-    HookListing,
-    McpChange,
-    McpResource,
-    McpResult,
-    McpServerInfo,
-    ModelInfo,
-    PermissionRules,
-    PluginReload,
-    RewindResult,
-    TaskOutput,
-    UsageReport,
-    typed,
-    typed_list,
-)
+import anyio
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from pilothouse.driver import HandlerSet, RequestControl
+from pilothouse.errors import ControlError, ControlTimeout
+from pilothouse.options import Options
 
 if TYPE_CHECKING:
     from pilothouse.messages import InitMessage
     from pilothouse.options import IsolationReport, Options
 
 
-class Control(Protocol):
+class ControlSender(Protocol):
     """Sends a control request and gives its answer."""
 
     def __call__(self, subtype: str, /, **body: Any) -> Awaitable[Mapping[str, Any]]:
@@ -45,25 +34,25 @@ class Control(Protocol):
         ...
 
 
-class _Group:
+class _ControlGroup:
     """Requests about one subject. Each raises `ControlError` when the CLI refuses, `ControlTimeout` without answer."""
 
     __slots__ = ("_control",)
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlSender) -> None:
         self._control = control
 
 
-class Mcp(_Group):
+class McpControls(_ControlGroup):
     """The MCP servers of a session."""
 
     __slots__ = ()
 
-    async def status(self) -> list[McpServerInfo]:
+    async def status(self) -> list[McpServerStatus]:
         """Every server, with its state and its tools."""
-        return typed_list(McpServerInfo, (await self._control("mcp_status")).get("mcpServers"))
+        return to_results(McpServerStatus, (await self._control("mcp_status")).get("mcpServers"))
 
-    async def wait(self, servers: str | Iterable[str], timeout: float = 30.0) -> list[McpServerInfo]:
+    async def wait(self, servers: str | Iterable[str], timeout: float = 30.0) -> list[McpServerStatus]:
         """Wait until these servers are connected, before a prompt that needs their tools.
 
         Args:
@@ -78,7 +67,7 @@ class Mcp(_Group):
                 `.code` is its status.
             ControlTimeout: one of them is not connected in time.
         """
-        return await connected(self.status, [servers] if isinstance(servers, str) else list(servers), timeout)
+        return await wait_connected(self.status, [servers] if isinstance(servers, str) else list(servers), timeout)
 
     async def set_permission_mode(self, server: str, mode: Literal["default", "auto"] | None) -> str | None:
         """Change the permission mode for the tools of a server; None: that of the session. Returns a warning."""
@@ -92,25 +81,25 @@ class Mcp(_Group):
         """Switch a server on or off."""
         await self._control("mcp_toggle", serverName=server, enabled=on)
 
-    async def set_servers(self, servers: Mapping[str, Any]) -> McpChange:
+    async def set_servers(self, servers: Mapping[str, Any]) -> McpServersChange:
         """Have these servers, by name, in place of those that were set before; wire form of their configuration."""
-        return typed(McpChange, await self._control("mcp_set_servers", servers=dict(servers)))
+        return to_result(McpServersChange, await self._control("mcp_set_servers", servers=dict(servers)))
 
-    async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> McpResult:
+    async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> McpCallResult:
         """Call a tool yourself; `tool` is its full name, such as "mcp__weather__now"."""
-        return typed(McpResult, await self._control("mcp_call", tool=tool, arguments=dict(arguments or {})))
+        return to_result(McpCallResult, await self._control("mcp_call", tool=tool, arguments=dict(arguments or {})))
 
-    async def read_resource(self, server: str, uri: str) -> McpResource:
+    async def read_resource(self, server: str, uri: str) -> McpResourceContents:
         """Read a resource of a server. The CLI (2.1.330) gives only those whose address begins with `ui://`."""
-        return typed(McpResource, await self._control("mcp_read_resource", serverName=server, uri=uri))
+        return to_result(McpResourceContents, await self._control("mcp_read_resource", serverName=server, uri=uri))
 
 
-class Tasks(_Group):
+class TaskControls(_ControlGroup):
     """What runs in the background of a session."""
 
     __slots__ = ("_wait_idle",)
 
-    def __init__(self, control: Control, wait_idle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, control: ControlSender, wait_idle: Callable[[], Awaitable[None]]) -> None:
         super().__init__(control)
         self._wait_idle = wait_idle
 
@@ -124,7 +113,7 @@ class Tasks(_Group):
 
     async def output(self, task_id: str) -> TaskOutput:
         """What a background task has written so far."""
-        return typed(TaskOutput, await self._control("get_task_output", task_id=task_id))
+        return to_result(TaskOutput, await self._control("get_task_output", task_id=task_id))
 
     async def cancel_queued(self, message_uuid: str) -> bool:
         """Take a prompt that waits inside the CLI out of its queue; False if it was not there."""
@@ -135,14 +124,14 @@ class Tasks(_Group):
         await self._wait_idle()
 
 
-class SessionSettings(_Group):
+class SettingsControls(_ControlGroup):
     """The settings of the CLI in a session."""
 
     __slots__ = ()
 
     async def get(self) -> EffectiveSettings:
         """The settings, all together and by source."""
-        return typed(EffectiveSettings, await self._control("get_settings"))
+        return to_result(EffectiveSettings, await self._control("get_settings"))
 
     async def apply(self, settings: Mapping[str, Any]) -> None:
         """Merge settings into those of the command line, for this session."""
@@ -157,13 +146,13 @@ class SessionSettings(_Group):
         """Write settings into a settings file."""
         await self._control("update_settings", source=source, settings=dict(settings))
 
-    async def reload_plugins(self) -> PluginReload:
+    async def reload_plugins(self) -> PluginReloadResult:
         """Read plugins again."""
-        return typed(PluginReload, await self._control("reload_plugins"))
+        return to_result(PluginReloadResult, await self._control("reload_plugins"))
 
     async def reload_skills(self) -> list[CommandInfo]:
         """Read skills again; returns what there is now."""
-        return typed_list(CommandInfo, (await self._control("reload_skills")).get("skills"))
+        return to_results(CommandInfo, (await self._control("reload_skills")).get("skills"))
 
     async def output_styles(self) -> list[str]:
         """Read output styles again; returns what there is now."""
@@ -171,21 +160,21 @@ class SessionSettings(_Group):
 
     async def permission_rules(self) -> PermissionRules:
         """The permission rules that hold."""
-        return typed(PermissionRules, (await self._control("list_permission_rules")).get("state"))
+        return to_result(PermissionRules, (await self._control("list_permission_rules")).get("state"))
 
-    async def hooks(self) -> HookListing:
+    async def hooks(self) -> RegisteredHooks:
         """The hooks that are registered, in settings files as well."""
-        return typed(HookListing, await self._control("get_hooks_listing"))
+        return to_result(RegisteredHooks, await self._control("get_hooks_listing"))
 
 
-class Info(_Group):
+class InfoControls(_ControlGroup):
     """What a session can say of itself."""
 
     __slots__ = ("_isolation", "_server_info")
 
     def __init__(
         self,
-        control: Control,
+        control: ControlSender,
         server_info: Callable[[], Mapping[str, Any]],
         isolation: Callable[[], IsolationReport | None],
     ) -> None:
@@ -195,19 +184,19 @@ class Info(_Group):
 
     async def models(self) -> list[ModelInfo]:
         """The models that can be chosen."""
-        return typed_list(ModelInfo, (await self._control("list_models")).get("models"))
+        return to_results(ModelInfo, (await self._control("list_models")).get("models"))
 
     def commands(self) -> list[CommandInfo]:
         """The slash commands, as of the handshake."""
-        return typed_list(CommandInfo, self._server_info().get("commands"))
+        return to_results(CommandInfo, self._server_info().get("commands"))
 
     def agents(self) -> list[AgentInfo]:
         """The sub-agents, as of the handshake."""
-        return typed_list(AgentInfo, self._server_info().get("agents"))
+        return to_results(AgentInfo, self._server_info().get("agents"))
 
     def account(self) -> AccountInfo:
         """Who pays, as of the handshake."""
-        return typed(AccountInfo, self._server_info().get("account"))
+        return to_result(AccountInfo, self._server_info().get("account"))
 
     def isolation_report(self) -> IsolationReport | None:
         """What the child said at the beginning of its last turn that it had loaded, and what of it nobody asked for.
@@ -217,9 +206,9 @@ class Info(_Group):
         """
         return self._isolation()
 
-    async def usage(self) -> UsageReport:
+    async def usage(self) -> SessionUsage:
         """What the session has used, in numbers, and the limits of the account."""
-        return typed(UsageReport, await self._control("get_usage", skip_behaviors=True))
+        return to_result(SessionUsage, await self._control("get_usage", skip_behaviors=True))
 
     async def cost(self) -> str:
         """What the session has cost, as the CLI tells it to people."""
@@ -227,7 +216,7 @@ class Info(_Group):
 
     async def context_usage(self, *, full: bool = False) -> ContextUsage:
         """How full the context window is; `full` counts every message."""
-        return typed(ContextUsage, await self._control("get_context_usage", detail="full" if full else "summary"))
+        return to_result(ContextUsage, await self._control("get_context_usage", detail="full" if full else "summary"))
 
     async def version(self) -> str:
         """The version of the CLI."""
@@ -245,10 +234,10 @@ class Info(_Group):
     async def read_file(self, path: str, *, max_bytes: int | None = None) -> FileContents:
         """A file of the working directory, as the CLI sees it."""
         body = {} if max_bytes is None else {"max_bytes": max_bytes}
-        return typed(FileContents, await self._control("read_file", path=path, **body))
+        return to_result(FileContents, await self._control("read_file", path=path, **body))
 
 
-class Controls(ABC):
+class SessionControls(ABC):
     """What a session offers beside queries. The groups are made when they are used: what it keeps must not keep it."""
 
     @abstractmethod
@@ -271,33 +260,33 @@ class Controls(ABC):
 
     @property
     @abstractmethod
-    def _loaded(self) -> InitMessage | None:
+    def _last_init(self) -> InitMessage | None:
         """What the child said at the beginning of its last turn; None before its first."""
 
     @property
-    def mcp(self) -> Mcp:
+    def mcp(self) -> McpControls:
         """The MCP servers."""
-        return Mcp(self.control)
+        return McpControls(self.control)
 
     @property
-    def tasks(self) -> Tasks:
+    def tasks(self) -> TaskControls:
         """What runs in the background, and what waits."""
-        return Tasks(self.control, self._wait_idle)
+        return TaskControls(self.control, self._wait_idle)
 
     @property
-    def settings(self) -> SessionSettings:
+    def settings(self) -> SettingsControls:
         """The settings of the CLI."""
-        return SessionSettings(self.control)
+        return SettingsControls(self.control)
 
     @property
-    def info(self) -> Info:
+    def info(self) -> InfoControls:
         """What the session can say of itself."""
-        return Info(self.control, lambda: self.server_info, self._isolation_report)
+        return InfoControls(self.control, lambda: self.server_info, self._isolation_report)
 
     def _isolation_report(self) -> IsolationReport | None:
         from pilothouse.options.isolation import isolation_report  # few ask for it
 
-        return None if self._loaded is None else isolation_report([self._loaded], self.options)
+        return None if self._last_init is None else isolation_report([self._last_init], self.options)
 
     async def rewind_files(self, user_message_uuid: str, *, dry_run: bool = False) -> RewindResult:
         """Set the files back to what they were when a user message came. (R19)
@@ -310,8 +299,323 @@ class Controls(ABC):
             ControlError: nothing is known of that message. Without `enable_file_checkpointing` the answer says so.
         """
         body = {"dry_run": True} if dry_run else {}
-        return typed(RewindResult, await self.control("rewind_files", user_message_id=user_message_uuid, **body))
+        return to_result(RewindResult, await self.control("rewind_files", user_message_id=user_message_uuid, **body))
 
     async def rename(self, title: str) -> None:
         """Give the session a title."""
         await self.control("rename_session", title=title)
+
+
+ResultT = TypeVar("ResultT", bound="ControlResult")
+
+
+class ControlResult(Struct, frozen=True, kw_only=True):
+    """An answer. `raw` is all of it, as it came."""
+
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], name="(raw)")
+
+
+class CamelControlResult(ControlResult, frozen=True, kw_only=True, rename="camel"):
+    """An answer whose keys are written in camel case on the wire."""
+
+
+class McpServerStatus(CamelControlResult, frozen=True, kw_only=True):
+    """An MCP server: `status` is "connected", "failed", "needs-auth", "pending" or "disabled"."""
+
+    name: str = ""
+    status: str = ""
+    error: str | None = None
+    scope: str | None = None
+    server_info: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+    tools: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+
+class McpServersChange(CamelControlResult, frozen=True, kw_only=True):
+    """What a change of the MCP servers did; `errors` by server."""
+
+    added: list[str] = field(default_factory=list[str])
+    removed: list[str] = field(default_factory=list[str])
+    errors: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class McpCallResult(CamelControlResult, frozen=True, kw_only=True):
+    """What an MCP tool returned."""
+
+    content: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    structured_content: Any = None
+
+
+class McpResourceContents(CamelControlResult, frozen=True, kw_only=True):
+    """The contents of an MCP resource: `uri`, `mimeType`, and `text` or `blob` of each."""
+
+    contents: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+
+class TaskOutput(ControlResult, frozen=True, kw_only=True):
+    """What a background task has written so far."""
+
+    output: str = ""
+    total_bytes: int = 0
+    truncated: bool = False
+
+
+class RewindResult(CamelControlResult, frozen=True, kw_only=True):
+    """What setting files back changed, or would change."""
+
+    can_rewind: bool = False
+    error: str | None = None
+    files_changed: list[str] = field(default_factory=list[str])
+    insertions: int = 0
+    deletions: int = 0
+    skipped_links: int = 0
+
+
+class InterruptResult(ControlResult, frozen=True, kw_only=True):
+    """What an interrupt left: uuids of prompts that still wait inside the CLI, and of those it took out."""
+
+    still_queued: list[str] = field(default_factory=list[str])
+    cancelled: list[str] = field(default_factory=list[str])
+
+
+class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
+    """The settings of the CLI: all together, by source, and what holds now (`model`, `effort` …)."""
+
+    effective: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sources: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    applied: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class PermissionRules(CamelControlResult, frozen=True, kw_only=True):
+    """The permission rules that hold: `behavior`, `source` and `rule` of each."""
+
+    rules: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    workspace_directories: list[Any] = field(default_factory=list[Any])
+    original_cwd: str = ""
+    managed_only: bool = False
+
+
+class RegisteredHooks(CamelControlResult, frozen=True, kw_only=True):
+    """The hooks that are registered, and the events there are."""
+
+    events: list[Any] = field(default_factory=list[Any])
+    hooks: list[Any] = field(default_factory=list[Any])
+    event_catalog: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+
+class PluginReloadResult(ControlResult, frozen=True, kw_only=True):
+    """What is there after plugins were read again."""
+
+    commands: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    agents: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    plugins: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    error_count: int = 0
+
+
+class ModelInfo(CamelControlResult, frozen=True, kw_only=True):
+    """A model that can be chosen; `value` is what `model=` takes."""
+
+    value: str = ""
+    resolved_model: str | None = None
+    display_name: str = ""
+    description: str = ""
+    supports_effort: bool = False
+    supported_effort_levels: list[str] = field(default_factory=list[str])
+    supports_adaptive_thinking: bool = False
+
+
+class CommandInfo(CamelControlResult, frozen=True, kw_only=True):
+    """A slash command."""
+
+    name: str = ""
+    description: str = ""
+    argument_hint: str = ""
+    aliases: list[str] = field(default_factory=list[str])
+    builtin: bool = False
+
+
+class AgentInfo(CamelControlResult, frozen=True, kw_only=True):
+    """A sub-agent."""
+
+    name: str = ""
+    description: str = ""
+    model: str | None = None
+
+
+class AccountInfo(CamelControlResult, frozen=True, kw_only=True):
+    """Who pays: the login or the kind of key, never the key."""
+
+    email: str | None = None
+    organization: str | None = None
+    subscription_type: str | None = None
+    token_source: str | None = None
+    api_key_source: str | None = None
+    api_provider: str | None = None
+
+
+class SessionUsage(ControlResult, frozen=True, kw_only=True):
+    """What the session has used, and the limits of the account where there are any."""
+
+    session: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    subscription_type: str | None = None
+    rate_limits_available: bool = False
+    rate_limits: Mapping[str, Any] | None = None
+
+
+class ContextUsage(CamelControlResult, frozen=True, kw_only=True):
+    """How full the context window is: tokens, in all and by category."""
+
+    model: str = ""
+    total_tokens: int = 0
+    max_tokens: int = 0
+    raw_max_tokens: int = 0
+    percentage: float = 0
+    categories: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+
+class FileContents(CamelControlResult, frozen=True, kw_only=True):
+    """A file as the CLI sees it."""
+
+    contents: str = ""
+    abs_path: str = ""
+    truncated: bool = False
+    encoding: str | None = None
+
+
+def to_result(kind: type[ResultT], payload: object) -> ResultT:
+    """`payload` as `kind`; never fails."""
+    body: Mapping[str, Any] = cast("Mapping[str, Any]", payload) if isinstance(payload, Mapping) else {}
+    values: dict[str, Any] = {}
+    for info in msgspec.structs.fields(kind):
+        if info.encode_name in body:
+            try:
+                values[info.name] = msgspec.convert(body[info.encode_name], info.type, strict=False)
+            except (msgspec.ValidationError, TypeError):
+                continue
+    return kind(raw=body, **values)
+
+
+def to_results(kind: type[ResultT], payloads: object) -> list[ResultT]:
+    """Each of `payloads` as `kind`."""
+    return (
+        [to_result(kind, payload) for payload in cast("list[object]", payloads)] if isinstance(payloads, list) else []
+    )
+
+
+log = logging.getLogger("pilothouse")
+
+POLL_SECONDS = 0.1  # between two looks at servers that connect; the CLI does not tell
+DEFAULT_WAIT_SECONDS = 60.0  # more than the 30 that the CLI (2.1.330) gives a server, whose reason is better than ours
+UNLISTED_SECONDS = 2.0  # until a server that is not even listed is missed; 2.1.330 lists all right after the handshake
+FINAL_FAILURES = frozenset({"failed", "needs-auth", "disabled"})
+
+GetMcpStatus: TypeAlias = Callable[[], Awaitable[list[McpServerStatus]]]
+
+
+async def wait_connected(status: GetMcpStatus, names: Collection[str], timeout: float) -> list[McpServerStatus]:
+    """Wait until these servers are connected; gives them in the order of the names.
+
+    Raises:
+        ControlError: one of them will not be by itself.
+        ControlTimeout: one of them is not within `seconds`.
+    """
+    known: dict[str, McpServerStatus] = {}
+    with anyio.move_on_after(timeout):
+        while True:
+            known = _by_name(await status())
+            if not _waiting(names, known):
+                return [known[name] for name in names]
+            await anyio.sleep(POLL_SECONDS)
+    raise _wait_timeout(_waiting(names, known), known, timeout)
+
+
+def add_mcp_wait(handlers: HandlerSet | None, options: Options) -> HandlerSet:
+    """`host`, or one that offers nothing, which waits before the first prompt for as long as `options` say."""
+    limit, servers = options.wait_for_mcp, options.mcp_servers
+    given = tuple(servers) if isinstance(servers, dict) else None
+    ready = partial(_wait_all, given, DEFAULT_WAIT_SECONDS if limit is True else float(limit))
+    return (
+        HandlerSet({}, _do_nothing, _do_nothing, before_first_prompt=ready)
+        if handlers is None
+        else replace(handlers, before_first_prompt=ready)
+    )
+
+
+def _do_nothing(_: object) -> None:
+    pass
+
+
+async def _wait_all(given: tuple[str, ...] | None, timeout: float, request: RequestControl) -> None:
+    """Wait until the servers of `mcp_servers` are connected, and those from elsewhere are, or have failed."""
+    known: dict[str, McpServerStatus] = {}
+    required: Collection[str] = given or ()
+    begun = anyio.current_time()
+    with anyio.move_on_after(timeout):
+        while True:
+            known = _by_name(to_results(McpServerStatus, (await request("mcp_status", {})).get("mcpServers")))
+            if given is None:  # in a file, which the CLI has read
+                required = [name for name, server in known.items() if server.scope == "dynamic"]
+            waiting = _waiting(required, known)
+            if not _pending(known):
+                if not waiting:
+                    _warn_failed(known)
+                    return
+                if anyio.current_time() - begun >= UNLISTED_SECONDS:
+                    raise _unlisted_error(waiting, known)
+            await anyio.sleep(POLL_SECONDS)
+    if waiting := _waiting(required, known):
+        raise _wait_timeout(waiting, known, timeout)
+    if not known:
+        raise ControlTimeout(f"no answer to 'mcp_status' within {timeout:g} s", subtype="mcp_status")
+    log.warning(
+        "MCP servers from elsewhere are not connected within %g s: %s", timeout, ", ".join(sorted(_pending(known)))
+    )
+
+
+def _pending(known: Mapping[str, McpServerStatus]) -> list[str]:
+    return [name for name, server in known.items() if server.status == "pending"]
+
+
+def _warn_failed(known: Mapping[str, McpServerStatus]) -> None:
+    # Those that want a login, or are switched off, are so on purpose.
+    if failed := [server for server in known.values() if server.status == "failed"]:
+        log.warning("%s", _describe_failed(failed))
+
+
+def _by_name(servers: Iterable[McpServerStatus]) -> dict[str, McpServerStatus]:
+    return {server.name: server for server in servers}
+
+
+def _waiting(names: Iterable[str], known: Mapping[str, McpServerStatus]) -> list[str]:
+    """Those of `names` that may still connect.
+
+    Raises:
+        ControlError: some never will by themselves.
+    """
+    names = list(names)
+    lost = [known[name] for name in names if name in known and known[name].status in FINAL_FAILURES]
+    if lost:
+        raise ControlError(_describe_failed(lost), subtype="mcp_status", code=lost[0].status)
+    return [name for name in names if name not in known or known[name].status != "connected"]
+
+
+def _describe_failed(servers: Iterable[McpServerStatus]) -> str:
+    listed = (f"{server.name!r} is not connected: {server.error or server.status}" for server in servers)
+    return f"MCP server {'; '.join(listed)}"
+
+
+def _unlisted_error(names: Iterable[str], known: Mapping[str, McpServerStatus]) -> ControlError:
+    return ControlError(
+        f"the CLI does not have the MCP server {', '.join(map(repr, names))}: a policy or `safe_mode` keeps it out; "
+        f"{_describe_servers(known)}",
+        subtype="mcp_status",
+    )
+
+
+def _wait_timeout(waiting: Iterable[str], known: Mapping[str, McpServerStatus], seconds: float) -> ControlTimeout:
+    text = f"not connected within {seconds:g} s: {', '.join(map(repr, waiting))}; {_describe_servers(known)}"
+    return ControlTimeout(text, subtype="mcp_status")
+
+
+def _describe_servers(known: Mapping[str, McpServerStatus]) -> str:
+    return f"MCP servers of the session: {', '.join(sorted(known)) or 'none'}"

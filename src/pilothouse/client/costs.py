@@ -15,14 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.messages import AssistantMessage, Message, ModelUsage, ResultMessage, StreamEvent, Usage
-from pilothouse.messages.events import ContentBlockDelta, MessageDelta, MessageStart
+from pilothouse.messages.api_messages import ContentBlockDelta, MessageDelta, MessageStart
 
 KEPT_TURNS = 1000
 """Turns of a session that are kept one by one, so that months of it stay small; totals have all of them."""
 NO_MODEL = "<synthetic>"
 """What the CLI names as the model of text that it wrote itself."""
 
-_COUNTS = (
+_SUMMED_FIELDS = (
     "input_tokens",
     "output_tokens",
     "cache_read_input_tokens",
@@ -33,19 +33,19 @@ _COUNTS = (
     "cache_creation_5m_input_tokens",
     "cache_creation_1h_input_tokens",
 )
-_TOKENS = _COUNTS[:4]
+_TOKEN_FIELDS = _SUMMED_FIELDS[:4]
 
-Models = Mapping[str, ModelUsage]
+UsageByModel = Mapping[str, ModelUsage]
 
 
-class Spent(Struct, frozen=True, kw_only=True):
+class Cost(Struct, frozen=True, kw_only=True):
     """Tokens and US dollars by model, and added up.
 
     Args:
         models: by the name of the model, as the CLI names it; sub-agents are in it.
     """
 
-    models: Models
+    models: UsageByModel
 
     @property
     def usd(self) -> float:
@@ -75,10 +75,10 @@ class Spent(Struct, frozen=True, kw_only=True):
     @property
     def total_tokens(self) -> int:
         """All input and all output."""
-        return sum(map(tokens_of, self.models.values()))
+        return sum(map(count_tokens, self.models.values()))
 
 
-class TurnCosts(Spent, frozen=True, kw_only=True):
+class TurnCost(Cost, frozen=True, kw_only=True):
     """What one turn cost.
 
     Args:
@@ -96,7 +96,7 @@ class TurnCosts(Spent, frozen=True, kw_only=True):
     is_priced: bool = True
 
 
-class Costs(Spent, frozen=True, kw_only=True):
+class SessionCost(Cost, frozen=True, kw_only=True):
     """What a session has cost so far; what was resumed is not in it.
 
     Args:
@@ -105,11 +105,11 @@ class Costs(Spent, frozen=True, kw_only=True):
         unpriced_tokens: tokens without a price: of the turn under way, and of turns whose child died.
     """
 
-    turns: tuple[TurnCosts, ...]
+    turns: tuple[TurnCost, ...]
     unpriced_tokens: int = 0
 
 
-class Ledger:
+class CostTracker:
     """Adds up what one conversation costs, over all of its children. Feed it every message, in order.
 
     Args:
@@ -121,14 +121,14 @@ class Ledger:
     """
 
     def __init__(self, *, resumes: bool = False) -> None:
-        self._turns: deque[TurnCosts] = deque(maxlen=KEPT_TURNS)
+        self._turns: deque[TurnCost] = deque(maxlen=KEPT_TURNS)
         self._models: dict[str, ModelUsage] = {}
         self._unpriced = 0
-        self._under_way: dict[str, tuple[str, Usage]] = {}  # by id of the API message
-        self._told: dict[str, Usage] = {}  # the same, as it was last told; most blocks tell nothing new
-        self._settled: frozenset[str] = frozenset()  # ids that the last result has counted in
+        self._running: dict[str, tuple[str, Usage]] = {}  # by id of the API message
+        self._last_usage: dict[str, Usage] = {}  # the same, as it was last told; most blocks tell nothing new
+        self._counted: frozenset[str] = frozenset()  # ids that the last result has counted in
         self._streaming: dict[str | None, str] = {}  # by agent, the id of what is being streamed
-        self._child: Models | None = None if resumes else {}  # totals of this child; None: not known
+        self._child_totals: UsageByModel | None = None if resumes else {}  # totals of this child; None: not known
         self.total_tokens = 0
         self.usd = 0.0
 
@@ -145,27 +145,27 @@ class Ledger:
 
     def child_ended(self) -> None:
         """Another child takes over: what the one before has not told in a result is lost but for its messages."""
-        if self._under_way:
-            self._book(TurnCosts(models=self._models_under_way(), is_priced=False), counted=True)
-        self._settled |= self._under_way.keys()
-        self._under_way = {}
-        self._told = {}
+        if self._running:
+            self._add_turn(TurnCost(models=self._running_usage(), is_priced=False), counted=True)
+        self._counted |= self._running.keys()
+        self._running = {}
+        self._last_usage = {}
         self._streaming = {}
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> SessionCost:
         """As it stands."""
         turns, models = tuple(self._turns), self._models
         unpriced = self._unpriced
-        if self._under_way:
-            now = TurnCosts(models=self._models_under_way(), is_priced=False)
-            turns, models, unpriced = (*turns, now), added(models, now.models), unpriced + now.total_tokens
-        return Costs(models=dict(models), turns=turns, unpriced_tokens=unpriced)
+        if self._running:
+            now = TurnCost(models=self._running_usage(), is_priced=False)
+            turns, models, unpriced = (*turns, now), add_usage(models, now.models), unpriced + now.total_tokens
+        return SessionCost(models=dict(models), turns=turns, unpriced_tokens=unpriced)
 
     def _on_assistant(self, message: AssistantMessage) -> None:
         body = message.message
         if body.usage is not None and body.id is not None and not message.historical:
-            self._note(body.id, body.model, body.usage)
+            self._record_usage(body.id, body.model, body.usage)
 
     def _on_stream(self, message: StreamEvent) -> None:
         event = message.event
@@ -175,65 +175,65 @@ class Ledger:
         if isinstance(event, MessageDelta):
             key = message.api_message_id or self._streaming.get(agent)
             if key is not None and event.usage is not None:
-                self._note(key, None, event.usage)
+                self._record_usage(key, None, event.usage)
         elif isinstance(event, MessageStart) and event.message.id is not None:
             self._streaming[agent] = event.message.id
             if event.message.usage is not None:
-                self._note(event.message.id, event.message.model, event.message.usage)
+                self._record_usage(event.message.id, event.message.model, event.message.usage)
 
-    def _note(self, key: str, model: str | None, usage: Usage) -> None:
+    def _record_usage(self, key: str, model: str | None, usage: Usage) -> None:
         """The usage of an API message, which is told with each of its blocks, and grows until it is complete."""
-        told = self._told.get(key)
-        if (told is not None and told == usage) or key in self._settled or model == NO_MODEL:
+        told = self._last_usage.get(key)
+        if (told is not None and told == usage) or key in self._counted or model == NO_MODEL:
             return
-        self._told[key] = usage
-        known_model, known = self._under_way.get(key, ("", Usage()))
-        most = Usage(**{name: max(getattr(known, name), getattr(usage, name)) for name in _TOKENS})
-        self._under_way[key] = (model or known_model, most)
-        self.total_tokens += tokens_of(most) - tokens_of(known)
+        self._last_usage[key] = usage
+        known_model, known = self._running.get(key, ("", Usage()))
+        most = Usage(**{name: max(getattr(known, name), getattr(usage, name)) for name in _TOKEN_FIELDS})
+        self._running[key] = (model or known_model, most)
+        self.total_tokens += count_tokens(most) - count_tokens(known)
 
     def _on_result(self, result: ResultMessage) -> None:
-        models: Models | None = result.model_usage_since_last_result
+        models: UsageByModel | None = result.model_usage_since_last_result
         is_priced = True
         if models is None:
-            is_priced = self._child is not None
-            models = self._since_last(result, self._child)
+            is_priced = self._child_totals is not None
+            models = self._since_last(result, self._child_totals)
         if result.model_usage:
-            self._child = result.model_usage
-        self.total_tokens -= sum(tokens_of(usage) for _, usage in self._under_way.values())
-        self._settled = frozenset(self._under_way)
-        self._under_way = {}
-        self._told = {}
+            self._child_totals = result.model_usage
+        self.total_tokens -= sum(count_tokens(usage) for _, usage in self._running.values())
+        self._counted = frozenset(self._running)
+        self._running = {}
+        self._last_usage = {}
         if models:
             uuids = result.user_message_uuids or ((result.user_message_uuid,) if result.user_message_uuid else ())
-            turn = TurnCosts(
+            turn = TurnCost(
                 models=models,
                 session_id=result.session_id,
                 prompt_uuids=tuple(uuids),
                 is_woken=result.is_woken,
                 is_priced=is_priced,
             )
-            self._book(turn, counted=False)
+            self._add_turn(turn, counted=False)
 
-    def _since_last(self, result: ResultMessage, before: Models | None) -> Models:
+    def _since_last(self, result: ResultMessage, before: UsageByModel | None) -> UsageByModel:
         """The same from the totals, for CLIs that do not tell it. A counter that went back has begun anew."""
         now = result.model_usage
         if before is None:  # a history stands before it: its own tokens are known, its price is not
-            return self._models_under_way()
-        if any(tokens_of(now[name]) < tokens_of(usage) for name, usage in before.items() if name in now):
+            return self._running_usage()
+        if any(count_tokens(now[name]) < count_tokens(usage) for name, usage in before.items() if name in now):
             return now
-        grown = {name: _less(usage, before[name]) if name in before else usage for name, usage in now.items()}
-        return {name: usage for name, usage in grown.items() if tokens_of(usage) or usage.cost_usd}
+        grown = {name: _subtract(usage, before[name]) if name in before else usage for name, usage in now.items()}
+        return {name: usage for name, usage in grown.items() if count_tokens(usage) or usage.cost_usd}
 
-    def _models_under_way(self) -> Models:
+    def _running_usage(self) -> UsageByModel:
         models: dict[str, ModelUsage] = {}
-        for model, usage in self._under_way.values():
-            models = added(models, {model: ModelUsage(**{name: getattr(usage, name) for name in _TOKENS})})
+        for model, usage in self._running.values():
+            models = add_usage(models, {model: ModelUsage(**{name: getattr(usage, name) for name in _TOKEN_FIELDS})})
         return models
 
-    def _book(self, turn: TurnCosts, *, counted: bool) -> None:
+    def _add_turn(self, turn: TurnCost, *, counted: bool) -> None:
         self._turns.append(turn)
-        self._models = added(self._models, turn.models)
+        self._models = add_usage(self._models, turn.models)
         self.usd += turn.usd
         if not counted:
             self.total_tokens += turn.total_tokens
@@ -241,22 +241,22 @@ class Ledger:
             self._unpriced += turn.total_tokens
 
 
-def tokens_of(usage: Usage | ModelUsage) -> int:
+def count_tokens(usage: Usage | ModelUsage) -> int:
     """All input and all output."""
     return usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
 
 
-def added(one: Models, other: Models) -> dict[str, ModelUsage]:
+def add_usage(one: UsageByModel, other: UsageByModel) -> dict[str, ModelUsage]:
     """Both together, model by model."""
     models = dict(one)
     for name, usage in other.items():
-        models[name] = _sum(models[name], usage) if name in models else usage
+        models[name] = _add(models[name], usage) if name in models else usage
     return models
 
 
-def _sum(one: ModelUsage, other: ModelUsage) -> ModelUsage:
-    return replace(other, **{name: getattr(one, name) + getattr(other, name) for name in _COUNTS})
+def _add(one: ModelUsage, other: ModelUsage) -> ModelUsage:
+    return replace(other, **{name: getattr(one, name) + getattr(other, name) for name in _SUMMED_FIELDS})
 
 
-def _less(one: ModelUsage, other: ModelUsage) -> ModelUsage:
-    return replace(one, **{name: max(0, getattr(one, name) - getattr(other, name)) for name in _COUNTS})
+def _subtract(one: ModelUsage, other: ModelUsage) -> ModelUsage:
+    return replace(one, **{name: max(0, getattr(one, name) - getattr(other, name)) for name in _SUMMED_FIELDS})

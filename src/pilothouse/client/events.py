@@ -1,20 +1,19 @@
-"""What an answer means as it is written: text, thinking, tool runs, retries, the end. Pure.
+"""What happens while an answer is written, as typed events.
 
-Owns the one place that knows how stream deltas and whole messages tell the same story (CLI 2.1.330): the whole message
-of a block comes before the end of its stream, a failed stream is told again or answered without any deltas, and what
-was abandoned is withdrawn.
+Text, thinking, tool calls, permissions, retries, the end. Pure: `EventReader` turns messages into events,
+`TextReader` into the text alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
-from pilothouse.client.asks import AskReader, PermissionAsked, PermissionSettled, call_of
-from pilothouse.client.outcome import result_error
-from pilothouse.errors import PilothouseError, StructuredOutputError
+from pilothouse.client.result import make_result_error
+from pilothouse.errors import PilothouseError, StructuredOutputError, UsageError
 from pilothouse.messages import (
     ApiRetryMessage,
     AssistantMessage,
@@ -32,42 +31,51 @@ from pilothouse.messages import (
 )
 from pilothouse.messages.system import ASKED, SETTLED
 
+if TYPE_CHECKING:
+    from pilothouse.permissions import (
+        DialogRequest,
+        ElicitationRequest,
+        PermissionRequest,
+        PlanRequest,
+        QuestionRequest,
+    )
 
-class AnswerStarted(Struct, frozen=True):
+
+class Started(Struct, frozen=True):
     """The run began; the model, the tools and the session are known."""
 
     message: InitMessage
 
 
-class TextAdded(Struct, frozen=True):
+class TextDelta(Struct, frozen=True):
     """More text of the answer. `agent` is the tool call of the sub-agent that speaks, None for the main one."""
 
     text: str
     agent: str | None = None
 
 
-class ThinkingAdded(Struct, frozen=True):
+class ThinkingDelta(Struct, frozen=True):
     """More of what the model thinks."""
 
     text: str
     agent: str | None = None
 
 
-class TextWithdrawn(Struct, frozen=True):
+class TextRetracted(Struct, frozen=True):
     """The stream broke: `text`, the end of what was told, no longer holds; the answer is told again from there."""
 
     text: str
     agent: str | None = None
 
 
-class ToolStarted(Struct, frozen=True):
+class ToolCallStarted(Struct, frozen=True):
     """The model called a tool."""
 
     tool_use: ToolUseBlock
     agent: str | None = None
 
 
-class ToolFinished(Struct, frozen=True):
+class ToolCallFinished(Struct, frozen=True):
     """A tool gave its result. `tool_use` is the call, if it was seen."""
 
     result: ToolResultBlock
@@ -75,7 +83,7 @@ class ToolFinished(Struct, frozen=True):
     agent: str | None = None
 
 
-class Retrying(Struct, frozen=True):
+class ApiRetry(Struct, frozen=True):
     """The API failed and the CLI tries again."""
 
     message: ApiRetryMessage
@@ -120,7 +128,7 @@ class LineSkipped(Struct, frozen=True):
     message: LineSkippedMessage
 
 
-class AnswerFinished(Struct, frozen=True):
+class Finished(Struct, frozen=True):
     """The run ended; the message says how. `error` is why it failed, None on success; it is not raised."""
 
     message: ResultMessage
@@ -146,37 +154,17 @@ class OutputRejected(Struct, frozen=True):
     attempt: int
 
 
-AnswerEvent = (
-    AnswerStarted
-    | TextAdded
-    | ThinkingAdded
-    | TextWithdrawn
-    | ToolStarted
-    | ToolFinished
-    | PermissionAsked
-    | PermissionSettled
-    | Retrying
-    | RetryScheduled
-    | LineSkipped
-    | WaitingForLimit
-    | Stalled
-    | BudgetReached
-    | AnswerFinished
-    | OutputRejected
-)
-
-
 ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
 
 
-class _Voice(Struct):
+class _SpeakerState(Struct):
     """What one speaker has told of the API message that is under way."""
 
     streaming: str | None = None  # id of the API message whose deltas come
-    told: str = ""  # text deltas of that message, given out
-    settled: int = 0  # characters of `told` that whole messages have confirmed
-    thought: str = ""
-    thought_settled: int = 0
+    text: str = ""  # text deltas of that message, given out
+    text_confirmed: int = 0  # characters of `told` that whole messages have confirmed
+    thinking: str = ""
+    thinking_confirmed: int = 0
 
 
 class EventReader:
@@ -187,125 +175,127 @@ class EventReader:
         read_error: gives the error of a result, from it and from what was said before.
     """
 
-    def __init__(self, *, runs_deferred: bool = False, read_error: ReadError = result_error) -> None:
+    def __init__(self, *, runs_deferred: bool = False, read_error: ReadError = make_result_error) -> None:
         self._runs_deferred = runs_deferred
         self._read_error = read_error
-        self._explaining: dict[str, Message] = {}  # what the error of a result may be read off, the last of each kind
-        self._goes_on = False  # what the CLI takes for the end of a turn was none
-        self._voices: dict[str | None, _Voice] = {}
+        self._error_messages: dict[
+            str, Message
+        ] = {}  # what the error of a result may be read off, the last of each kind
+        self._is_continuing = False  # what the CLI takes for the end of a turn was none
+        self._speakers: dict[str | None, _SpeakerState] = {}
         self._calls: dict[str, ToolUseBlock] = {}
         self._callers: dict[str, str | None] = {}  # the agent that has made a call, by the call and by its own id
-        self._early: set[str] = set()  # calls that were told because permission was asked for them
-        self._asks = AskReader()
+        self._announced_early: set[str] = set()  # calls that were told because permission was asked for them
+        self._permissions = PermissionEventReader()
 
-    def read(self, message: Message) -> Iterator[AnswerEvent]:
+    def read(self, message: Message) -> Iterator[QueryEvent]:
         """The events of the next message."""
         match message:
             case StreamEvent():
-                yield from self._stream(message)
+                yield from self._on_stream_event(message)
             case AssistantMessage():
                 if message.error is not None:
-                    self._explaining["error"] = message
+                    self._error_messages["error"] = message
                 if message.tool_uses and message.parent_tool_use_id is None:
-                    self._explaining["call"] = message
+                    self._error_messages["call"] = message
                 if not message.is_api_error_message:
-                    yield from self._assistant(message)
+                    yield from self._on_assistant(message)
             case RateLimitEvent():
-                self._explaining["limit"] = message
+                self._error_messages["limit"] = message
             case UserMessage():
-                yield from self._results(message)
+                yield from self._on_tool_results(message)
             case ResultMessage(stop_reason="tool_deferred") if self._runs_deferred:
-                self._goes_on = True
-            case InitMessage() if self._goes_on:
-                self._goes_on = False
+                self._is_continuing = True
+            case InitMessage() if self._is_continuing:
+                self._is_continuing = False
             case ResultMessage():
                 if message.subtype == "error_max_budget_usd":
                     yield BudgetReached("usd", message.total_cost_usd or 0.0)
-                yield AnswerFinished(message, self._read_error(message, [*self._explaining.values()]))
+                yield Finished(message, self._read_error(message, [*self._error_messages.values()]))
             case InitMessage():
-                yield AnswerStarted(message)
+                yield Started(message)
             case ApiRetryMessage():
-                yield Retrying(message)
+                yield ApiRetry(message)
             case PermissionDeniedMessage():
-                yield from self._ask(self._asks.denied(message))
+                yield from self._on_permission(self._permissions.read_denied(message))
             case LineSkippedMessage():
                 yield LineSkipped(message)
-            case SystemMessage(subtype=subtype) if subtype in _OWN:
-                yield from _own(message)
+            case SystemMessage(subtype=subtype) if subtype in _NOTE_EVENTS:
+                yield from _note_event(message)
             case SystemMessage(subtype=subtype) if subtype in (ASKED, SETTLED):
-                yield from self._ask(self._asks.read(message))
+                yield from self._on_permission(self._permissions.read(message))
             case _:
                 return
 
-    def _voice(self, agent: str | None) -> _Voice:
-        return self._voices.setdefault(agent, _Voice())
+    def _get_speaker(self, agent: str | None) -> _SpeakerState:
+        return self._speakers.setdefault(agent, _SpeakerState())
 
-    def _stream(self, message: StreamEvent) -> Iterator[AnswerEvent]:
+    def _on_stream_event(self, message: StreamEvent) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
-        voice = self._voice(agent)
+        voice = self._get_speaker(agent)
         if message.api_message_id and message.api_message_id != voice.streaming:
             voice.streaming = message.api_message_id
-            voice.told, voice.settled, voice.thought, voice.thought_settled = "", 0, "", 0
+            voice.text, voice.text_confirmed, voice.thinking, voice.thinking_confirmed = "", 0, "", 0
         if text := message.text_delta:
-            voice.told += text
-            yield TextAdded(text, agent)
+            voice.text += text
+            yield TextDelta(text, agent)
         elif thought := message.thinking_delta:
-            voice.thought += thought
-            yield ThinkingAdded(thought, agent)
-        elif message.abandoned_blocks is not None and len(voice.told) > voice.settled:
-            withdrawn = voice.told[voice.settled :]
-            voice.told = voice.told[: voice.settled]
-            yield TextWithdrawn(withdrawn, agent)
+            voice.thinking += thought
+            yield ThinkingDelta(thought, agent)
+        elif message.abandoned_blocks is not None and len(voice.text) > voice.text_confirmed:
+            withdrawn = voice.text[voice.text_confirmed :]
+            voice.text = voice.text[: voice.text_confirmed]
+            yield TextRetracted(withdrawn, agent)
 
-    def _assistant(self, message: AssistantMessage) -> Iterator[AnswerEvent]:
+    def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
-        voice = self._voice(agent)
+        voice = self._get_speaker(agent)
         if message.message_id != voice.streaming:
             # Told without deltas: partial messages are off, or the stream broke and this is the whole answer.
             voice.streaming = message.message_id
-            voice.told, voice.settled, voice.thought, voice.thought_settled = "", 0, "", 0
+            voice.text, voice.text_confirmed, voice.thinking, voice.thinking_confirmed = "", 0, "", 0
         if message.thinking:
-            missing = _missing(voice.thought[voice.thought_settled :], message.thinking)
-            voice.thought += missing
-            voice.thought_settled = len(voice.thought)
+            missing = _missing_text(voice.thinking[voice.thinking_confirmed :], message.thinking)
+            voice.thinking += missing
+            voice.thinking_confirmed = len(voice.thinking)
             if missing:
-                yield ThinkingAdded(missing, agent)
+                yield ThinkingDelta(missing, agent)
         if message.text:
-            missing = _missing(voice.told[voice.settled :], message.text)
-            voice.told += missing
-            voice.settled = len(voice.told)
+            missing = _missing_text(voice.text[voice.text_confirmed :], message.text)
+            voice.text += missing
+            voice.text_confirmed = len(voice.text)
             if missing:
-                yield TextAdded(missing, agent)
+                yield TextDelta(missing, agent)
         if message.agent_id is not None:
             self._callers[message.agent_id] = agent
         for call in message.tool_uses:
             self._calls[call.id] = call
             self._callers[call.id] = agent
-            if call.id in self._early:
-                self._early.discard(call.id)
+            if call.id in self._announced_early:
+                self._announced_early.discard(call.id)
             else:
-                yield ToolStarted(call, agent)
+                yield ToolCallStarted(call, agent)
 
-    def _results(self, message: UserMessage) -> Iterator[AnswerEvent]:
+    def _on_tool_results(self, message: UserMessage) -> Iterator[QueryEvent]:
         for result in message.tool_results:
             self._callers.pop(result.tool_use_id, None)
-            yield ToolFinished(result, self._calls.pop(result.tool_use_id, None), message.parent_tool_use_id)
+            yield ToolCallFinished(result, self._calls.pop(result.tool_use_id, None), message.parent_tool_use_id)
 
-    def _ask(self, event: PermissionAsked | PermissionSettled | None) -> Iterator[AnswerEvent]:
+    def _on_permission(self, event: PermissionAsked | PermissionSettled | None) -> Iterator[QueryEvent]:
         """The event, after the call that it is about, and with the agent that has made the call."""
         if isinstance(event, PermissionSettled):
             yield replace(event, agent=self._callers.get(event.tool_use_id or ""))
         elif event is not None:
-            call, agent_id = call_of(event)
+            call, agent_id = find_tool_call(event)
             if call is not None and call.id not in self._calls:  # the CLI may ask before it tells of the call
                 self._calls[call.id] = call
                 self._callers[call.id] = self._callers.get(agent_id or "")
-                self._early.add(call.id)
-                yield ToolStarted(call, self._callers[call.id])
+                self._announced_early.add(call.id)
+                yield ToolCallStarted(call, self._callers[call.id])
             yield event if call is None else replace(event, agent=self._callers.get(call.id))
 
 
-_OWN: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]] = {
+_NOTE_EVENTS: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]] = {
     "limit_wait": WaitingForLimit,
     "retry_scheduled": RetryScheduled,
     "stalled": Stalled,
@@ -313,15 +303,15 @@ _OWN: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]] = {
 """System messages of pilothouse's own, whose facts have the names of the fields."""
 
 
-def _own(message: SystemMessage) -> Iterator[RetryScheduled | WaitingForLimit | Stalled]:
-    kind, facts = _OWN[message.subtype], message.raw
+def _note_event(message: SystemMessage) -> Iterator[RetryScheduled | WaitingForLimit | Stalled]:
+    kind, facts = _NOTE_EVENTS[message.subtype], message.raw
     if facts.keys() >= set(kind.__struct_fields__):  # a peer may use the same word for something else
         yield kind(**{name: facts[name] for name in kind.__struct_fields__})
 
 
-def _missing(told: str, whole: str) -> str:
+def _missing_text(known: str, whole: str) -> str:
     """The part of `whole` that deltas have not told."""
-    return whole[len(told) :] if whole.startswith(told) else ("" if told else whole)
+    return whole[len(known) :] if whole.startswith(known) else ("" if known else whole)
 
 
 class TextReader:
@@ -332,26 +322,186 @@ class TextReader:
 
     def __init__(self) -> None:
         self._events = EventReader()
-        self._given = ""  # withdrawn, but the reader has it
-        self._retold = ""  # the beginning of `_given` that came again
+        self._emitted = ""  # withdrawn, but the reader has it
+        self._repeated = ""  # the beginning of `_given` that came again
 
     def read(self, message: Message) -> Iterator[str]:
         """The text that the next message adds."""
         for event in self._events.read(message):
             match event:
-                case TextAdded(text=text, agent=None):
-                    if fresh := self._fresh(text):
+                case TextDelta(text=text, agent=None):
+                    if fresh := self._new_part(text):
                         yield fresh
-                case TextWithdrawn(text=text, agent=None):
-                    self._given, self._retold = self._given or text, ""
+                case TextRetracted(text=text, agent=None):
+                    self._emitted, self._repeated = self._emitted or text, ""
                 case _:
                     continue
 
-    def _fresh(self, text: str) -> str:
-        retold = self._retold + text
-        if self._given.startswith(retold):
-            self._retold = retold
+    def _new_part(self, text: str) -> str:
+        retold = self._repeated + text
+        if self._emitted.startswith(retold):
+            self._repeated = retold
             return ""
-        fresh = retold.removeprefix(self._given)
-        self._given = self._retold = ""
+        fresh = retold.removeprefix(self._emitted)
+        self._emitted = self._repeated = ""
         return fresh
+
+
+class PermissionAsked(Struct, frozen=True):
+    """Claude Code asks this process for a decision. It comes after the `ToolCallStarted` of the call that it is about.
+
+    Attributes:
+        id: the same in the `PermissionSettled` that ends it.
+        request: what is asked, as the function that decides gets it, but for its `session`.
+        kind: "permission" with a `PermissionRequest`, "question" with a `QuestionRequest`, "plan" with a `PlanRequest`,
+            "elicitation" with an `ElicitationRequest`, "dialog" with a `DialogRequest`.
+        agent: the tool call of the sub-agent that asks, None for the main one.
+    """
+
+    id: str
+    request: PermissionRequest | QuestionRequest | PlanRequest | ElicitationRequest | DialogRequest
+    kind: str = "permission"
+    agent: str | None = None
+
+
+class PermissionSettled(Struct, frozen=True):
+    """It was decided, before the tool runs; or Claude Code denied a call without asking.
+
+    Attributes:
+        id: as in `PermissionAsked`; "" when Claude Code did not ask.
+        decision: `Allow` or `Deny`; for an elicitation `Accept`, `Decline` or `Cancel`; for a dialog its result, or
+            `Cancel`. None: Claude Code does not want to know any more.
+        by: who decided: "can_use_tool", "confirm", "on_question", "on_plan", "on_elicitation", "on_user_dialog";
+            "nobody" when no function is there that could; "error" or "timeout" when one failed; "withdrawn" with the
+            decision None; "rule", "mode", "hook" and the like when Claude Code did not ask.
+        kind: as in `PermissionAsked`.
+        tool_use_id: the call that it is about, if it is about one.
+        agent: as in `PermissionAsked`.
+    """
+
+    id: str
+    decision: Any
+    by: str
+    kind: str = "permission"
+    tool_use_id: str | None = None
+    agent: str | None = None
+
+
+QueryEvent = (
+    Started
+    | TextDelta
+    | ThinkingDelta
+    | TextRetracted
+    | ToolCallStarted
+    | ToolCallFinished
+    | PermissionAsked
+    | PermissionSettled
+    | ApiRetry
+    | RetryScheduled
+    | LineSkipped
+    | WaitingForLimit
+    | Stalled
+    | BudgetReached
+    | Finished
+    | OutputRejected
+)
+
+
+class PermissionEventReader:
+    """Turns these messages into events, one message at a time."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Mapping[str, Any]] = {}  # bodies of requests
+        self._settled: set[str | None] = set()  # calls
+
+    def read(self, message: SystemMessage) -> PermissionAsked | PermissionSettled | None:
+        """The event of a message with the subtype `ASKED` or `SETTLED`; None when it is somebody else's."""
+        facts = message.raw
+        ask_id, kind = facts.get("id"), facts.get("kind")
+        if not (isinstance(ask_id, str) and isinstance(kind, str)):
+            return None  # a peer may use the same word for something else
+        if message.subtype == ASKED:
+            return self._make_asked(ask_id, kind, facts.get("request"))
+        body = self._open.pop(ask_id, None)
+        if body is None:
+            return None
+        call = _str_or_none(body.get("tool_use_id"))
+        self._settled.add(call)
+        decision = _make_decision(kind, facts.get("answer"), body)
+        return PermissionSettled(ask_id, decision, str(facts.get("by")), kind, call)
+
+    def read_denied(self, message: PermissionDeniedMessage) -> PermissionSettled | None:
+        """The event of a call that the CLI denied; None when it only repeats what was decided here."""
+        if message.tool_use_id in self._settled:
+            return None
+        from pilothouse.permissions import Deny  # few answers have such a message
+
+        by = _DECIDED_BY.get(message.decision_reason_type, message.decision_reason_type)
+        return PermissionSettled("", Deny(message.message), str(by), "permission", message.tool_use_id)
+
+    def _make_asked(self, ask_id: str, kind: str, body: Any) -> PermissionAsked | None:
+        if not isinstance(body, dict):
+            return None
+        body = cast("dict[str, Any]", body)
+        self._open[ask_id] = body
+        try:
+            request, kind = _make_request(kind, body)
+        except UsageError:
+            return None
+        return PermissionAsked(ask_id, request, kind)
+
+
+def find_tool_call(event: PermissionAsked) -> tuple[ToolUseBlock | None, str | None]:
+    """The tool call that is asked about, if it is one, and the id of the sub-agent that makes it."""
+    request: Any = getattr(event.request, "request", event.request)  # questions and plans came in one
+    if event.kind in ("elicitation", "dialog") or not request.tool_use_id:
+        return None, None
+    return ToolUseBlock(id=request.tool_use_id, name=request.tool_name, input=request.tool_input), request.agent_id
+
+
+def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
+    from pilothouse import permissions  # few answers ask anything
+
+    if kind == "elicitation":
+        return permissions.read_elicitation(body), kind
+    if kind == "dialog":
+        return permissions.read_dialog(body), kind
+    request = permissions.read_request(body)
+    try:
+        if kind == "question":
+            return permissions.read_questions(request), kind
+    except ValidationError:  # not in the form of questions, so it is a call like others
+        return request, "permission"
+    return (permissions.read_plan(request), kind) if kind == "plan" else (request, "permission")
+
+
+def _make_decision(kind: str, answer: Any, body: Mapping[str, Any]) -> Any:
+    from pilothouse import permissions
+
+    if not isinstance(answer, dict):
+        return None
+    match cast("dict[str, Any]", answer):
+        case {"action": "accept", **rest}:
+            return permissions.Accept(rest.get("content"))
+        case {"action": "decline"}:
+            return permissions.Decline()
+        case {"behavior": "deny", **rest}:
+            return permissions.Deny(str(rest.get("message") or ""), interrupt=rest.get("interrupt") is True)
+        case {"behavior": "allow", **rest}:
+            given, updates = rest.get("updatedInput"), rest.get("updatedPermissions")
+            return permissions.Allow(
+                None if given == body.get("input") else given,
+                None if updates is None else [permissions.update_from_wire(update) for update in updates],
+            )
+        case {"behavior": "completed", "result": result}:
+            return result
+        case _:
+            return permissions.Cancel()
+
+
+def _str_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+_DECIDED_BY = {None: "nobody", "asyncAgent": "nobody"}
+"""Who denied, by the reason that the CLI (2.1.330) gives: without a host that could be asked there is none."""

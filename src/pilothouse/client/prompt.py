@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
-from pilothouse.driver import Outgoing
+from pilothouse.driver import PromptMessage
 from pilothouse.errors import UsageError
 from pilothouse.messages import UserMessage, to_dict
 from pilothouse.protocol import user_message
@@ -24,7 +24,7 @@ Prompt = str | Sequence[Any] | Iterable[Any] | AsyncIterable[Any]
 _DONE = object()
 
 
-def prepare(prompt: Any, *, verbatim: bool) -> tuple[Outgoing, ...] | AsyncGenerator[Outgoing, None]:
+def prepare_prompts(prompt: Any, *, verbatim: bool) -> tuple[PromptMessage, ...] | AsyncGenerator[PromptMessage, None]:
     """Check a prompt and encode it.
 
     Args:
@@ -35,55 +35,55 @@ def prepare(prompt: Any, *, verbatim: bool) -> tuple[Outgoing, ...] | AsyncGener
         UsageError: empty, not text or blocks, NUL or lone surrogates in it, or not expressible as JSON.
     """
     if isinstance(prompt, str):
-        return (_said(checked_text(prompt), verbatim),)
+        return (_make_text_message(check_text(prompt), verbatim),)
     if isinstance(prompt, bytes | bytearray | Mapping) or prompt is None:
-        raise _no_prompt(cast("object", prompt))
+        raise _invalid_prompt(cast("object", prompt))
     if isinstance(prompt, Sequence):
         items = list(cast("Sequence[Any]", prompt))
         if any(_is_message(item) for item in items):
-            return tuple(_outgoing(item, verbatim) for item in items)
-        return (_outgoing(items, verbatim),)
+            return tuple(_make_message(item, verbatim) for item in items)
+        return (_make_message(items, verbatim),)
     if isinstance(prompt, AsyncIterable):
         return _from_async(cast("AsyncIterable[Any]", prompt), verbatim)
     if isinstance(prompt, Iterable):
         return _from_sync(cast("Iterable[Any]", prompt), verbatim)
-    raise _no_prompt(prompt)
+    raise _invalid_prompt(prompt)
 
 
-def _no_prompt(value: Any) -> UsageError:
+def _invalid_prompt(value: Any) -> UsageError:
     is_message = isinstance(value, Mapping) and "content" in cast("Mapping[str, Any]", value)
     kind = type(cast("object", value)).__name__
     hint = "; pass what stands under 'content'" if is_message else ""
     return UsageError(f"a prompt is text, a list of content blocks, or an iterable of user messages, not {kind}{hint}")
 
 
-async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGenerator[Outgoing, None]:
+async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGenerator[PromptMessage, None]:
     empty = True
     iterator = aiter(prompts)
     try:
         async for item in iterator:
             empty = False
-            yield _outgoing(item, verbatim)
+            yield _make_message(item, verbatim)
     finally:
         close = getattr(iterator, "aclose", None)
         if close is not None:
             await close()
-    _refuse_empty(empty)
+    _reject_empty(empty)
 
 
-async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[Outgoing, None]:
-    from pilothouse.callbacks import in_thread  # most prompts are text
+async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[PromptMessage, None]:
+    from pilothouse.callbacks import run_in_worker  # most prompts are text
 
     # A generator may read a file or wait for a person: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
-    while (item := await in_thread(partial(next, iterator, _DONE))) is not _DONE:
+    while (item := await run_in_worker(partial(next, iterator, _DONE))) is not _DONE:
         empty = False
-        yield _outgoing(item, verbatim)
-    _refuse_empty(empty)
+        yield _make_message(item, verbatim)
+    _reject_empty(empty)
 
 
-def _refuse_empty(empty: bool) -> None:
+def _reject_empty(empty: bool) -> None:
     if empty:
         raise UsageError("the iterable of user messages was empty: there is nothing to ask")
 
@@ -92,11 +92,11 @@ def _is_message(item: Any) -> bool:
     return isinstance(item, UserMessage) or (isinstance(item, Mapping) and cast("Any", item).get("type") == "user")
 
 
-def _outgoing(item: Any, verbatim: bool) -> Outgoing:
+def _make_message(item: Any, verbatim: bool) -> PromptMessage:
     if isinstance(item, UserMessage):
         item = to_dict(item)
     if not isinstance(item, Mapping):
-        return _said(_content(item), verbatim)
+        return _make_text_message(_check_content(item), verbatim)
     body = dict(cast("Mapping[str, Any]", item))
     if body.pop("type", "user") != "user":
         raise UsageError(f"a message of a prompt has type 'user', not {item['type']!r}")
@@ -104,9 +104,9 @@ def _outgoing(item: Any, verbatim: bool) -> Outgoing:
     if not isinstance(message, Mapping) or "content" not in message:
         raise UsageError("a user message has the form {'type': 'user', 'message': {'role': 'user', 'content': …}}")
     key = str(body.pop("uuid", None) or uuid.uuid4())
-    content = _content(cast("Mapping[str, Any]", message)["content"])
+    content = _check_content(cast("Mapping[str, Any]", message)["content"])
     composed = bool(body.pop("client_composed", verbatim))
-    return Outgoing(
+    return PromptMessage(
         key,
         user_message(
             content,
@@ -119,25 +119,25 @@ def _outgoing(item: Any, verbatim: bool) -> Outgoing:
     )
 
 
-def _said(content: str | list[dict[str, Any]], verbatim: bool) -> Outgoing:
+def _make_text_message(content: str | list[dict[str, Any]], verbatim: bool) -> PromptMessage:
     key = str(uuid.uuid4())
-    return Outgoing(key, user_message(content, uuid=key, client_composed=verbatim))
+    return PromptMessage(key, user_message(content, uuid=key, client_composed=verbatim))
 
 
-def _content(content: Any) -> str | list[dict[str, Any]]:
+def _check_content(content: Any) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
-        return checked_text(content)
+        return check_text(content)
     if isinstance(content, Mapping | bytes | bytearray) or not isinstance(content, Sequence):
-        raise _no_prompt(cast("object", content))
-    blocks = [_block(index, block) for index, block in enumerate(cast("Sequence[Any]", content))]
+        raise _invalid_prompt(cast("object", content))
+    blocks = [_check_block(index, block) for index, block in enumerate(cast("Sequence[Any]", content))]
     if not blocks:
         raise UsageError("the prompt is empty: a list of content blocks needs at least one")
     return blocks
 
 
-def _block(index: int, block: Any) -> dict[str, Any]:
+def _check_block(index: int, block: Any) -> dict[str, Any]:
     if isinstance(block, str):
-        return {"type": "text", "text": checked_text(block)}
+        return {"type": "text", "text": check_text(block)}
     plain: Any = msgspec.to_builtins(block) if isinstance(block, msgspec.Struct) else block
     if not isinstance(plain, Mapping) or not isinstance(cast("Any", plain).get("type"), str):
         raise UsageError(
@@ -146,11 +146,11 @@ def _block(index: int, block: Any) -> dict[str, Any]:
         )
     body = dict(cast("Mapping[str, Any]", plain))
     if body["type"] == "text":
-        checked_text(body.get("text"))
+        check_text(body.get("text"))
     return body
 
 
-def checked_text(text: Any) -> str:
+def check_text(text: Any) -> str:
     """`text` itself, when it can be a prompt.
 
     Raises:

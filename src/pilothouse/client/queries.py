@@ -1,7 +1,7 @@
 """`Query`: one prompt being answered.
 
-Owns the three ways to read an answer (await it, iterate over it, both) and when it is over. The child belongs to a
-task of the driver, so a query may be started, read, interrupted and closed from any task of the loop.
+It can be awaited, iterated over, or both; `MessageIterator` is one loop over it. The child belongs to a task of the
+driver, so a query may be started, read, interrupted and closed from any task of the loop.
 """
 
 from __future__ import annotations
@@ -13,32 +13,154 @@ import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import anyio
 
-from pilothouse.client.plan import MakeRun, Plan, Run
 from pilothouse.client.prompt import Prompt
-from pilothouse.client.reading import Reading
+from pilothouse.client.query_plan import MakeRun, QueryPlan, Run
 from pilothouse.client.result import OutputT, QueryResult
-from pilothouse.driver import caller_into_loop
-from pilothouse.driver.answering import RunState
+from pilothouse.driver import make_loop_caller
+from pilothouse.driver.query_run import RunState
 from pilothouse.errors import Interrupted, PilothouseError, SessionClosedError, UsageError
 from pilothouse.messages import DoneMessage, LineSkippedMessage, Message, ResultMessage
 from pilothouse.options import Options
-from pilothouse.tracebacks import log_info, user_class
+from pilothouse.tracebacks import make_exc_info, user_class, user_function
 
 if TYPE_CHECKING:
-    from pilothouse.client.bridging import Bridge
-    from pilothouse.client.costs import Ledger
-    from pilothouse.client.events import AnswerEvent
-    from pilothouse.client.rate_gate import RateGate
+    from pilothouse.client.costs import CostTracker
+    from pilothouse.client.events import QueryEvent
+    from pilothouse.client.rate_limits import SharedRateLimits
+    from pilothouse.client.tool_bridge import Bridge
+
+
+T = TypeVar("T")
+
+
+class MessageIterator(Generic[T]):
+    """One loop over a query: its messages, or what `read` makes of each.
+
+    Not a generator: a generator would run its cleanup wherever it happens to be collected. Dropping this object tells
+    the query that the loop was left.
+
+    Args:
+        read_again: gives all messages once more, if the answer was read to its end before this loop began, else None;
+            the argument says whether that turned out only now.
+        finish: called once at the end of the answer; what it raises ends the loop.
+
+    Attributes:
+        read: what is made of each message; None: the messages are given out as they are.
+        unread: messages that were taken over and not given out; the readings of a query share them, so that the next
+            loop goes on where one was left. Other threads may take from it too.
+    """
+
+    __slots__ = (
+        "_close_query",
+        "_close_query_soon",
+        "_finish",
+        "_has_begun",
+        "_has_ended",
+        "_items",
+        "_next_batch",
+        "_read_again",
+        "_ready",
+        "read",
+        "unread"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        unread: deque[Message],
+        next_batch: Callable[[], Awaitable[list[Message]]],
+        close_query: Callable[[], Awaitable[None]],
+        close_query_soon: Callable[[], None],
+        read: Callable[[Message], Iterator[T]] | None,
+        finish: Callable[[], Awaitable[object]] | None = None,
+        read_again: Callable[[bool], list[Message] | None] | None = None,
+    ) -> None:
+        self.unread = unread
+        self._next_batch = next_batch
+        self._close_query = close_query
+        self._close_query_soon = close_query_soon
+        self.read = read
+        self._finish = finish
+        self._read_again = read_again
+        self._items: deque[T] = deque()  # what `read` made of the last message
+        self._ready = self._items if read is not None else cast("deque[T]", unread)  # what can be given out at once
+        self._has_begun = False
+        self._has_ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        try:  # every message of every stream comes by here
+            return self._ready.popleft()
+        except IndexError:
+            pass  # outside of this block, so that no error of the query has this one in its traceback
+        return await self._next()
+
+    @user_function
+    async def _next(self) -> T:
+        while await self.fill():
+            if self.read is not None:
+                self._items.extend(self.read(self.unread.popleft()))
+            if self._ready:
+                return self._ready.popleft()
+        await self.finish()
+        raise StopAsyncIteration
+
+    async def finish(self) -> None:
+        """The answer is at its end: raise its error, in a loop that gives no result. Once."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            await finish()
+
+    async def fill(self) -> bool:
+        """Wait until there are unread messages; False when there is nothing more.
+
+        Raises:
+            UsageError: the answer was read before, and not all of it was kept.
+        """
+        first, self._has_begun = not self._has_begun, True
+        if first:
+            self._repeat(is_late=False)
+        while not self.unread:
+            if self._has_ended:
+                return False
+            try:
+                batch = await self._next_batch()
+            except anyio.get_cancelled_exc_class():
+                # Now: whoever handles the error keeps this object, and a session would wait for its end.
+                self._close_query_soon()
+                raise
+            self._has_ended = not batch
+            self.unread.extend(batch)
+            if first and self._has_ended:
+                self._repeat(is_late=True)
+            first = False
+        return True
+
+    def _repeat(self, *, is_late: bool) -> None:
+        messages = None if self._read_again is None else self._read_again(is_late)
+        if messages is not None:
+            self._has_ended, self.unread = True, deque(messages)
+            self._ready = self._items if self.read is not None else cast("deque[T]", self.unread)
+
+    async def aclose(self) -> None:
+        """Leave the loop, which ends the query unless an `async with` block owns it."""
+        if not self._has_ended:
+            await self._close_query()
+
+    def __del__(self) -> None:
+        if getattr(self, "_has_begun", False) and not self._has_ended:
+            self._close_query_soon()
+
 
 log = logging.getLogger("pilothouse")
 
 QueryState = Literal["new"] | RunState
 OnMessage = Callable[[Message], object]
-T = TypeVar("T")
 
 # What is kept beside a stream, in bytes of lines, so that `result()` after a loop has the messages of any ordinary
 # answer while the memory of an endless one stays bounded (E79).
@@ -81,26 +203,31 @@ class Query(Generic[OutputT]):
         output_type: Any = None,
         make_run: MakeRun | None = None,
         bridge: Bridge | None = None,
-        ledger: Ledger | None = None,
+        session_costs: CostTracker | None = None,
         session_tokens: int | None = None,
-        gate: RateGate | None = None,
+        rate_limits: SharedRateLimits | None = None,
     ) -> None:
         if on_message is not None and not callable(on_message):
             raise UsageError(f"on_message: expected a callable, got {type(on_message).__name__}")
         self._on_message = on_message
-        inside: Any = {"bridge": bridge, "ledger": ledger, "session_tokens": session_tokens, "gate": gate}
-        self._plan = Plan(prompt, options, output_type=output_type, make_run=make_run, **inside)
-        self._call: Callable[[Callable[[], object]], None] | None = None
+        inside: Any = {
+            "bridge": bridge,
+            "session_costs": session_costs,
+            "session_tokens": session_tokens,
+            "rate_limits": rate_limits,
+        }
+        self._plan = QueryPlan(prompt, options, output_type=output_type, make_run=make_run, **inside)
+        self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
         self._unread: deque[Message] = deque()  # taken from the run, not yet given out
         self._kept: list[Message] = []
         self._kept_bytes = 0
-        self._overflowed = False
-        self._collecting = False
-        self._managed = False
-        self._early_interrupt = False
-        self._exhausted = False  # everything was taken from the run
+        self._has_overflowed = False
+        self._is_collecting = False
+        self._is_managed = False
+        self._is_interrupted_early = False
+        self._is_exhausted = False  # everything was taken from the run
         # What a warning says when this is dropped unused; "" when its use was tried.
-        self.hint = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
+        self.unused_warning = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
         self._closed = False
@@ -123,7 +250,7 @@ class Query(Generic[OutputT]):
         """
         if self._run is not None:
             return self._run.state
-        return "interrupted" if self._early_interrupt else "closed" if self._closed else "new"
+        return "interrupted" if self._is_interrupted_early else "closed" if self._closed else "new"
 
     @property
     def session_id(self) -> str | None:
@@ -142,10 +269,10 @@ class Query(Generic[OutputT]):
     def __await__(self) -> Generator[Any, Any, QueryResult[OutputT]]:
         return self.result().__await__()
 
-    def __aiter__(self) -> Reading[Message]:
-        return self._reading(None, again=self._again)
+    def __aiter__(self) -> MessageIterator[Message]:
+        return self._make_iterator(None, again=self._messages_again)
 
-    def text_stream(self) -> Reading[str]:
+    def text_stream(self) -> MessageIterator[str]:
         """The text of the answer while it is written; nothing else, nothing twice.
 
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
@@ -162,26 +289,26 @@ class Query(Generic[OutputT]):
         from pilothouse.client.events import TextReader  # most queries are awaited, or read as messages
 
         self._want_partial_messages()
-        return self._reading(TextReader().read, again=self._again, finish=self._raise_failure)
+        return self._make_iterator(TextReader().read, again=self._messages_again, finish=self._raise_failure)
 
     async def _raise_failure(self) -> None:
         (await self.result()).raise_for_error()
 
-    def events(self) -> Reading[AnswerEvent]:
+    def events(self) -> MessageIterator[QueryEvent]:
         """What happens, by meaning: text and thinking deltas, tools, permissions, retries, rejected outputs, the end.
 
-        Turns `partial_messages` on, as `text_stream` does. The last one is `AnswerFinished`, whose `error` is that of a
+        Turns `partial_messages` on, as `text_stream` does. The last one is `Finished`, whose `error` is that of a
         failed run. Permissions come after the tool call that they are about, from the moment that this is called.
         """
         self._want_partial_messages()
-        self._plan.tells_asks = True
+        self._plan.wants_permission_events = True
         if self._run is not None:
-            self._run.tells_asks = True
-        return self._reading(self._plan.event_reader(), again=self._again)
+            self._run.wants_permission_events = True
+        return self._make_iterator(self._plan.make_event_reader(), again=self._messages_again)
 
     def _want_partial_messages(self) -> None:
         if self._run is None:
-            self._plan.with_partial_messages()
+            self._plan.request_partial_messages()
 
     async def start(self) -> Self:
         """Start the child now and wait until it runs. Reading starts it by itself.
@@ -190,22 +317,22 @@ class Query(Generic[OutputT]):
             ProcessError: it could not be started. (G2)
         """
         try:
-            await self._running().start()
+            await self._ensure_started().start()
         except BaseException:
-            await self._leave()
+            await self._close_unmanaged()
             raise
         return self
 
-    def _running(self) -> Run:
+    def _ensure_started(self) -> Run:
         if self._run is None:
             if self._closed:
                 raise SessionClosedError("the query is closed; make a new one")
-            self._call = caller_into_loop()
+            self._call_in_loop = make_loop_caller()
             self._run = self._plan.start()
         return self._run
 
     async def __aenter__(self) -> Self:
-        self._managed = True
+        self._is_managed = True
         try:
             return await self.start()
         except BaseException:
@@ -231,22 +358,22 @@ class Query(Generic[OutputT]):
         """
         if self._result is not None:
             return self._result
-        self._collecting = self._collecting or not self._kept  # nothing was streamed before
+        self._is_collecting = self._is_collecting or not self._kept  # nothing was streamed before
         try:
-            if not self._early_interrupt:
-                messages: Reading[Message] = self._reading(None, again=None)
+            if not self._is_interrupted_early:
+                messages: MessageIterator[Message] = self._make_iterator(None, again=None)
                 async for message in messages:
                     if self._on_message is not None:
-                        await self._report(self._on_message, message)
-                await self._running().finished()
+                        await self._run_on_message(self._on_message, message)
+                await self._ensure_started().wait_finished()
         except BaseException:
-            await self._leave()
+            await self._close_unmanaged()
             raise
         if self._result is None:  # tasks may wait for it together
             self._result = self._make_result()
         return self._result
 
-    async def _report(self, callback: OnMessage, message: Message) -> None:
+    async def _run_on_message(self, callback: OnMessage, message: Message) -> None:
         try:
             answer = callback(message)
             if inspect.isawaitable(answer):
@@ -255,25 +382,25 @@ class Query(Generic[OutputT]):
             if not self._callback_errors:
                 log.error(
                     "on_message raised; the query goes on (further errors are in callback_errors)",
-                    exc_info=log_info(error),
+                    exc_info=make_exc_info(error),
                 )
             self._callback_errors.append(error)
 
     def _make_result(self) -> QueryResult[OutputT]:
         run = self._run
-        interrupted = self._early_interrupt or (run is not None and run.interrupted)
+        interrupted = self._is_interrupted_early or (run is not None and run.interrupted)
         result = QueryResult[OutputT](
             self._kept,
-            structured_expected=self._plan.output is not None,
+            structured_expected=self._plan.output_validator is not None,
             interrupted=interrupted,
-            failure=Interrupted("the query was interrupted", result=run.result) if run and run.cut_short else None,
+            failure=Interrupted("the query was interrupted", result=run.result) if run and run.is_cut_short else None,
             callback_errors=self._callback_errors,
-            incomplete=self._overflowed,
-            one_of_many=self._plan.is_one_of_many,
+            incomplete=self._has_overflowed,
+            is_continuation=self._plan.is_continuation,
             until_idle=self._plan.options.until == "idle",
         )
-        self._plan.settle(result, self._kept)
-        result.log_if_unseen()
+        self._plan.complete_result(result, self._kept)
+        result.warn_if_unchecked()
         return result
 
     async def interrupt(self) -> None:
@@ -289,7 +416,7 @@ class Query(Generic[OutputT]):
         if self._run is not None:
             await self._run.interrupt()
         elif not self._closed:
-            self._early_interrupt = True
+            self._is_interrupted_early = True
 
     async def aclose(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, safe from any task. (G6, G11, L52)."""
@@ -297,33 +424,41 @@ class Query(Generic[OutputT]):
         if self._run is not None:
             self._run.stop()
             with anyio.CancelScope(shield=True):
-                await self._run.finished()
+                await self._run.wait_finished()
         else:
             await self._plan.discard()
 
     def __del__(self) -> None:
-        if self._run is None and not (self._closed or self._early_interrupt or sys.is_finalizing()) and self.hint:
-            warnings.warn(f"query {self._plan.shown_prompt} {self.hint}", RuntimeWarning, stacklevel=2, source=self)
-        self._end_soon()
+        if (
+            self._run is None
+            and not (self._closed or self._is_interrupted_early or sys.is_finalizing())
+            and self.unused_warning
+        ):
+            warnings.warn(
+                f"query {self._plan.short_prompt} {self.unused_warning}", RuntimeWarning, stacklevel=2, source=self
+            )
+        self._stop_soon()
 
     # What a reading calls.
 
-    def _reading(
+    def _make_iterator(
         self,
         read: Callable[[Message], Iterator[T]] | None,
         *,
         again: Callable[[bool], list[Message] | None] | None,
         finish: Callable[[], Awaitable[None]] | None = None,
-    ) -> Reading[T]:
-        return Reading(self._unread, self._next_batch, self._leave, self._drop, read, finish, again)
+    ) -> MessageIterator[T]:
+        return MessageIterator(
+            self._unread, self._next_batch, self._close_unmanaged, self._close_unmanaged_soon, read, finish, again
+        )
 
-    def _again(self, late: bool) -> list[Message] | None:
+    def _messages_again(self, is_late: bool) -> list[Message] | None:
         """All messages, for a loop that begins after the end; None: it goes on where others were left."""
-        if not self._exhausted or self._unread:
+        if not self._is_exhausted or self._unread:
             return None
-        if late and not (self._closed and not self._managed):
+        if is_late and not (self._closed and not self._is_managed):
             return None  # loops of several tasks share the messages, and one in a block goes on where another was left
-        if self._overflowed:
+        if self._has_overflowed:
             raise UsageError(
                 "this query was read before and said more than is kept beside a stream, so its messages cannot be read "
                 "again; `await` it first, which keeps them all, or make a new query"
@@ -332,41 +467,41 @@ class Query(Generic[OutputT]):
 
     async def _next_batch(self) -> list[Message]:
         """The next messages, kept for the result as far as they should be; empty at the end."""
-        if self._early_interrupt:
-            self._exhausted = True
+        if self._is_interrupted_early:
+            self._is_exhausted = True
             return []
         try:
-            batch, size = await self._running().next_batch()
+            batch, size = await self._ensure_started().next_batch()
         except PilothouseError as error:
-            self._plan.explain(error)
+            self._plan.add_causes(error)
             raise
-        self._exhausted = not batch
+        self._is_exhausted = not batch
         self._keep(batch, size)
         return batch
 
     def _keep(self, batch: list[Message], size: int) -> None:
-        if self._overflowed:
+        if self._has_overflowed:
             self._kept.extend(m for m in batch if m.__class__ in ALWAYS_KEPT)
             return
         self._kept.extend(batch)
-        if not self._collecting:
+        if not self._is_collecting:
             self._kept_bytes += size
             if self._kept_bytes > STREAM_KEEP_BYTES:
-                self._overflowed = True
+                self._has_overflowed = True
                 # The first message names the session, the results hold the answer.
                 self._kept = [m for i, m in enumerate(self._kept) if i == 0 or m.__class__ in ALWAYS_KEPT]
 
-    async def _leave(self) -> None:
+    async def _close_unmanaged(self) -> None:
         """Reading was given up before the end: without a block that owns the query, that ends it."""
-        if not self._managed:
+        if not self._is_managed:
             await self.aclose()
 
-    def _drop(self) -> None:
+    def _close_unmanaged_soon(self) -> None:
         """The same, told by a finalizer: from any thread, at any moment."""
-        if not self._managed:
-            self._end_soon()
+        if not self._is_managed:
+            self._stop_soon()
 
-    def _end_soon(self) -> None:
-        if self._run is not None and self._call is not None and not self._run.over:
+    def _stop_soon(self) -> None:
+        if self._run is not None and self._call_in_loop is not None and not self._run.is_finished:
             self._closed = True
-            self._call(self._run.stop)
+            self._call_in_loop(self._run.stop)

@@ -1,10 +1,15 @@
-"""`QueryResult`: the whole answer, read off the messages. Pure; built the same way from a stream or from a list."""
+"""`QueryResult`: the whole answer, read from its messages, and the typed error of a failed result.
+
+Pure; built the same way from a stream or from a list. The rules for errors are tables: the CLI (2.1.330) reports a
+failure in the HTTP status of the API, the `error` of the last assistant message, `terminal_reason`, or the subtype of
+the result.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast
 
@@ -12,8 +17,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.client.outcome import result_error
-from pilothouse.errors import Interrupted, NoResultError, PilothouseError, UsageError
+from pilothouse.errors import (
+    AuthenticationError,
+    BudgetError,
+    ContextOverflowError,
+    ExecutionError,
+    Interrupted,
+    InvalidModelError,
+    MaxTurnsError,
+    NoResultError,
+    OverloadedError,
+    PilothouseError,
+    QuotaError,
+    RateLimitError,
+    RefusalError,
+    ResultError,
+    SessionNotFoundError,
+    StructuredOutputError,
+    UsageError,
+)
 from pilothouse.messages import (
     AssistantMessage,
     DoneMessage,
@@ -21,12 +43,150 @@ from pilothouse.messages import (
     Message,
     ModelUsage,
     PermissionDenial,
+    RateLimitEvent,
     ResultMessage,
     ToolUseBlock,
     Usage,
 )
 from pilothouse.protocol import StreamValidator, ValidationReport
-from pilothouse.tracebacks import shortened
+from pilothouse.tracebacks import shorten_traceback
+
+INTERRUPTED_REASONS = frozenset({"aborted_streaming", "aborted_tools"})
+
+# A usage limit is told as a 429 or as plain text; waiting a moment does not help against it.
+_QUOTA_TEXT = (
+    "you've hit your",
+    "you've reached your",
+    "out of usage",
+    "out of extra usage",
+    "usage allocation",
+    "usage credits",
+    "extra usage",
+    "credit balance is too low",
+)
+
+_BY_TEXT: tuple[tuple[tuple[str, ...], type[ResultError]], ...] = (
+    (_QUOTA_TEXT, QuotaError),
+    (("prompt is too long", "exceeds the maximum", "context window", "request too large"), ContextOverflowError),
+    (("no conversation found", "does not match any session"), SessionNotFoundError),
+    (("not logged in", "please run /login", "invalid api key"), AuthenticationError),
+)
+_BY_SUBTYPE: dict[str, type[ResultError]] = {
+    "error_max_turns": MaxTurnsError,
+    "error_max_budget_usd": BudgetError,
+    "error_max_structured_output_retries": StructuredOutputError,
+}
+_BY_REASON: dict[str, type[ResultError]] = {
+    "prompt_too_long": ContextOverflowError,
+    "image_error": ContextOverflowError,
+    "blocking_limit": QuotaError,
+    "budget_exhausted": BudgetError,
+    "max_turns": MaxTurnsError,
+    "structured_output_retry_exhausted": StructuredOutputError,
+}
+_BY_STATUS: dict[int, type[ResultError]] = {
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: InvalidModelError,
+    413: ContextOverflowError,
+    429: RateLimitError,
+    529: OverloadedError,
+}
+_BY_MESSAGE_ERROR: dict[str, type[ResultError]] = {
+    "authentication_failed": AuthenticationError,
+    "oauth_org_not_allowed": AuthenticationError,
+    "account_on_hold": AuthenticationError,
+    "verification_required": AuthenticationError,
+    "cloud_credential_error": AuthenticationError,
+    "billing_error": QuotaError,
+    "rate_limit": RateLimitError,
+    "overloaded": OverloadedError,
+    "model_not_found": InvalidModelError,
+}
+
+_TERMINAL_HINT = " · Please run /login"
+"""What the CLI adds for people who sit before it."""
+
+# What to do next, appended to what the CLI said.
+_ADVICE: dict[type[ResultError], str] = {
+    AuthenticationError: "set ANTHROPIC_API_KEY, pass api_key=…, or log in by running `claude` once",
+    InvalidModelError: "check the option model",
+    MaxTurnsError: "raise max_turns, or resume the session with its session_id",
+    BudgetError: "raise max_budget_usd, or resume the session with its session_id",
+    ContextOverflowError: "shorten the prompt or the conversation",
+    RateLimitError: "send less at once, or try again later",
+    OverloadedError: "try again in a moment",
+    SessionNotFoundError: "check the id; sessions are kept under HOME, or under CLAUDE_CONFIG_DIR, of the child",
+    QuotaError: "wait until the limit resets, or use another account or key",
+}
+
+
+def make_result_error(result: ResultMessage, messages: Iterable[Message] = ()) -> PilothouseError | None:
+    """The typed error of a failed or interrupted result; None when it succeeded.
+
+    Args:
+        result: the closing message.
+        messages: what came before it; the reset time of a limit and the cause of an API error stand there.
+    """
+    if result.terminal_reason in INTERRUPTED_REASONS:
+        return Interrupted("the query was interrupted", result=result)
+    if not result.is_error:
+        return None
+    spoken, limit = _error_context(messages)
+    text = failure_text(result)
+    kind = _error_class(result, spoken, text)
+    advice = _ADVICE.get(kind)
+    said = text.replace(_TERMINAL_HINT, "")
+    message = f"{said} ({advice})" if advice else said
+    details: dict[str, Any] = {"result": result, "api_error_status": result.api_error_status}
+    if issubclass(kind, RateLimitError):
+        details["resets_at"] = limit
+    return kind(message, **details)
+
+
+def make_refusal_error(result: ResultMessage) -> Exception:
+    """The error of a result in place of a handshake: `resume` of an unknown id."""
+    return make_result_error(result) or PilothouseError("the CLI gave a result before the handshake")
+
+
+def failure_text(result: ResultMessage) -> str:
+    """What the CLI said went wrong, in one text."""
+    # `[ede_diagnostic]` lines are notes of the CLI to itself; shown only when there is nothing else.
+    errors = [text for text in result.errors or () if not text.startswith("[ede_diagnostic]")]
+    if errors:
+        return "; ".join(errors)
+    if result.result:
+        return result.result
+    reason = result.terminal_reason or result.subtype or "no reason given"
+    return f"the run failed: {reason}"
+
+
+def _error_class(result: ResultMessage, spoken: str | None, text: str) -> type[ResultError]:
+    lowered = text.lower()
+    rules: tuple[Callable[[], type[ResultError] | None], ...] = (
+        lambda: _BY_SUBTYPE.get(result.subtype or ""),
+        lambda: next((kind for parts, kind in _BY_TEXT if any(part in lowered for part in parts)), None),
+        lambda: _BY_REASON.get(result.terminal_reason or ""),
+        lambda: _BY_STATUS.get(result.api_error_status or 0),
+        lambda: _BY_MESSAGE_ERROR.get(spoken or ""),
+        lambda: RefusalError if result.stop_reason == "refusal" else None,
+    )
+    for rule in rules:
+        if kind := rule():
+            return kind
+    return ExecutionError
+
+
+def _error_context(messages: Iterable[Message]) -> tuple[str | None, float | None]:
+    spoken: str | None = None
+    limit: float | None = None
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            spoken = message.error or spoken
+        elif isinstance(message, RateLimitEvent):
+            limit = message.rate_limit_info.resets_at or limit
+    return spoken, limit
+
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -55,7 +215,7 @@ class QueryResult(Generic[OutputT]):
         failure: an error that belongs to the answer but is not told by its closing message.
         callback_errors: what `on_message` raised.
         incomplete: messages were streamed and not kept, so what is read off all messages is not available.
-        one_of_many: the conversation had other queries before, whose cost the CLI counts in.
+        is_continuation: the conversation had other queries before, whose cost the CLI counts in.
         until_idle: turns that the CLI began by itself, after the answer, are a part of it: the last one closes it.
 
     Attributes:
@@ -68,7 +228,7 @@ class QueryResult(Generic[OutputT]):
     `is_success`, `outcome`, `raise_for_error()`) logs a warning.
     """
 
-    _is_unseen = False
+    _is_unchecked = False
 
     def __init__(
         self,
@@ -80,37 +240,37 @@ class QueryResult(Generic[OutputT]):
         failure: PilothouseError | None = None,
         callback_errors: Sequence[Exception] = (),
         incomplete: bool = False,
-        one_of_many: bool = False,
+        is_continuation: bool = False,
         until_idle: bool = False,
     ) -> None:
-        self._one_of_many = one_of_many
+        self._is_continuation = is_continuation
         self._messages = list(messages)
         self._incomplete = incomplete
         results = [message for message in self._messages if isinstance(message, ResultMessage)]
-        self._answers = results if until_idle else _answers(results)
+        self._answers = results if until_idle else _prompt_results(results)
         self.result = self._answers[-1] if self._answers else None
         self._output: Any = output
         self._structured_expected = structured_expected
-        self.structured: Any = _structured(self.result, in_text=structured_expected)
+        self.structured: Any = _find_structured(self.result, in_text=structured_expected)
         self.output_attempts = 0
         self.callback_errors = list(callback_errors)
         self._failure = failure or self._find_failure(interrupted=interrupted)
 
     def _find_failure(self, *, interrupted: bool) -> PilothouseError | None:
         if self.result is not None:
-            return result_error(self.result, self._messages)
+            return make_result_error(self.result, self._messages)
         if interrupted:
             return Interrupted("the query was interrupted")
         if any(isinstance(message, DoneMessage) for message in self._messages):
             return None
         return NoResultError("the run has no result message: it did not come to its end, or these are not all messages")
 
-    def log_if_unseen(self) -> None:
+    def warn_if_unchecked(self) -> None:
         """From now on, log a warning if this is dropped before anybody has asked how the run ended."""
-        self._is_unseen = self._failure is not None and not isinstance(self._failure, Interrupted)
+        self._is_unchecked = self._failure is not None and not isinstance(self._failure, Interrupted)
 
     def __del__(self) -> None:
-        if self._is_unseen and not sys.is_finalizing():
+        if self._is_unchecked and not sys.is_finalizing():
             log.warning(
                 "a query failed, and its result was dropped before anybody had looked at `error`, `is_success` or "
                 "`raise_for_error()`: %s",
@@ -133,7 +293,7 @@ class QueryResult(Generic[OutputT]):
     @property
     def error(self) -> PilothouseError | None:
         """Why there is no answer, None on success."""
-        self._is_unseen = False
+        self._is_unchecked = False
         return self._failure
 
     @error.setter
@@ -162,7 +322,7 @@ class QueryResult(Generic[OutputT]):
         """
         error = self.error
         if error is not None:
-            raise shortened(error) from error.__cause__
+            raise shorten_traceback(error) from error.__cause__
         return self
 
     @property
@@ -190,7 +350,7 @@ class QueryResult(Generic[OutputT]):
         """
         if self._failure is None:
             return (self.result.result or "") if self.result is not None else ""
-        return next((text for message in reversed(self._messages) if (text := _said(message))), "")
+        return next((text for message in reversed(self._messages) if (text := _main_text(message))), "")
 
     @property
     def full_text(self) -> str:
@@ -198,13 +358,13 @@ class QueryResult(Generic[OutputT]):
 
         Sub-agents are left out, and so is what the CLI says in the model's place when the API failed.
         """
-        return _joined(self.messages)
+        return _join_texts(self.messages)
 
     @property
     def cost_usd(self) -> float | None:
         """Estimated cost of this query in US dollars, as the CLI counts it. (L44)."""
-        if self._own_usage is not None:
-            return sum(float(usage.cost_usd or 0) for usage in self._own_usage.values())
+        if self._usage_of_query is not None:
+            return sum(float(usage.cost_usd or 0) for usage in self._usage_of_query.values())
         return self.session_cost_usd
 
     @property
@@ -237,15 +397,15 @@ class QueryResult(Generic[OutputT]):
     @property
     def model_usage(self) -> Mapping[str, ModelUsage]:
         """Tokens and cost of this query by model. (L51)."""
-        if self._own_usage is not None:
-            return self._own_usage
+        if self._usage_of_query is not None:
+            return self._usage_of_query
         return (self.result.model_usage or {}) if self.result is not None else {}
 
     @cached_property
-    def _own_usage(self) -> Mapping[str, ModelUsage] | None:
+    def _usage_of_query(self) -> Mapping[str, ModelUsage] | None:
         """What the CLI counted between this query's results; None where it counts from the start of this query."""
         parts = [answer.model_usage_since_last_result for answer in self._answers]
-        if not self._one_of_many or not parts or None in parts:
+        if not self._is_continuation or not parts or None in parts:
             return None
         models = dict.fromkeys(model for part in parts for model in part or ())
         return {model: _total([part[model] for part in parts if part and model in part]) for model in models}
@@ -307,22 +467,22 @@ class QueryResult(Generic[OutputT]):
         """Check the stream: calls without a result, results without a call, lines skipped, no closing message."""
         validator = StreamValidator()
         validator.track_batch(self.messages)
-        return validator.finish()
+        return validator.report()
 
 
 def essential_messages(result: QueryResult) -> list[Message]:
     """The messages of a result off which its text and its outcome can be read."""
     messages = result._messages  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - also of one that was streamed
-    said = next((m for m in reversed(messages) if _said(m)), None) if result.error is not None else None
+    said = next((m for m in reversed(messages) if _main_text(m)), None) if result.error is not None else None
     closing = result.result or next((m for m in messages if isinstance(m, DoneMessage)), None)
     return [message for message in (said, closing) if message is not None]
 
 
-def _joined(messages: Iterable[Message]) -> str:
+def _join_texts(messages: Iterable[Message]) -> str:
     parts: list[str] = []
     before: str | None = None
     for message in messages:
-        text = _said(message)
+        text = _main_text(message)
         if not text or not isinstance(message, AssistantMessage):
             continue
         # One answer of the API comes in several messages, and one that was cut goes on in the next.
@@ -334,7 +494,7 @@ def _joined(messages: Iterable[Message]) -> str:
     return "".join(parts)
 
 
-def _said(message: Message) -> str:
+def _main_text(message: Message) -> str:
     """What the main speaker says in a message, if that is the model and not the CLI in its place."""
     if not isinstance(message, AssistantMessage) or message.parent_tool_use_id is not None:
         return ""
@@ -346,10 +506,10 @@ def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
 
     A background task that ends after the answer wakes the model, which gives a further result of its own.
     """
-    return (_answers(messages) or [None])[-1]
+    return (_prompt_results(messages) or [None])[-1]
 
 
-def _answers(messages: Iterable[Message]) -> list[ResultMessage]:
+def _prompt_results(messages: Iterable[Message]) -> list[ResultMessage]:
     """The results that answer prompts, repairs of the output among them; else all results.
 
     Cost and usage by model in a result count from the start of the process, everything else from its own prompt
@@ -359,7 +519,7 @@ def _answers(messages: Iterable[Message]) -> list[ResultMessage]:
     return [m for m in results if not m.is_woken] or results[-1:]
 
 
-def _structured(result: ResultMessage | None, *, in_text: bool) -> Any:
+def _find_structured(result: ResultMessage | None, *, in_text: bool) -> Any:
     if result is None or result.structured_output is not None or not in_text:
         return None if result is None else result.structured_output
     try:
@@ -368,7 +528,7 @@ def _structured(result: ResultMessage | None, *, in_text: bool) -> Any:
         return None
 
 
-_SIZES = frozenset({"context_window", "max_output_tokens"})  # of a model: they do not add up
+_NOT_SUMMED = frozenset({"context_window", "max_output_tokens"})  # of a model: they do not add up
 
 
 def _total(parts: Sequence[Any]) -> Any:
@@ -379,6 +539,6 @@ def _total(parts: Sequence[Any]) -> Any:
         return sum(parts)
     there = [part for part in parts if part is not None]
     if there and all(isinstance(part, Struct) for part in there):
-        names = [name for name in there[-1].__struct_fields__ if name not in _SIZES]
+        names = [name for name in there[-1].__struct_fields__ if name not in _NOT_SUMMED]
         return replace(there[-1], **{name: _total([getattr(part, name) for part in there]) for name in names})
     return there[-1] if there else None

@@ -1,7 +1,7 @@
 """`Session`: a conversation with one child, over many queries.
 
-Owns who may talk, and what a query may change while it talks. The child belongs to a task of the driver, so a session
-may be started, used and closed from any task of the loop; a new one after a crash is the business of `children`.
+It decides whose turn it is, and what a query may change during its turn. The child belongs to a task of the driver;
+`supervisor` starts a new one after a crash.
 """
 
 from __future__ import annotations
@@ -16,39 +16,37 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 import anyio
 import anyio.lowlevel
 
-from pilothouse.client.children import Children, ChildSettings
-from pilothouse.client.controls import Controls
-from pilothouse.client.costs import Costs
-from pilothouse.client.given_tools import with_tools_made
-from pilothouse.client.house import HANDLERS
-from pilothouse.client.live import LiveSettings, split_settings
-from pilothouse.client.plan import limits_of
+from pilothouse.client.controls import InterruptResult, SessionControls, to_result
+from pilothouse.client.costs import SessionCost
+from pilothouse.client.custom_tools import make_custom_tools
+from pilothouse.client.handlers import REPLACEABLE_OPTIONS
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage, Query
-from pilothouse.client.replies import InterruptReceipt, typed
+from pilothouse.client.query_plan import QueryPlan, make_limits
 from pilothouse.client.result import OutputT
-from pilothouse.driver import Continuation, Prompts
-from pilothouse.driver.conversation import Conversation
-from pilothouse.driver.listeners import Listener
-from pilothouse.driver.turn import Turn
+from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
+from pilothouse.driver import Prompts, QueryMiddleware
+from pilothouse.driver.session_run import SessionChild, SessionTurn
+from pilothouse.driver.subscriptions import MessageSubscription
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
 from pilothouse.messages import InitMessage
 from pilothouse.options import Invocation, Options, Settings
-from pilothouse.options.signature import shows_options
+from pilothouse.options.signatures import show_options
 from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
-    from pilothouse.client.rate_gate import RateGate
+    from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.options import OptionsBuilder
 
-State = Literal["new", "starting", "idle", "running", "broken", "closed"]
+
+SessionState = Literal["new", "starting", "idle", "running", "broken", "closed"]
 
 RESTORE_SECONDS = 5.0  # to set back what a query had changed
 
 
 @user_class
-class Session(Controls):
+class Session(SessionControls):
     """A conversation with one child. Made by `session()` and `Agent.session()`.
 
     ::
@@ -65,13 +63,13 @@ class Session(Controls):
         OptionsError: settings that cannot work; raised here, before anything is started.
     """
 
-    def __init__(self, options: Options, *, gate: RateGate | None = None) -> None:
-        self._children = Children(options, self)
-        self._books = self._children.books
-        self._gate = gate
-        self._floor = anyio.Lock()
-        self._turn: Turn | None = None
-        self._queue: list[Turn] = []
+    def __init__(self, options: Options, *, rate_limits: SharedRateLimits | None = None) -> None:
+        self._supervisor = ChildSupervisor(options, self)
+        self._monitor = self._supervisor.monitor
+        self._rate_limits = rate_limits
+        self._turn_lock = anyio.Lock()
+        self._turn: SessionTurn | None = None
+        self._queue: list[SessionTurn] = []
 
     def __repr__(self) -> str:
         return f"<Session {self.id or 'without an id'}: {self.state}>"
@@ -84,56 +82,56 @@ class Session(Controls):
 
         Known before the start, but for `continue_latest`, and where a `Pool` may have a child ready with its own id.
         """
-        return self._children.id
+        return self._supervisor.id
 
     @property
     def options(self) -> Options:
         """The settings that it runs with."""
-        return self._children.options
+        return self._supervisor.options
 
     @property
-    def _conversation(self) -> Conversation | None:
-        return self._children.conversation
+    def _child(self) -> SessionChild | None:
+        return self._supervisor.child
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """Where it is in its life. (E16)"""
-        if self._children.closed:
+        if self._supervisor.is_closed:
             return "closed"
-        conversation = self._conversation
+        conversation = self._child
         if conversation is None:
             return "new"
-        if conversation.over:
-            return "starting" if self._children.is_starting else "broken"
+        if conversation.is_finished:
+            return "starting" if self._supervisor.is_starting else "broken"
         if not conversation.has_started:
             return "starting"
         return "running" if self._turn is not None or conversation.is_working else "idle"
 
     def health(self) -> Health:
         """Whether it can be asked, and if not, why. (E33)"""
-        if self._children.closed:
+        if self._supervisor.is_closed:
             return Health("unhealthy", "closed")
-        return Health("unhealthy", "not started") if self._conversation is None else self._conversation.health()
+        return Health("unhealthy", "not started") if self._child is None else self._child.health()
 
     @property
     def pid(self) -> int | None:
         """Process id of the child; None while there is none, or when it is not a local process. (E13)"""
-        transport = self._conversation.transport if self._conversation is not None else None
+        transport = self._child.transport if self._child is not None else None
         return getattr(transport, "pid", None)
 
     @property
     def server_info(self) -> Mapping[str, Any]:
         """What the CLI said of itself in the handshake: commands, agents, models, account, version. (G14)"""
-        return self._conversation.server_info if self._conversation is not None else {}
+        return self._child.server_info if self._child is not None else {}
 
     @property
-    def _loaded(self) -> InitMessage | None:
-        return self._conversation.loaded if self._conversation is not None else None
+    def _last_init(self) -> InitMessage | None:
+        return self._child.last_init if self._child is not None else None
 
     @property
     def restarts(self) -> int:
         """How often a new child had to take over. (E69)"""
-        return self._books.restarts
+        return self._monitor.restarts
 
     @property
     def waiting(self) -> int:
@@ -143,12 +141,12 @@ class Session(Controls):
     @property
     def queries(self) -> list[Query[Any]]:
         """The queries that are not over, in the order of their turns: the one that is answered, and those that wait."""
-        return [query for turn in list(self._queue) if (query := turn.query()) is not None]
+        return [query for turn in list(self._queue) if (query := turn.get_query()) is not None]
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> SessionCost:
         """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
-        return self._books.ledger.costs
+        return self._monitor.costs.costs
 
     # Start and end.
 
@@ -161,7 +159,7 @@ class Session(Controls):
             ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
             SessionClosedError: the session was closed.
         """
-        await self._alive()
+        await self._ensure_running()
         return self
 
     async def __aenter__(self) -> Self:
@@ -177,22 +175,22 @@ class Session(Controls):
 
         A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
         """
-        self._children.begin_close()
+        self._supervisor.begin_close()
         turn = self._turn
         with anyio.CancelScope(shield=True):
             try:
                 if turn is not None:
                     turn.stop()
-                    await turn.finished()
+                    await turn.wait_finished()
             finally:  # also when `Task.cancel` of asyncio came through the shield
-                await self._children.close()
+                await self._supervisor.close()
 
     async def aclose(self) -> None:
         """The same as `close`, for `contextlib.aclosing`."""
         await self.close()
 
     def __del__(self) -> None:
-        if (children := getattr(self, "_children", None)) is not None:  # not when the settings could not work
+        if (children := getattr(self, "_supervisor", None)) is not None:  # not when the settings could not work
             children.drop()
 
     # Asking.
@@ -219,7 +217,7 @@ class Session(Controls):
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
-    @shows_options
+    @show_options
     def query(
         self,
         prompt: Prompt,
@@ -247,111 +245,116 @@ class Session(Controls):
                 `session_id`, `cli` or `session_store`.
             SessionClosedError: the session was closed.
         """
-        self._children.check_open()
+        self._supervisor.check_open()
         own = options.build() if options is not None and not isinstance(options, Options) else options or Options()
-        call = Options.stack(own, Options.layer(**overrides), whole=False).labelled("call")
+        call = Options.stack(own, Options.layer(**overrides), is_complete=False).with_origin("call")
         changes, fixed = split_settings(call, self.options)
         settings = self.options.merge(call)
         if output_type is not None and "json_schema" not in call:
-            from pilothouse.client.output import ExpectedOutput  # most queries do without
+            from pilothouse.client.structured_output import OutputSchema  # most queries do without
 
-            schema = ExpectedOutput.of_type(output_type).schema
+            schema = OutputSchema.from_type(output_type).schema
             if schema != self.options.json_schema:
                 fixed = fixed.with_(json_schema=schema)
             settings = settings.with_(json_schema=None)  # the query makes it again, and knows the type
-        child = self._children.settings_for(fixed)
-        return self._ask(prompt, settings, changes, child, on_message=on_message, output_type=output_type)
+        child = self._supervisor.make_child_options(fixed)
+        return self._make_query(prompt, settings, changes, child, on_message=on_message, output_type=output_type)
 
-    def _ask(
-        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child: ChildSettings, **how: Any
+    def _make_query(
+        self, prompt: Prompt, settings: Options, changes: Mapping[str, Any], child: ChildOptions, **how: Any
     ) -> Query:
-        def make_run(final: Options, prompts: Prompts, continuation: Continuation | None) -> Turn:
-            enter = partial(self._talking, changes, continuation=continuation, child=child)
-            turn = Turn(enter, prompts, limits_of(final), continuation, wants_partial=final.partial_messages)
-            turn.query = found[0]  # weak: a query that nobody holds any more has to end
+        def make_run(final: Options, prompts: Prompts, continuation: QueryMiddleware | None) -> SessionTurn:
+            enter = partial(self._take_turn, changes, middleware=continuation, child=child)
+            turn = SessionTurn(enter, prompts, make_limits(final), continuation, wants_partial=final.partial_messages)
+            turn.get_query = found[0]  # weak: a query that nobody holds any more has to end
             return turn
 
         found: list[Callable[[], Any]] = []
-        bridge, limit = self._children.bridge_for(child), self.options.max_budget_tokens
-        shared: Any = {"bridge": bridge, "ledger": self._books.ledger, "session_tokens": limit, "gate": self._gate}
+        bridge, limit = self._supervisor.get_bridge(child), self.options.max_budget_tokens
+        shared: Any = {
+            "bridge": bridge,
+            "session_costs": self._monitor.costs,
+            "session_tokens": limit,
+            "rate_limits": self._rate_limits,
+        }
         query: Query[Any] = Query(prompt, settings, make_run=make_run, **shared, **how)
         found.append(weakref.ref(query))
         return query
 
     @asynccontextmanager
-    async def _talking(
+    async def _take_turn(
         self,
         changes: Mapping[str, Any],
-        turn: Turn,
-        continuation: Continuation | None = None,
-        child: ChildSettings | None = None,
-    ) -> AsyncGenerator[Conversation]:
+        turn: SessionTurn,
+        middleware: QueryMiddleware | None = None,
+        child: ChildOptions | None = None,
+    ) -> AsyncGenerator[SessionChild]:
         self._queue.append(turn)
         try:
-            async with self._floor:  # first come, first served
-                with self._books.turn(continuation), self._children.wanting(child):
-                    async with self._held(turn, changes) as conversation:
+            async with self._turn_lock:  # first come, first served
+                with self._monitor.run_turn(middleware), self._supervisor.require(child):
+                    async with self._run_turn(turn, changes) as conversation:
                         yield conversation
         finally:
             self._queue.remove(turn)
 
     @asynccontextmanager
-    async def _held(self, turn: Turn, changes: Mapping[str, Any]) -> AsyncGenerator[Conversation]:
+    async def _run_turn(self, turn: SessionTurn, changes: Mapping[str, Any]) -> AsyncGenerator[SessionChild]:
         self._turn = turn  # it may be held back for long, and can be stopped meanwhile
         try:
-            await turn.admitted()
+            await turn.wait_admitted()
         finally:
             self._turn = None
-        conversation = await self._alive()
-        await conversation.settled()
+        conversation = await self._ensure_running()
+        await conversation.wait_foreign_turn()
 
-        async def change_conversation() -> Conversation:
+        async def change_conversation() -> SessionChild:
             nonlocal conversation
-            conversation = await self._prepared(await self._alive(), changes)
+            conversation = await self._apply_settings(await self._ensure_running(), changes)
             return conversation
 
-        turn.next_conversation = change_conversation
+        turn.get_next_child = change_conversation
         self._turn = turn
         try:
-            conversation = await self._prepared(conversation, changes)
-            self._children.lineage.begin()
+            conversation = await self._apply_settings(conversation, changes)
+            self._supervisor.resume_state.mark_prompt_sent()
             yield conversation
         finally:
             self._turn = None
             if turn.result is not None:
-                self._children.lineage.save(conversation.session_id)
-            if changes and not conversation.over:
-                await self._set_back()
+                self._supervisor.resume_state.mark_turn_saved(conversation.session_id)
+            if changes and not conversation.is_finished:
+                await self._restore_settings()
 
-    async def _prepared(self, conversation: Conversation, changes: Mapping[str, Any]) -> Conversation:
+    async def _apply_settings(self, child: SessionChild, changes: Mapping[str, Any]) -> SessionChild:
         try:
-            await self._live.have(self.options, changes)
+            await self._runtime_settings.apply(self.options, changes)
         except PilothouseError:
-            if not conversation.over or self._children.closed:
+            if not child.is_finished or self._supervisor.is_closed:
                 raise
-            conversation = await self._alive()  # it went away before the prompt was sent
-            await self._live.have(self.options, changes)
-        return conversation
+            child = await self._ensure_running()  # it went away before the prompt was sent
+            await self._runtime_settings.apply(self.options, changes)
+        return child
 
-    async def _set_back(self) -> None:
+    async def _restore_settings(self) -> None:
         # What cannot be set back now is so before the next query, which fails when it cannot be then either.
         with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
-            await self._live.have(self.options, {})
+            await self._runtime_settings.apply(self.options, {})
 
     @property
-    def _live(self) -> LiveSettings:
-        assert self._children.live is not None
-        return self._children.live
+    def _runtime_settings(self) -> RuntimeSettings:
+        assert self._supervisor.runtime_settings is not None
+        return self._supervisor.runtime_settings
 
-    async def _alive(self) -> Conversation:
-        return await self._children.alive(in_turn=self._turn is not None)
+    async def _ensure_running(self) -> SessionChild:
+        return await self._supervisor.ensure_running(in_turn=self._turn is not None)
 
     async def _wait_idle(self) -> None:
         while True:
             while self._queue:
-                async with self._floor:  # those that came before have been answered
+                async with self._turn_lock:  # those that came before have been answered
                     await anyio.lowlevel.checkpoint()
-            conversation = self._conversation
+            conversation = self._child
             if conversation is not None:
                 await conversation.wait_idle()
             if not self._queue:
@@ -359,7 +362,7 @@ class Session(Controls):
 
     # Everything else that can be asked.
 
-    def messages(self) -> Listener:
+    def messages(self) -> MessageSubscription:
         """Everything the child says from now on, across queries, turns that it starts by itself included.
 
         `StreamEvent`s are there if the session was made with `partial_messages=True`. Iterate over it; `aclose` stops
@@ -367,7 +370,7 @@ class Session(Controls):
         When a new child has taken over after a crash, a `SystemMessage` of the subtype "session_restarted" says so,
         with the `reason` in its `raw`.
         """
-        return self._books.add(wants_partial=self.options.partial_messages)
+        return self._monitor.add(wants_partial=self.options.partial_messages)
 
     async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
         """Send any control request and return its answer. Starts the child if need be. (R9, G30)
@@ -380,24 +383,24 @@ class Session(Controls):
             ControlError: the CLI refused; `.code` says why.
             ControlTimeout: no answer within `control_timeout`.
         """
-        conversation = self._children.there() or await self._alive()
+        conversation = self._supervisor.ready_child() or await self._ensure_running()
         return await conversation.request(subtype, body)
 
-    async def interrupt(self, *, cancel_queued: bool = False) -> InterruptReceipt:
+    async def interrupt(self, *, cancel_queued: bool = False) -> InterruptResult:
         """Stop what the child is at. Returns at once when it is idle. (R17, E34)
 
         Args:
             cancel_queued: also take out prompts that wait inside the CLI.
         """
-        turn, conversation = self._turn, self._conversation
-        if turn is not None and (turn.goes_on or turn.is_held or not cancel_queued):
+        turn, conversation = self._turn, self._child
+        if turn is not None and (turn.is_awaiting_next_prompt or turn.is_awaiting_admission or not cancel_queued):
             await turn.interrupt()
-        if conversation is None or conversation.over:
-            return InterruptReceipt()
+        if conversation is None or conversation.is_finished:
+            return InterruptResult()
         if not (conversation.is_working if turn is None else cancel_queued):
-            return InterruptReceipt()
+            return InterruptResult()
         body = {"cancel_queued": True} if cancel_queued else {}
-        return typed(InterruptReceipt, await conversation.request("interrupt", body))
+        return to_result(InterruptResult, await conversation.request("interrupt", body))
 
     async def set_model(self, model: str | None) -> str | None:
         """Use another model from the next turn on; None: the default one. Returns its full name. (R18, G29)"""
@@ -418,9 +421,9 @@ class Session(Controls):
 
     async def _set(self, name: str, value: Any) -> Mapping[str, Any]:
         options = self.options.with_(**cast("Settings", {name: value}))
-        await self._alive()
-        answer = await self._live.set(name, value)
-        self._children.options = options
+        await self._ensure_running()
+        answer = await self._runtime_settings.set(name, value)
+        self._supervisor.options = options
         return answer
 
     def update(self, **handlers: Unpack[Settings]) -> Coroutine[Any, Any, None]:
@@ -438,11 +441,11 @@ class Session(Controls):
                 answers for permissions, or the last one taken away; first `custom_tools`.
             ControlError, ControlTimeout: the CLI does not take the hooks.
         """
-        self._children.check_open()
-        if wrong := sorted(handlers.keys() - HANDLERS):
+        self._supervisor.check_open()
+        if wrong := sorted(handlers.keys() - REPLACEABLE_OPTIONS):
             raise OptionsError(f"option {wrong[0]!r} is no handler; change settings with a query, or make a session")
         # No `async def`: together with `Unpack`, mypy (2.4) takes it for a coroutine that gives a coroutine.
-        return self._children.update(with_tools_made(Options.layer(**handlers)), self._floor)
+        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._turn_lock)
 
     async def detach(self) -> str:
         """Leave the session, which goes on at its host; this object is closed. (E86)
@@ -456,9 +459,9 @@ class Session(Controls):
         Raises:
             UsageError: it does not run, or not on a host.
         """
-        self._children.check_open()
-        conversation = self._conversation
-        if conversation is None or conversation.over:
+        self._supervisor.check_open()
+        conversation = self._child
+        if conversation is None or conversation.is_finished:
             raise UsageError("there is nothing to leave: the session does not run")
         found_as = await conversation.detach()
         await self.close()
@@ -466,11 +469,11 @@ class Session(Controls):
 
     async def clear(self) -> str | None:
         """Begin a fresh conversation in the same child; what was said is forgotten. Returns the new id. (E29)"""
-        self._children.check_open()
+        self._supervisor.check_open()
         # Neither verbatim, which would make it a prompt, nor with an output, which it has not.
         settings = self.options.with_(verbatim_prompts=None, json_schema=None)
-        (await self._ask("/clear", settings, {}, ChildSettings())).raise_for_error()
-        self._children.lineage.clear(self.id)
+        (await self._make_query("/clear", settings, {}, ChildOptions())).raise_for_error()
+        self._supervisor.resume_state.mark_cleared(self.id)
         return self.id
 
     def fork(self, **overrides: Unpack[Settings]) -> Session:
@@ -484,17 +487,31 @@ class Session(Controls):
         Raises:
             UsageError: nothing was said yet, or `persist_session` is off.
         """
-        self._children.lineage.id = self.id
-        forked = Session(self._children.lineage.fork(self.options).merge(Options.layer(**overrides)), gate=self._gate)
-        if self._children.home is not None and forked._children.home is not None:
-            forked._children.home = self._children.home.share()  # what was said stands there
+        self._supervisor.resume_state.id = self.id
+        forked = Session(
+            self._supervisor.resume_state.make_fork_options(self.options).merge(Options.layer(**overrides)),
+            rate_limits=self._rate_limits,
+        )
+        if self._supervisor.home is not None and forked._supervisor.home is not None:
+            forked._supervisor.home = self._supervisor.home.share()  # what was said stands there
         return forked
 
 
-def start_of_session(options: Options) -> Invocation:
+def make_session_invocation(options: Options) -> Invocation:
     """How the first child of a session with these settings is started.
 
     Raises:
         OptionsError: settings that cannot work.
     """
-    return Session(options)._children.start_of()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here
+    return Session(options)._supervisor.make_launch()[0]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - made here
+
+
+def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool) -> Invocation:
+    """What the transport of such a query or session will be started with.
+
+    Raises:
+        UsageError: settings that cannot work.
+    """
+    if session:
+        return make_session_invocation(options)
+    return QueryPlan("-", options, output_type=output_type).make_launch()[0]

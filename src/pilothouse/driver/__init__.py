@@ -2,24 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from pilothouse.driver.exchange import Exchange as Exchange
-from pilothouse.driver.outgoing import Limits as Limits
-from pilothouse.driver.outgoing import Outgoing as Outgoing
-from pilothouse.driver.outgoing import Prompts as Prompts
-from pilothouse.driver.questions import Desk as Desk
-from pilothouse.driver.tasks import caller_into_loop as caller_into_loop
+from pilothouse.driver.incoming_requests import RequestHandler as RequestHandler
+from pilothouse.driver.one_shot import OneShotRun as OneShotRun
+from pilothouse.driver.prompts import PromptMessage as PromptMessage
+from pilothouse.driver.prompts import Prompts as Prompts
+from pilothouse.driver.prompts import QueryLimits as QueryLimits
+from pilothouse.driver.tasks import make_loop_caller as make_loop_caller
 from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn
-from pilothouse.on_demand import on_demand as on_demand
+from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 
 if TYPE_CHECKING:
-    from pilothouse.driver.continuation import Continuation as Continuation
-    from pilothouse.driver.continuation import Next as Next
-    from pilothouse.driver.host import Ask as Ask
-    from pilothouse.driver.host import Host as Host
-    from pilothouse.driver.host import Tell as Tell
+    from pilothouse.driver.extensions import HandlerSet as HandlerSet
+    from pilothouse.driver.extensions import NextPrompt as NextPrompt
+    from pilothouse.driver.extensions import QueryMiddleware as QueryMiddleware
+    from pilothouse.driver.extensions import RequestControl as RequestControl
+    from pilothouse.driver.extensions import SendControl as SendControl
 
-_ON_DEMAND = {"Ask": "host", "Continuation": "continuation", "Host": "host", "Next": "continuation", "Tell": "host"}
 
 # Most queries have nothing to offer, and are over with their result.
-__getattr__, __dir__ = on_demand(__name__, _ON_DEMAND)
+__getattr__, __dir__ = make_lazy_exports(__name__)

@@ -1,9 +1,17 @@
-"""Words for the ways in which a run can end without an answer. Pure: from what is known to one typed error."""
+"""How a run fails: typed errors, and the idle timer.
+
+The errors are for an exit, a missing result and a timeout; the timer decides when the CLI has been silent for too
+long. Pure: times are passed in.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from msgspec import Struct
+
+from pilothouse.driver.prompts import QueryLimits
 from pilothouse.errors import (
     CLIExitedError,
     CLIVersionError,
@@ -14,8 +22,10 @@ from pilothouse.errors import (
     QueryTimeout,
     SessionExistsError,
 )
+from pilothouse.messages import SystemMessage
 from pilothouse.options import TABLE
-from pilothouse.options.targets import flags_of
+from pilothouse.options.targets import list_flags
+from pilothouse.protocol import encode_line
 from pilothouse.transports import Ending
 
 STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
@@ -25,29 +35,31 @@ _UNKNOWN_FLAG = r"error: unknown option '--([\w-]+)"
 _NOT_THE_CLI = r"(unrecognized|unknown|illegal|invalid) (option|argument)s?\b.*-(input|output)-format"
 _ROOT = "cannot be used with root/sudo privileges"
 _VALUE_OF_FLAG = r"(error: unknown option '--[\w-]+)=.*"
-HIDDEN = "…'"
-_TAKEN_ID = r"Session ID (\S+) is already in use"
+REDACTED_END = "…'"
+_SESSION_ID_IN_USE = r"Session ID (\S+) is already in use"
 
 
-def missing_result_error(ending: Ending, noise: str, problem: PeerError | None) -> PilothouseError:
+def missing_result_error(exit_info: Ending, last_output: str, problem: PeerError | None) -> PilothouseError:
     """The output ended and no result had come: say how the peer ended, and what it said last. (E68, G41).
 
     Args:
-        ending: how it ended.
-        noise: its last output that was no message, if any.
+        exit_info: how it ended.
+        last_output: its last output that was no message, if any.
         problem: the last line that could not be read; it may have been the result.
     """
-    if isinstance(problem, OversizeLineError) and ending.exit_code == 0:
+    if isinstance(problem, OversizeLineError) and exit_info.exit_code == 0:
         return OversizeLineError(f"the CLI ended without a result, but {problem}", size=problem.size)
-    error = _exited_error(ending, noise, "before the answer was complete")
-    error.__cause__ = ending.error or problem
+    error = _exited_error(exit_info, last_output, "before the answer was complete")
+    error.__cause__ = exit_info.error or problem
     return error
 
 
-def session_ended_error(ending: Ending, noise: str, problem: PeerError | None, *, busy: bool) -> ProcessError:
+def session_ended_error(
+    exit_info: Ending, last_output: str, problem: PeerError | None, *, is_busy: bool
+) -> ProcessError:
     """The output of a session ended although nobody closed it; arguments as in `missing_result_error`. (E68)."""
-    error = _exited_error(ending, noise, "before the answer was complete" if busy else "while it was idle")
-    error.__cause__ = ending.error or problem
+    error = _exited_error(exit_info, last_output, "before the answer was complete" if is_busy else "while it was idle")
+    error.__cause__ = exit_info.error or problem
     return error
 
 
@@ -58,64 +70,149 @@ def oversize_error(size: int) -> OversizeLineError:
     )
 
 
-def _exited_error(ending: Ending, noise: str, when: str) -> ProcessError:
-    if unknown := re.search(_UNKNOWN_FLAG, ending.stderr):
-        return _too_old(unknown[1], ending)
-    if re.search(_NOT_THE_CLI, ending.stderr, re.IGNORECASE):
+def _exited_error(exit_info: Ending, last_output: str, when: str) -> ProcessError:
+    if unknown := re.search(_UNKNOWN_FLAG, exit_info.stderr):
+        return _unknown_flag_error(unknown[1], exit_info)
+    if re.search(_NOT_THE_CLI, exit_info.stderr, re.IGNORECASE):
         when += ", so it is hardly Claude Code: look at the option cli"
-    if taken := re.search(_TAKEN_ID, ending.stderr):
+    if taken := re.search(_SESSION_ID_IN_USE, exit_info.stderr):
         return SessionExistsError(
             f"there is a conversation with session_id {taken[1]!r}; resume={taken[1]!r} goes on with it, or leave "
             "session_id away for a new one",
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            stderr=ending.stderr,
+            exit_code=exit_info.exit_code,
+            signal=exit_info.signal,
+            stderr=exit_info.stderr,
         )
-    parts = [f"{_how(ending)} {when}"]
-    if ending.detail:
-        parts.append(ending.detail)
-    stderr = [line for line in ending.stderr.splitlines() if line.strip()][-STDERR_LINES:]
+    parts = [f"{_describe_exit(exit_info)} {when}"]
+    if exit_info.detail:
+        parts.append(exit_info.detail)
+    stderr = [line for line in exit_info.stderr.splitlines() if line.strip()][-STDERR_LINES:]
     if stderr:
         parts.append("its standard error ends with:\n  " + "\n  ".join(stderr))
-        if _ROOT in ending.stderr:
+        if _ROOT in exit_info.stderr:
             parts.append("in a container, env={'IS_SANDBOX': '1'} tells it that this is a sandbox")
-    elif noise:
-        parts.append(f"its last output that was not a message: {noise!r}")
-    return CLIExitedError("; ".join(parts), exit_code=ending.exit_code, signal=ending.signal, stderr=ending.stderr)
-
-
-def _too_old(flag: str, ending: Ending) -> CLIVersionError:
-    option = next((row for row in TABLE.values() if flag in flags_of(row.target)), None)
-    what = f"--{flag}" if option is None else f"--{flag}, which option {option.name!r} needs"
-    since = f"; Claude Code {option.since} is the oldest that does" if option is not None and option.since else ""
-    return CLIVersionError(
-        f"this Claude Code does not know the flag {what}{since}: update it, or leave that away",
-        exit_code=ending.exit_code,
-        signal=ending.signal,
-        stderr=re.sub(_VALUE_OF_FLAG, rf"\1={HIDDEN}", ending.stderr),
+    elif last_output:
+        parts.append(f"its last output that was not a message: {last_output!r}")
+    return CLIExitedError(
+        "; ".join(parts), exit_code=exit_info.exit_code, signal=exit_info.signal, stderr=exit_info.stderr
     )
 
 
-def _how(ending: Ending) -> str:
-    if ending.error is not None:
+def _unknown_flag_error(flag: str, exit_info: Ending) -> CLIVersionError:
+    option = next((row for row in TABLE.values() if flag in list_flags(row.target)), None)
+    what = f"--{flag}" if option is None else f"--{flag}, which option {option.name!r} needs"
+    since = (
+        f"; Claude Code {option.min_cli_version} is the oldest that does"
+        if option is not None and option.min_cli_version
+        else ""
+    )
+    return CLIVersionError(
+        f"this Claude Code does not know the flag {what}{since}: update it, or leave that away",
+        exit_code=exit_info.exit_code,
+        signal=exit_info.signal,
+        stderr=re.sub(_VALUE_OF_FLAG, rf"\1={REDACTED_END}", exit_info.stderr),
+    )
+
+
+def _describe_exit(exit_info: Ending) -> str:
+    if exit_info.error is not None:
         return "the peer failed"
-    if ending.signal is not None:
-        return f"the CLI was ended by {ending.signal}"
-    if ending.exit_code is not None:
-        return f"the CLI exited with code {ending.exit_code}"
+    if exit_info.signal is not None:
+        return f"the CLI was ended by {exit_info.signal}"
+    if exit_info.exit_code is not None:
+        return f"the CLI exited with code {exit_info.exit_code}"
     return "the CLI closed its output"
 
 
-def timeout_error(seconds: float, what: str = "the child was ended") -> QueryTimeout:
+def timeout_error(seconds: float, consequence: str = "the child was ended") -> QueryTimeout:
     """The whole query took too long; `what` was done about it. (L30, E10, G46)."""
-    return QueryTimeout(f"no result within {seconds:g} s (option timeout); {what}", seconds=seconds)
+    return QueryTimeout(f"no result within {seconds:g} s (option timeout); {consequence}", seconds=seconds)
 
 
-def silence_error(
-    seconds: float, what: str = "the child was ended", *, heard: bool, kind: str = "idle_timeout"
+def idle_timeout_error(
+    seconds: float, consequence: str = "the child was ended", *, has_received: bool, kind: str = "idle_timeout"
 ) -> QueryTimeout:
     """The peer was silent for longer than the option `kind` allows; `what` was done about it."""
-    phase = "since its last message" if heard else "since it was started"
+    phase = "since its last message" if has_received else "since it was started"
     return QueryTimeout(
-        f"the CLI said nothing for {seconds:g} s {phase} (option {kind}); {what}", seconds=seconds, kind=kind
+        f"the CLI said nothing for {seconds:g} s {phase} (option {kind}); {consequence}", seconds=seconds, kind=kind
     )
+
+
+STALLED = "stalled"
+"""Subtype of the system message that pilothouse puts into the stream of a query that has been silent for long."""
+WARNING_FRACTION = 0.5  # of the limit: early enough to do something, late enough not to cry at every pause
+
+
+class IdleCheck(Struct, frozen=True):
+    """What is to be done now.
+
+    Args:
+        next_check_at: when to look again.
+        note: to be told to the consumer.
+        limit: the limit that was passed, in seconds; None: none was.
+        kind: the option that set it.
+    """
+
+    next_check_at: float
+    note: SystemMessage | None = None
+    limit: float | None = None
+    kind: str = ""
+
+    def make_error(self, consequence: str, *, has_received: bool) -> QueryTimeout:
+        """What the query fails with."""
+        return idle_timeout_error(self.limit or 0.0, consequence, has_received=has_received, kind=self.kind)
+
+
+class IdleTimer:
+    """The silence of one peer during one query.
+
+    Args:
+        limits: of the query.
+    """
+
+    def __init__(self, limits: QueryLimits) -> None:
+        self._limits = limits
+        self._warned_for: float | None = None  # the beginning of the silence that was told of
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is anything to watch."""
+        return self._limits.idle_timeout is not None or self._limits.startup_timeout is not None
+
+    def check(
+        self, idle_since: float, now: float, *, has_received: bool, session_id: str | None = None
+    ) -> IdleCheck | None:
+        """The peer has been silent `since` then; `heard`: it has said something in this query. None: no limit."""
+        limit, kind = self._limits.idle_timeout, "idle_timeout"
+        if not has_received and self._limits.startup_timeout is not None:
+            limit, kind = self._limits.startup_timeout, "startup_timeout"
+        if limit is None:
+            return None
+        warn_at, cut_at = idle_since + limit * WARNING_FRACTION, idle_since + limit
+        if now < warn_at:
+            return IdleCheck(self._next_check(warn_at, now, has_received=has_received))
+        note = None
+        if self._warned_for != idle_since:  # also when it comes too late: nothing is cut unsaid
+            self._warned_for = idle_since
+            facts = {
+                "seconds": round(now - idle_since, 3),
+                "limit": limit,
+                "phase": "idle" if has_received else "startup",
+            }
+            note = make_note(STALLED, session_id, facts)
+        if now >= cut_at:
+            return IdleCheck(now, note, limit, kind)
+        return IdleCheck(self._next_check(cut_at, now, has_received=has_received), note)
+
+    def _next_check(self, moment: float, now: float, *, has_received: bool) -> float:
+        """`moment`, or before it, where the phase may change meanwhile into one with a shorter limit."""
+        idle = self._limits.idle_timeout
+        return moment if has_received or idle is None else min(moment, now + idle * WARNING_FRACTION)
+
+
+def make_note(subtype: str, session_id: str | None, fields: dict[str, Any]) -> SystemMessage:
+    """A system message of pilothouse's own; `facts` are in its `raw`."""
+    named = {} if session_id is None else {"session_id": session_id}
+    line = encode_line({"type": "system", "subtype": subtype, **named, **fields})[:-1]
+    return SystemMessage(subtype=subtype, session_id=session_id, raw_line=line)

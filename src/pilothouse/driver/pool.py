@@ -1,36 +1,331 @@
-"""`Pool`: peers that are started ahead, so that the next query or session need not wait for a start.
+"""`Pool`: children that are started and initialized before a query or session needs them.
 
-Owns how many there are, who gets which, and when they go. It is a way to reach a peer like any other (`transport=`), so
-that nothing above it knows of it. One peer alone is in `ahead`.
+`WarmChild` is one of them, `PoolGroup` holds the children with the same launch settings, `PooledTransport` gives one
+to a query.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections import OrderedDict
-from collections.abc import Callable
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Final, Self, cast
 from weakref import ref
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
-from pilothouse.driver.ahead import PeerAhead
-from pilothouse.driver.kinds import Kind, kind_of
-from pilothouse.driver.tasks import caller_into_loop, spawn
-from pilothouse.errors import OptionsError, UsageError
+from pilothouse.driver.tasks import make_loop_caller, spawn
+from pilothouse.errors import CLIExitedError, ControlError, ControlTimeout, OptionsError, UsageError
 from pilothouse.options import Invocation
+from pilothouse.protocol import Connection, ErrorReceived, RequestReceived, ResponseReceived
 from pilothouse.transports import CliTransport, Ending, Health, Transport
 from pilothouse.transports.changes import Changes
 
+SESSION_ID_FLAG: Final = "--session-id="
+# A child with one of these goes on with a conversation, or does something as soon as it starts.
+UNPOOLABLE_FLAGS: Final = (
+    "--resume",
+    "--continue",
+    "--fork-session",
+    "--from-pr",
+    "--worktree",
+    "--init",
+    "--maintenance",
+)
+TRACE_VARIABLES: Final = frozenset({"TRACEPARENT", "TRACESTATE", "BAGGAGE"})
+"""Who asks. It makes a difference only to a child that reports traces itself."""
+TELEMETRY_VARIABLE: Final = "CLAUDE_CODE_ENABLE_TELEMETRY"
+
+
+class PoolGroup:
+    """Children that are alike.
+
+    Args:
+        invocation: how one of them is started.
+
+    Attributes:
+        idle: those that nobody uses yet, oldest first.
+        request_count: how often one was asked for.
+        target_size: how many should be idle.
+        has_early_requests: whether one has asked something before anybody was there; then none is started ahead by
+            itself.
+    """
+
+    def __init__(self, invocation: Invocation) -> None:
+        self.idle: deque[WarmChild] = deque()
+        self.request_count = 0
+        self.target_size = 0
+        self.has_early_requests = False
+        self._invocation = replace(invocation, on_stderr=None)
+
+    def next_invocation(self) -> tuple[str | None, Invocation]:
+        """How to start the next one, and the session id that this gives it, if it gives one."""
+        invocation = self._invocation
+        if not _has_session_id(invocation):
+            return None, invocation
+        session_id = str(uuid.uuid4())
+        argv = (f"{SESSION_ID_FLAG}{session_id}" if arg.startswith(SESSION_ID_FLAG) else arg for arg in invocation.argv)
+        return session_id, replace(invocation, argv=tuple(argv))
+
+    @property
+    def has_usable(self) -> bool:
+        """Whether there is one to use."""
+        return any(peer.is_usable for peer in self.idle)
+
+    def pop(self) -> WarmChild | None:
+        """The one that has waited longest; those that are of no use any more are ended."""
+        while self.idle:
+            peer = self.idle.popleft()
+            if peer.is_usable:
+                return peer
+            peer.release()
+        return None
+
+    def end(self) -> None:
+        """End those that nobody uses."""
+        self.target_size = 0
+        while self.idle:
+            self.idle.popleft().release()
+
+
+def make_pool_key(invocation: Invocation) -> bytes | None:
+    """What is the same for children that are alike; None for one that must be started when it is needed. (E33)"""
+    if invocation.initialize is None or invocation.home is not None:
+        return None
+    if any(arg.startswith(UNPOOLABLE_FLAGS) for arg in invocation.argv):
+        return None
+    argv = invocation.argv
+    if _has_session_id(invocation):
+        if not invocation.has_generated_session_id:
+            return None
+        argv = tuple(arg for arg in argv if not arg.startswith(SESSION_ID_FLAG))
+    env = invocation.env
+    if not env.get(TELEMETRY_VARIABLE):
+        env = {name: value for name, value in env.items() if name not in TRACE_VARIABLES}
+    cwd = invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
+    files = [(file.flag, file.suffix, file.content) for file in invocation.files]
+    start = (invocation.cli, argv, invocation.trailing_args, sorted(env.items()), cwd, files)
+    # Any text; JSON takes not all.
+    told = repr((*start, invocation.user, invocation.is_isolated, dict(invocation.initialize)))
+    return hashlib.blake2b(told.encode()).digest()  # keys are in it: only the digest is kept
+
+
+def _has_session_id(invocation: Invocation) -> bool:
+    return any(arg.startswith(SESSION_ID_FLAG) for arg in invocation.argv)
+
+
 log = logging.getLogger("pilothouse.pool")
 
-REMEMBERED_KINDS = 64
+STDERR_LINES = 200
+MAX_EARLY_BYTES = 1024 * 1024
+"""A peer that says more than this before it was asked anything is not waited for."""
+HANDSHAKE_SECONDS = 60.0
+
+
+class WarmChild:
+    """A peer under way. Create it anywhere, `run` it once in a task of its own.
+
+    Args:
+        transport: not started yet.
+        invocation: how to start it; with a handshake.
+        idle_seconds: how long it is kept once it is ready; None: without end.
+        on_released: called once all of it is freed.
+
+    Attributes:
+        transport: the transport.
+        initialize_line: the bytes of the handshake that it was sent; a driver says the same.
+        early_output: what it has said since.
+        session_id: that it was started with, if any.
+        failure: why it cannot be used.
+        is_claimed: whether it belongs to somebody.
+        has_early_request: whether it has asked something before.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        invocation: Invocation,
+        *,
+        session_id: str | None,
+        idle_seconds: float | None,
+        on_released: Callable[[WarmChild], object],
+    ) -> None:
+        self.transport = transport
+        self.session_id = session_id
+        self.early_output = bytearray()
+        self.failure: Exception | None = None
+        self.is_claimed = False
+        self.has_early_request = False
+        self._invocation = replace(invocation, on_stderr=self._on_stderr_line)
+        self._idle_seconds = idle_seconds
+        self._on_released = on_released
+        self._on_stderr: Callable[[str], object] | None = None
+        self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
+        self._connection = Connection()
+        self._request_id, self.initialize_line = self._connection.request("initialize", invocation.initialize)
+        self._is_ready = False
+        self._read_scope = anyio.CancelScope()
+        self._reader_stopped = anyio.Event()  # it is ready, or failed, and nobody here reads any more
+        self._ready_or_failed = anyio.Event()  # it is ready, or failed
+        self._released = anyio.Event()
+        self._freed = anyio.Event()
+
+    # What the pool calls.
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be given to somebody, as far as is known now."""
+        if self.is_claimed or self._released.is_set() or self.failure is not None:
+            return False
+        return not self._is_ready or self.transport.health().state == "healthy"
+
+    async def wait_ready(self) -> None:
+        """Wait until it is ready, or belongs to somebody who will be told.
+
+        Raises:
+            PilothouseError: it will never be ready.
+        """
+        await self._ready_or_failed.wait()
+        if self.failure is not None and not self.is_claimed:
+            raise self.failure
+
+    def claim(self) -> None:
+        """From now on it belongs to the caller, who waits for `wait_handover` and in any case calls `release`."""
+        self.is_claimed = True
+        if self._is_ready:
+            self._read_scope.cancel()
+
+    async def wait_handover(self, on_stderr: Callable[[str], object] | None) -> bool:
+        """Wait until it is ready, and nobody else reads what it says. False if it has failed."""
+        await self._reader_stopped.wait()
+        if self.failure is not None:
+            return False
+        if on_stderr is not None:
+            self._replay_stderr(on_stderr)
+        return True
+
+    def _replay_stderr(self, on_stderr: Callable[[str], object]) -> None:
+        try:
+            while self._stderr:
+                on_stderr(self._stderr.popleft())
+        except Exception:
+            log.exception("the callback for standard error raised; it is not called any more")
+        else:
+            self._on_stderr = on_stderr
+
+    def release(self) -> None:
+        """End it, from any task of the loop; `wait_freed` tells when that is done."""
+        self._released.set()
+        self._read_scope.cancel()
+
+    async def wait_freed(self) -> None:
+        """Wait until nothing of it is left."""
+        await self._freed.wait()
+
+    def _on_stderr_line(self, line: str) -> None:
+        if self._on_stderr is not None:
+            self._on_stderr(line)
+        else:
+            self._stderr.append(line)
+
+    # Its task.
+
+    async def run(self) -> None:
+        """The whole of it."""
+        try:
+            await self._run_transport()
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for it
+            self.failure = self.failure or error
+        finally:
+            if not self._is_ready and self.failure is None:
+                self.failure = CLIExitedError("the child was ended before it was ready")
+            self._ready_or_failed.set()
+            self._reader_stopped.set()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self.transport.close()
+            finally:
+                self._freed.set()
+                self._on_released(self)
+
+    async def _run_transport(self) -> None:
+        await self.transport.start(self._invocation)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._run_recording_failure, self.transport.serve)
+            await self._run_recording_failure(self._read_until_claimed)
+            if self.is_claimed and self.failure is None:
+                self._reader_stopped.set()
+                await self._released.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for it
+            self.failure = self.failure or error
+            self._read_scope.cancel()
+
+    async def _read_until_claimed(self) -> None:
+        """Until it is ready and taken, or has failed, or was not wanted for too long."""
+        with self._read_scope:
+            if self._released.is_set():
+                return
+            with anyio.move_on_after(HANDSHAKE_SECONDS) as limit:
+                await self.transport.send(self.initialize_line)
+                while not self._is_ready:
+                    await self._receive()
+            if not self._is_ready:
+                assert limit.cancelled_caught
+                raise ControlTimeout(f"no answer to the handshake within {HANDSHAKE_SECONDS:g} s", subtype="initialize")
+            self._ready_or_failed.set()
+            with anyio.move_on_after(self._idle_seconds):
+                while not self.is_claimed:
+                    await self._receive()
+
+    async def _receive(self) -> None:
+        data = await self.transport.receive()
+        if not data:
+            ending = await self.transport.ending()
+            raise CLIExitedError(
+                f"the child ended before anything was asked: {ending.detail or 'it closed its output'}",
+                exit_code=ending.exit_code,
+                signal=ending.signal,
+                stderr=ending.stderr,
+            )
+        self.early_output += data
+        self._connection.feed(data)
+        events = cast("deque[Any]", self._connection.events)
+        while events:
+            self._check_event(events.popleft())
+        if len(self.early_output) > MAX_EARLY_BYTES:
+            raise CLIExitedError(f"the child said more than {MAX_EARLY_BYTES:,} bytes before anything was asked")
+
+    def _check_event(self, event: Any) -> None:
+        match event:
+            case ResponseReceived(request_id=self._request_id):
+                self._is_ready = True
+            case ErrorReceived(request_id=self._request_id, subtype=subtype, error=text, code=code):
+                raise ControlError(
+                    f"the CLI refused the control request {subtype!r}: {text}", subtype=subtype, code=code
+                )
+            case RequestReceived(subtype=subtype):
+                self.has_early_request = True
+                words = f"the child asked {subtype!r} before anybody could answer: such a one cannot be started ahead"
+                raise CLIExitedError(words)
+            case _:
+                pass
+
+
+MAX_GROUPS = 64
 CHUNK_BYTES = 256 * 1024
-ASKED_BEFORE = 2
+PREWARM_FROM_REQUEST = 2
 """A kind of child is started ahead by itself from the second time on that it is asked for; not every query is like
 one before."""
 
@@ -65,7 +360,9 @@ class Pool:
         OptionsError: numbers that cannot work.
     """
 
-    _call: Callable[[Callable[[], object]], None] | None = None  # for `__del__` where `__init__` was not reached
+    _call_in_loop: Callable[[Callable[[], object]], None] | None = (
+        None  # for `__del__` where `__init__` was not reached
+    )
 
     def __init__(
         self,
@@ -75,14 +372,14 @@ class Pool:
         idle_ttl: float | None = 300.0,
         transport: Callable[[], Transport] = CliTransport,
     ) -> None:
-        self._made = os.getpid()
-        self._kinds: OrderedDict[bytes, Kind] = OrderedDict()
+        self._pid = os.getpid()
+        self._groups: OrderedDict[bytes, PoolGroup] = OrderedDict()
         _check(min_idle=min_idle, max_live=max_live, idle_ttl=idle_ttl)
         self.min_idle = min_idle
         self.max_live = max_live
         self.idle_ttl = idle_ttl
         self._transport = transport
-        self._peers: set[PeerAhead] = set()
+        self._children: set[WarmChild] = set()
         self._in_use = 0
         self._waiting = 0
         self._queue = anyio.Lock()
@@ -105,7 +402,7 @@ class Pool:
     @property
     def idle(self) -> int:
         """How many children wait to be used, those that are being started included."""
-        return sum(not peer.is_taken for peer in self._peers)
+        return sum(not peer.is_claimed for peer in self._children)
 
     @property
     def in_use(self) -> int:
@@ -120,7 +417,7 @@ class Pool:
     ) -> None:
         await self.aclose()
 
-    async def warm(self, invocation: Invocation, count: int) -> None:
+    async def prewarm(self, invocation: Invocation, count: int) -> None:
         """Have `count` children of this kind ready, as far as there is room, and wait for that. For `Agent.prewarm`.
 
         Raises:
@@ -132,20 +429,20 @@ class Pool:
             raise UsageError(f"count: expected a whole number of at least 1, got {count!r:.80}")
         if self.max_live is not None and count > self.max_live:
             raise OptionsError(f"{count} children cannot be kept ready: max_live is {self.max_live}")
-        if not self._is_here():
+        if not self._is_usable():
             raise UsageError("the pool is closed" if self._closed else "the pool belongs to another event loop")
-        kind = self._kind(invocation)
+        kind = self._find_group(invocation)
         if kind is None:
             raise OptionsError(
                 "a child like this cannot be started ahead: it goes on with a conversation, does something at its "
                 "start, or takes its prompt as an argument"
             )
-        kind.wanted = max(count, kind.wanted)
+        kind.target_size = max(count, kind.target_size)
         self._refill(kind)
         try:
             async with anyio.create_task_group() as tasks:
                 for peer in list(kind.idle):
-                    tasks.start_soon(peer.settled)
+                    tasks.start_soon(peer.wait_ready)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 
@@ -160,65 +457,65 @@ class Pool:
     def close(self) -> None:
         """As `aclose`, from any thread, and without waiting for the end of the children."""
         self._closed = True
-        if self._call is not None and self._made == os.getpid():
-            self._call(self._let_go)
+        if self._call_in_loop is not None and self._pid == os.getpid():
+            self._call_in_loop(self._discard_idle)
 
     async def aclose(self) -> None:
         """End the children that nobody uses, and start no more ahead. Those in use go on. Idempotent, bounded."""
         self._closed = True
-        idle = [peer for peer in self._peers if not peer.is_taken]
-        self._let_go()
+        idle = [peer for peer in self._children if not peer.is_claimed]
+        self._discard_idle()
         with anyio.CancelScope(shield=True):
             for peer in idle:
-                await peer.freed()
+                await peer.wait_freed()
 
     def __del__(self) -> None:
-        if self._call is not None and self._made == os.getpid():
-            for peer in list(self._peers):
-                if not peer.is_taken:
-                    self._call(peer.release)
+        if self._call_in_loop is not None and self._pid == os.getpid():
+            for peer in list(self._children):
+                if not peer.is_claimed:
+                    self._call_in_loop(peer.release)
 
     # What its transports call.
 
-    async def obtain(self, invocation: Invocation) -> tuple[PeerAhead | Transport, bool]:
-        """A peer that was started ahead, or a transport that was started now, and whether to `put_back`.
+    async def acquire(self, invocation: Invocation) -> tuple[WarmChild | Transport, bool]:
+        """A peer that was started ahead, or a transport that was started now, and whether to `release`.
 
         Raises:
             PilothouseError: it cannot be started.
         """
-        if not self._is_here():
-            return await self._started(invocation), False
-        kind = self._kind(invocation)
+        if not self._is_usable():
+            return await self._start_transport(invocation), False
+        kind = self._find_group(invocation)
         if kind is not None:
-            kind.asked += 1
-            if kind.asked >= ASKED_BEFORE and not kind.is_asking:
-                kind.wanted = max(self.min_idle, kind.wanted)
-        await self._admit(kind)
+            kind.request_count += 1
+            if kind.request_count >= PREWARM_FROM_REQUEST and not kind.has_early_requests:
+                kind.target_size = max(self.min_idle, kind.target_size)
+        await self._wait_for_slot(kind)
         try:
-            peer = await self._from(kind, invocation) if kind is not None else None
-            return peer or await self._started(invocation), True
+            peer = await self._take_warm(kind, invocation) if kind is not None else None
+            return peer or await self._start_transport(invocation), True
         except BaseException:
-            self.put_back()
+            self.release()
             raise
         finally:
             if kind is not None:
                 self._refill(kind)
 
-    def put_back(self) -> None:
+    def release(self) -> None:
         """A child that was in use has ended."""
         self._in_use -= 1
         self._changes.tell()
 
-    async def _started(self, invocation: Invocation) -> Transport:
+    async def _start_transport(self, invocation: Invocation) -> Transport:
         transport = self._transport()
         await transport.start(invocation)
         return transport
 
-    async def _from(self, kind: Kind, invocation: Invocation) -> PeerAhead | None:
-        while (peer := kind.pop()) is not None:
-            peer.take()
+    async def _take_warm(self, group: PoolGroup, invocation: Invocation) -> WarmChild | None:
+        while (peer := group.pop()) is not None:
+            peer.claim()
             try:
-                if await peer.handed_over(invocation.on_stderr):
+                if await peer.wait_handover(invocation.on_stderr):
                     return peer
             except BaseException:
                 peer.release()
@@ -227,7 +524,7 @@ class Pool:
             peer.release()
         return None
 
-    async def _admit(self, kind: Kind | None) -> None:
+    async def _wait_for_slot(self, group: PoolGroup | None) -> None:
         """Wait until one more may be in use."""
         if self.max_live is None:
             self._in_use += 1
@@ -235,75 +532,77 @@ class Pool:
         self._waiting += 1
         try:
             async with self._queue:  # first come, first served
-                while not self._has_room(kind):
+                while not self._has_slot(group):
                     self._end_oldest()
                     await self._changes.wait()
                 self._in_use += 1
         finally:
             self._waiting -= 1
 
-    def _has_room(self, kind: Kind | None) -> bool:
-        is_there = kind is not None and kind.has_fit
+    def _has_slot(self, group: PoolGroup | None) -> bool:
+        is_there = group is not None and group.has_usable
         return self.max_live is None or self._in_use + self.idle + (0 if is_there else 1) <= self.max_live
 
     def _end_oldest(self) -> None:
-        for kind in self._kinds.values():  # the one that was asked for longest ago comes first
+        for kind in self._groups.values():  # the one that was asked for longest ago comes first
             if (peer := kind.pop()) is not None:
                 peer.release()
                 return
 
     # What is kept.
 
-    def _is_here(self) -> bool:
+    def _is_usable(self) -> bool:
         """Whether it can be used on this loop, in this process."""
-        if self._made != os.getpid():
+        if self._pid != os.getpid():
             return False
         loop = anyio.lowlevel.current_token().native_token
         if self._loop is not loop:
-            if self._peers or self._in_use:
+            if self._children or self._in_use:
                 return False
-            self._loop, self._call = loop, caller_into_loop()
+            self._loop, self._call_in_loop = loop, make_loop_caller()
             self._queue, self._changes = anyio.Lock(), Changes()
         return not self._closed
 
-    def _kind(self, invocation: Invocation) -> Kind | None:
-        key = kind_of(invocation)
+    def _find_group(self, invocation: Invocation) -> PoolGroup | None:
+        key = make_pool_key(invocation)
         if key is None:
             return None
-        kind = self._kinds.pop(key, None) or Kind(invocation)
-        self._kinds[key] = kind
-        while len(self._kinds) > REMEMBERED_KINDS:
-            self._kinds.popitem(last=False)[1].end()
+        kind = self._groups.pop(key, None) or PoolGroup(invocation)
+        self._groups[key] = kind
+        while len(self._groups) > MAX_GROUPS:
+            self._groups.popitem(last=False)[1].end()
         return kind
 
-    def _refill(self, kind: Kind) -> None:
-        while not self._closed and len(kind.idle) < kind.wanted and self._has_spare():
-            session_id, invocation = kind.next_invocation()
-            gone = partial(_gone, ref(self), ref(kind))
-            peer = PeerAhead(
-                self._transport(), invocation, session_id=session_id, idle_seconds=self.idle_ttl, gone=gone
+    def _refill(self, group: PoolGroup) -> None:
+        while not self._closed and len(group.idle) < group.target_size and self._has_spare_slot():
+            session_id, invocation = group.next_invocation()
+            gone = partial(_notify_released, ref(self), ref(group))
+            peer = WarmChild(
+                self._transport(), invocation, session_id=session_id, idle_seconds=self.idle_ttl, on_released=gone
             )
-            kind.idle.append(peer)
-            self._peers.add(peer)
+            group.idle.append(peer)
+            self._children.add(peer)
             spawn(peer.run, "pilothouse child started ahead")
 
-    def _has_spare(self) -> bool:
+    def _has_spare_slot(self) -> bool:
         return self.max_live is None or (not self._waiting and self._in_use + self.idle < self.max_live)
 
-    def _let_go(self) -> None:
-        for kind in self._kinds.values():
+    def _discard_idle(self) -> None:
+        for kind in self._groups.values():
             kind.end()
-        self._kinds.clear()
+        self._groups.clear()
 
-    def gone(self, peer: PeerAhead, kind: Kind | None) -> None:
+    def on_child_released(self, child: WarmChild, group: PoolGroup | None) -> None:
         """A peer that was started ahead has ended."""
-        self._peers.discard(peer)
-        if kind is not None and peer in kind.idle:
-            kind.idle.remove(peer)
-            kind.wanted = kind.asked = 0  # not asked for in time, or cannot be started: wait until it is, twice
-            kind.is_asking = peer.is_asking
-            if peer.failure is not None:
-                log.info("a child that was started ahead has ended: %s", peer.failure)
+        self._children.discard(child)
+        if group is not None and child in group.idle:
+            group.idle.remove(child)
+            group.target_size = group.request_count = (
+                0  # not asked for in time, or cannot be started: wait until it is, twice
+            )
+            group.has_early_requests = child.has_early_request
+            if child.failure is not None:
+                log.info("a child that was started ahead has ended: %s", child.failure)
         self._changes.tell()
 
 
@@ -316,7 +615,7 @@ class PooledTransport(Transport):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._peer: PeerAhead | None = None
+        self._warm_child: WarmChild | None = None
         self._inner: Transport | None = None
         self._opened = anyio.Event()  # the driver has said what the peer has heard already
         self._is_open = False
@@ -346,9 +645,9 @@ class PooledTransport(Transport):
         if self._was_started:
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         self._was_started = True
-        got, self._is_counted = await self._pool.obtain(invocation)
-        if isinstance(got, PeerAhead):
-            self._peer, self._inner, self.session_id = got, got.transport, got.session_id
+        got, self._is_counted = await self._pool.acquire(invocation)
+        if isinstance(got, WarmChild):
+            self._warm_child, self._inner, self.session_id = got, got.transport, got.session_id
         else:
             self._inner, self._is_open = got, True
         if self._closed:  # meanwhile
@@ -357,14 +656,14 @@ class PooledTransport(Transport):
 
     async def serve(self) -> None:
         """Work beside the stream; for a child that was started ahead this is done already."""
-        if self._peer is None and self._inner is not None:
+        if self._warm_child is None and self._inner is not None:
             await self._inner.serve()
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`; the handshake is not said again."""
-        inner = self._reached()
-        if not self._is_open and self._peer is not None:
-            opening = self._peer.opening
+        inner = self._require_inner()
+        if not self._is_open and self._warm_child is not None:
+            opening = self._warm_child.initialize_line
             if not data.startswith(opening):
                 raise UsageError("a child that was started ahead hears the handshake first")
             self._is_open = True
@@ -381,19 +680,19 @@ class PooledTransport(Transport):
 
     async def receive(self) -> bytes:
         """The next bytes, from the answer to the handshake on."""
-        inner = self._reached()
+        inner = self._require_inner()
         if not self._is_open:
             await self._opened.wait()
-            self._reached()
-        if self._peer is not None and self._peer.said:
-            said = bytes(self._peer.said[:CHUNK_BYTES])
-            del self._peer.said[:CHUNK_BYTES]
+            self._require_inner()
+        if self._warm_child is not None and self._warm_child.early_output:
+            said = bytes(self._warm_child.early_output[:CHUNK_BYTES])
+            del self._warm_child.early_output[:CHUNK_BYTES]
             return said
         return await inner.receive()
 
     async def end_input(self) -> None:
         """Tell the child that nothing more will be sent."""
-        await self._reached().end_input()
+        await self._require_inner().end_input()
 
     async def ending(self) -> Ending:
         """How the child ended."""
@@ -408,11 +707,11 @@ class PooledTransport(Transport):
                 if self._inner is not None:
                     await self._inner.close()
         finally:
-            if self._peer is not None:
-                self._peer.release()
+            if self._warm_child is not None:
+                self._warm_child.release()
             if self._is_counted:
                 self._is_counted = False
-                self._pool.put_back()
+                self._pool.release()
 
     def health(self) -> Health:
         """Whether the child can be talked to."""
@@ -420,16 +719,16 @@ class PooledTransport(Transport):
             return Health("unhealthy", "closed" if self._closed else "not started")
         return self._inner.health()
 
-    def _reached(self) -> Transport:
+    def _require_inner(self) -> Transport:
         if self._closed or self._inner is None:
             raise anyio.ClosedResourceError
         return self._inner
 
 
-def _gone(pool: ref[Pool], kind: ref[Kind], peer: PeerAhead) -> None:
+def _notify_released(pool: ref[Pool], group: ref[PoolGroup], child: WarmChild) -> None:
     """Told by the task of the peer, which keeps neither of the two alive."""
     if (there := pool()) is not None:
-        there.gone(peer, kind())
+        there.on_child_released(child, group())
 
 
 def _check(*, min_idle: int, max_live: int | None, idle_ttl: float | None) -> None:

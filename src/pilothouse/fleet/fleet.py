@@ -1,6 +1,6 @@
 """`Fleet`: many runs at once. Owns how items become runs, and who is told when one has ended.
 
-What waits is in a `Journal`, the work of an attempt is done by a `Runner`, and the `Desk` starts and ends attempts. One
+What waits is in a `Journal`, a `Runner` does the work of an attempt, and the `Scheduler` starts and ends attempts. One
 task owns all the others: the one that entered the block.
 """
 
@@ -20,31 +20,47 @@ from msgspec.structs import replace
 from pilothouse.client import Agent, default_agent
 from pilothouse.client.result import OutputT
 from pilothouse.errors import Interrupted, SessionClosedError, UsageError
-from pilothouse.fleet.attempting import Terms
-from pilothouse.fleet.breaking import STOP_AFTER, Breaker
-from pilothouse.fleet.checking import check_workers, checked_count, journal_of, only_error
-from pilothouse.fleet.deciding import POLICIES, Budget, OnInterrupted, checked_limits, read_policy
-from pilothouse.fleet.feeding import Feed, GivenOptions, ItemArguments, Items, Of, RunArguments, Runs
-from pilothouse.fleet.intake import Intake
 from pilothouse.fleet.journals.base import FleetJournalError, Journal
-from pilothouse.fleet.rate import Rate, RateLimiter, checked_rate
-from pilothouse.fleet.readers import Readers
+from pilothouse.fleet.limits import (
+    INTERRUPTION_POLICIES,
+    STOP_AFTER,
+    Budget,
+    CircuitBreaker,
+    OnInterrupted,
+    Rate,
+    RateLimiter,
+    parse_retry_policy,
+    validate_limits,
+    validate_rate,
+)
+from pilothouse.fleet.observers import FleetObservers, collect_fleet_observers
+from pilothouse.fleet.results import (
+    ItemArguments,
+    ItemFunction,
+    Items,
+    OptionsLike,
+    ResultBuffer,
+    RunArguments,
+    Runs,
+    RunSubscribers,
+)
 from pilothouse.fleet.run import FleetStatus, Run, RunState
-from pilothouse.fleet.run_limits import Accepted, RunLimits
-from pilothouse.fleet.runner import AgentRunner, Runner, block_of
-from pilothouse.fleet.watching import Watch, watch_of
-from pilothouse.fleet.working import Desk
+from pilothouse.fleet.run_policy import AcceptedOptions, RunOptionsPolicy
+from pilothouse.fleet.runner import AgentRunner, Runner, make_runner_context
+from pilothouse.fleet.scheduler import FleetSettings, Scheduler
+from pilothouse.fleet.submission import Submitter, check_agent_or_runner, make_journal, unwrap_error, validate_count
 from pilothouse.fleet.workspaces.artifacts import Artifacts
-from pilothouse.fleet.workspaces.base import Workspace, placed
+from pilothouse.fleet.workspaces.base import Workspace
+from pilothouse.fleet.workspaces.runner import wrap_in_workspace
 from pilothouse.options import RetryPolicy
 from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
 
 MIN_LOOK_AHEAD = 32
-LAST_LOOK_SECONDS = 2.0
+FINAL_STATUS_SECONDS = 2.0
 """For those who watch, when the block is left; a journal that is gone is not waited for."""
-PACE_ENDS = 200
+PACE_SAMPLE_SIZE = 200
 """Of so many ends the pace is reckoned."""
 
 
@@ -118,84 +134,92 @@ class Fleet:
         workspace: Workspace | None = None,
         artifacts: Artifacts | None = None,
         stop_after: int | None = STOP_AFTER,
-        accepts: Accepted = (),
+        accepts: AcceptedOptions = (),
         max_permission_mode: str | None = None,
     ) -> None:
-        check_workers(agent, runner)
-        if on_interrupted not in POLICIES:
-            raise UsageError(f"on_interrupted is one of {', '.join(map(repr, POLICIES))}, not {on_interrupted!r}")
-        concurrency = checked_count("concurrency", concurrency, least=0)
-        ahead = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else checked_count("look_ahead", look_ahead)
-        self._terms = Terms(concurrency, read_policy(retry), on_interrupted, keep_messages)
-        self._budget = Budget(checked_limits(overall_concurrency, budget_usd, run_budget_usd))
-        self._limiter = RateLimiter(checked_rate(rate), checked_rate(overall_rate, "overall_rate"))
-        self._journal = journal_of(journal)
-        if not concurrency and not self._journal.remembers:
+        check_agent_or_runner(agent, runner)
+        if on_interrupted not in INTERRUPTION_POLICIES:
+            raise UsageError(
+                f"on_interrupted is one of {', '.join(map(repr, INTERRUPTION_POLICIES))}, not {on_interrupted!r}"
+            )
+        concurrency = validate_count("concurrency", concurrency, minimum=0)
+        ahead = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else validate_count("look_ahead", look_ahead)
+        self._settings = FleetSettings(concurrency, parse_retry_policy(retry), on_interrupted, keep_messages)
+        self._budget = Budget(validate_limits(overall_concurrency, budget_usd, run_budget_usd))
+        self._limiter = RateLimiter(validate_rate(rate), validate_rate(overall_rate, "overall_rate"))
+        self._journal = make_journal(journal)
+        if not concurrency and not self._journal.is_persistent:
             raise UsageError("concurrency=0 leaves all runs to other processes, which needs a journal that they share")
-        self._runner = placed(runner or AgentRunner(agent or default_agent()), workspace, artifacts, self._journal.get)
+        self._runner = wrap_in_workspace(
+            runner or AgentRunner(agent or default_agent()), workspace, artifacts, self._journal.get
+        )
         self._runner_block = AsyncExitStack()
-        self._limits = RunLimits(accepts, max_permission_mode, starts_runs=bool(concurrency))
-        self._breaker = Breaker(None if stop_after is None else checked_count("stop_after", stop_after))
-        self._watch: Watch | None = None
-        self._desk: Desk | None = None
+        self._run_policy = RunOptionsPolicy(accepts, max_permission_mode, starts_runs=bool(concurrency))
+        self._breaker = CircuitBreaker(None if stop_after is None else validate_count("stop_after", stop_after))
+        self._observers: FleetObservers | None = None
+        self._scheduler: Scheduler | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._readers = Readers(ahead, self._wake)
-        self._ends: deque[float] = deque(maxlen=PACE_ENDS)
-        self._intake = Intake(self._journal, self._readers, lambda: self._working().now(), self._wake, self._limits)
+        self._subscribers = RunSubscribers(ahead, self._wake)
+        self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
+        self._submitter = Submitter(
+            self._journal, self._subscribers, lambda: self._require_scheduler().now(), self._wake, self._run_policy
+        )
 
     # Its life.
 
     async def __aenter__(self) -> Self:
-        if self._desk is not None:
+        if self._scheduler is not None:
             raise SessionClosedError("a fleet is entered once; make a new one")
         agent = getattr(self._runner, "agent", None)
         agent = agent if isinstance(agent, Agent) else default_agent()
-        self._watch = watch_of(agent, self._terms.concurrency, self._budget.limits.budget_usd)
-        self._desk = Desk(
+        self._observers = collect_fleet_observers(agent, self._settings.concurrency, self._budget.limits.budget_usd)
+        self._scheduler = Scheduler(
             self._journal,
             self._runner,
-            self._terms,
+            self._settings,
             self._budget,
             self._limiter,
-            output_type_of=self._readers.output_type,
-            on_end=lambda run: self._heard(run, is_own=True),
-            on_heard=self._heard,
-            on_unheard=lambda count: self._ends.extend([self._working().now()] * min(count, PACE_ENDS)),
-            listens=lambda: self._readers.listen,
-            on_still=self._still,
-            on_stop=lambda: self._readers.fail(self._breaker.told),
-            may_start=self._may_start,
+            get_output_type=self._subscribers.get_output_type,
+            on_end=lambda run: self._on_run_ended(run, is_own=True),
+            on_foreign_end=self._on_run_ended,
+            on_missed_ends=lambda count: self._end_times.extend(
+                [self._require_scheduler().now()] * min(count, PACE_SAMPLE_SIZE)
+            ),
+            has_listeners=lambda: self._subscribers.has_foreign_subscribers,
+            on_idle=self._on_idle,
+            on_stop=lambda: self._subscribers.fail(self._breaker.make_error),
+            can_start=self._can_start,
             breaker=self._breaker,
-            check_run=lambda run: self._limits.check(run, lambda: agent.options),
-            watch=self._watch,
+            check_run=lambda run: self._run_policy.check(run, lambda: agent.options),
+            observers=self._observers,
         )
         try:
-            await self._desk.open()
+            await self._scheduler.open()
             await self._open_runner()
         except BaseException as error:
-            if self._watch is not None:
-                self._watch.ended(error)
+            if self._observers is not None:
+                self._observers.notify_end(error)
             raise
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        with nullcontext() if self._watch is None else self._watch.running():
-            self._tasks.start_soon(self._work, self._desk)
+        with nullcontext() if self._observers is None else self._observers.run_context():
+            self._tasks.start_soon(self._work, self._scheduler)
         return self
 
     async def _open_runner(self) -> None:
         try:
-            await self._runner_block.enter_async_context(block_of(self._runner))
+            await self._runner_block.enter_async_context(make_runner_context(self._runner))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._journal.close()
             raise
 
-    async def _work(self, desk: Desk) -> None:
+    async def _work(self, scheduler: Scheduler) -> None:
         try:
-            await desk.work()
+            await scheduler.work()
         except Exception as error:
             failed = error
-            self._readers.fail(lambda: only_error(failed))
+            self._subscribers.fail(lambda: unwrap_error(failed))
             raise
 
     async def __aexit__(
@@ -204,31 +228,31 @@ class Fleet:
         assert self._tasks is not None
         try:
             if error is None:
-                self._readers.close()  # what nobody reads any more is not begun
-                self._working().drain()
+                self._subscribers.close()  # what nobody reads any more is not begun
+                self._require_scheduler().drain()
             else:
                 self._tasks.cancel_scope.cancel()
             await self._tasks.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
-            error = only_error(group)
+            error = unwrap_error(group)
             raise error from None
         finally:
             self._tasks = None
             with anyio.CancelScope(shield=True):
                 await self._runner_block.aclose()
-                if self._watch is not None:
-                    await self._watched_to_its_end(self._watch, error)
+                if self._observers is not None:
+                    await self._notify_end(self._observers, error)
                 await self._journal.close()
 
-    async def _watched_to_its_end(self, watch: Watch, error: BaseException | None) -> None:
-        with suppress(FleetJournalError), anyio.move_on_after(LAST_LOOK_SECONDS):
-            watch.status(await self._journal.status())
-        watch.ended(error or self._breaker.error)
+    async def _notify_end(self, observers: FleetObservers, error: BaseException | None) -> None:
+        with suppress(FleetJournalError), anyio.move_on_after(FINAL_STATUS_SECONDS):
+            observers.notify_status(await self._journal.status())
+        observers.notify_end(error or self._breaker.error)
 
-    def _working(self) -> Desk:
-        if self._desk is None or self._tasks is None:
+    def _require_scheduler(self) -> Scheduler:
+        if self._scheduler is None or self._tasks is None:
             raise SessionClosedError("a fleet works in its block: async with Fleet(…) as fleet")
-        return self._desk
+        return self._scheduler
 
     # Asking.
 
@@ -240,11 +264,11 @@ class Fleet:
         self,
         items: Items[T],
         *,
-        key: Of[T] | str | None = None,
-        prompt: Of[T] | str | None = None,
-        options: Of[T] | GivenOptions = None,
+        key: ItemFunction[T] | str | None = None,
+        prompt: ItemFunction[T] | str | None = None,
+        options: ItemFunction[T] | OptionsLike = None,
         output_type: Any = None,
-        priority: Of[T] | int = 0,
+        priority: ItemFunction[T] | int = 0,
     ) -> Runs[Any]:
         """Run a prompt for each item, and give the runs as they end.
 
@@ -268,8 +292,8 @@ class Fleet:
             Interrupted: while it is read: the fleet was interrupted.
             FleetJournalError: while it is read: the journal cannot be written.
         """
-        make = self._intake.maker(key, prompt, options, output_type, priority)
-        return self._runs(lambda feed: self._intake.fill(feed, items, make, output_type))
+        make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
+        return self._make_runs(lambda feed: self._submitter.fill(feed, items, make, output_type))
 
     @overload
     async def gather(
@@ -283,14 +307,14 @@ class Fleet:
         self,
         items: Items[T],
         *,
-        key: Of[T] | str | None = None,
-        prompt: Of[T] | str | None = None,
-        options: Of[T] | GivenOptions = None,
+        key: ItemFunction[T] | str | None = None,
+        prompt: ItemFunction[T] | str | None = None,
+        options: ItemFunction[T] | OptionsLike = None,
         output_type: Any = None,
-        priority: Of[T] | int = 0,
+        priority: ItemFunction[T] | int = 0,
     ) -> list[Run]:
         """As `map`, for a list: all runs, in the order of the items."""
-        make = self._intake.maker(key, prompt, options, output_type, priority)
+        make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
         order: list[str] = []
 
         def noted(item: T) -> Run:
@@ -298,7 +322,7 @@ class Fleet:
             order.append(run.key)
             return run
 
-        runs = self._runs(lambda feed: self._intake.fill(feed, items, noted, output_type))
+        runs = self._make_runs(lambda feed: self._submitter.fill(feed, items, noted, output_type))
         ended = {run.key: run async for run in runs}
         return [ended[name] for name in order]
 
@@ -311,7 +335,7 @@ class Fleet:
         prompt: Any,
         *,
         key: str | int | None = None,
-        options: GivenOptions = None,
+        options: OptionsLike = None,
         output_type: Any = None,
         priority: int = 0,
     ) -> Run:
@@ -320,29 +344,31 @@ class Fleet:
         Returns:
             The run as it stands: queued, or ended before if the journal has it.
         """
-        make = self._intake.maker(None if key is None else "key", "prompt", options, output_type, priority)
+        make = self._submitter.make_run_factory(
+            None if key is None else "key", "prompt", options, output_type, priority
+        )
         run = make({"key": key, "prompt": prompt})
-        if not self._journal.remembers:
-            self._readers.kept[run.key] = None
-        return (await self._intake.add([run], None, output_type))[0]
+        if not self._journal.is_persistent:
+            self._subscribers.unclaimed_runs[run.key] = None
+        return (await self._submitter.add([run], None, output_type))[0]
 
     async def enqueue(
         self,
         items: Items[T],
         *,
-        key: Of[T] | str | None = None,
-        prompt: Of[T] | str | None = None,
-        options: Of[T] | GivenOptions = None,
-        priority: Of[T] | int = 0,
+        key: ItemFunction[T] | str | None = None,
+        prompt: ItemFunction[T] | str | None = None,
+        options: ItemFunction[T] | OptionsLike = None,
+        priority: ItemFunction[T] | int = 0,
     ) -> int:
         """Put many prompts into the journal, as many as there are; `resume` gives their ends. Arguments as for `map`.
 
         Returns:
             How many were put in, those that were there included.
         """
-        self._working()
-        make = self._intake.maker(key, prompt, options, None, priority)
-        return await self._intake.enqueue(items, make)
+        self._require_scheduler()
+        make = self._submitter.make_run_factory(key, prompt, options, None, priority)
+        return await self._submitter.enqueue(items, make)
 
     async def wait(self, run: Run[OutputT] | str) -> Run[OutputT]:
         """Wait for the end of a run.
@@ -352,21 +378,21 @@ class Fleet:
             BudgetError, Interrupted, FleetJournalError: as for `map`.
         """
         key = run if isinstance(run, str) else run.key
-        self._working()
-        feed = self._readers.feed()
-        self._readers.join(feed)
-        self._readers.expect(key, feed, None)
-        feed.fed()
-        there = self._readers.kept.get(key) or await self._journal.get(key)
+        self._require_scheduler()
+        feed = self._subscribers.make_buffer()
+        self._subscribers.subscribe(feed)
+        self._subscribers.expect(key, feed, None)
+        feed.mark_filled()
+        there = self._subscribers.unclaimed_runs.get(key) or await self._journal.get(key)
         if there is None:
-            self._readers.drop(key, feed)
+            self._subscribers.unsubscribe(key, feed)
             raise UsageError(f"there is no run {key!r} in this fleet")
         if there.is_ended:
-            self._readers.kept.pop(key, None)
-            self._readers.tell(there)
-        elif self._working().is_stopping:
-            self._readers.drop(key, feed)
-            self._check_going()
+            self._subscribers.unclaimed_runs.pop(key, None)
+            self._subscribers.deliver(there)
+        elif self._require_scheduler().is_stopping:
+            self._subscribers.unsubscribe(key, feed)
+            self._check_running()
         try:
             ended = await feed.next()
         finally:
@@ -376,11 +402,11 @@ class Fleet:
 
     def resume(self) -> Runs:
         """Go on with everything that is left in the journal, and give every run as it ends."""
-        return self._runs(lambda feed: self._intake.everything(feed, failed=False))
+        return self._make_runs(lambda feed: self._submitter.requeue_all(feed, failed=False))
 
     def retry_failed(self) -> Runs[Any]:
         """Run again what has failed, and give every run as it ends."""
-        return self._runs(lambda feed: self._intake.everything(feed, failed=True))
+        return self._make_runs(lambda feed: self._submitter.requeue_all(feed, failed=True))
 
     def work(self, *, until_empty: bool = False) -> Runs:
         """Do every run of the journal, those that are put in later too, whoever wants them; give each as it ends here.
@@ -396,29 +422,29 @@ class Fleet:
             UsageError: there is no journal, or `concurrency` is 0.
             BudgetError, Interrupted, FleetJournalError: while it is read: as for `map`.
         """
-        if not self._journal.remembers:
+        if not self._journal.is_persistent:
             raise UsageError("work() does what others put into a journal, and this fleet has none")
-        if not self._terms.concurrency:
+        if not self._settings.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
-        return self._runs(lambda feed: self._intake.work(feed, until_empty=until_empty), hears="own")
+        return self._make_runs(lambda feed: self._submitter.work(feed, until_empty=until_empty), scope="own")
 
     # Looking, and stopping.
 
     async def status(self) -> FleetStatus:
         """Where the runs stand; with a journal, all that are in it."""
-        desk = self._working()
+        scheduler = self._require_scheduler()
         status = await self._journal.status()
         if (error := self._breaker.error) is not None:
             status = replace(status, stopped_by=f"{type(error).__name__}: {error}")
-        if len(self._ends) < 2 or desk.now() <= self._ends[0]:
+        if len(self._end_times) < 2 or scheduler.now() <= self._end_times[0]:
             return status
-        pace = (len(self._ends) - 1) / (desk.now() - self._ends[0])
+        pace = (len(self._end_times) - 1) / (scheduler.now() - self._end_times[0])
         return replace(status, runs_per_minute=pace * 60, eta_seconds=status.left / pace)
 
     @property
     def running(self) -> list[Run]:
         """What runs in this process, the longest first."""
-        return [active.run for active in self._working().active.values()]
+        return [active.run for active in self._require_scheduler().active.values()]
 
     async def rows(self, state: RunState | None = None, *, after: int = 0, limit: int = 200) -> list[Run]:
         """Runs of the journal in the order in which they were added; without a journal, those that have not ended.
@@ -428,73 +454,77 @@ class Fleet:
             after: only those with a greater `Run.number`: that of the last one gives the next page.
             limit: at most so many.
         """
-        self._working()
+        self._require_scheduler()
         return await self._journal.rows(state, after, limit)
 
     async def cancel(self, *keys: str) -> None:
         """Cancel runs, without keys all: what runs is stopped, what waits is not started. They end as "cancelled"."""
-        desk = self._working()
-        for run in await self._journal.cancel(keys or None, desk.now()):
-            self._readers.tell(run)
-        desk.stop(keys or None, "cancelled")
-        desk.wake()
+        scheduler = self._require_scheduler()
+        for run in await self._journal.cancel(keys or None, scheduler.now()):
+            self._subscribers.deliver(run)
+        scheduler.stop(keys or None, "cancelled")
+        scheduler.wake()
 
     async def interrupt(self) -> None:
         """Start nothing any more, and stop what runs in order; a journal keeps it as interrupted.
 
         Returns when nothing runs. Those who read `map` and the like get what has ended, then `Interrupted`.
         """
-        await self._working().interrupt()
+        await self._require_scheduler().interrupt()
         left = (await self._journal.status()).left
-        self._readers.fail(lambda: Interrupted(f"the fleet was interrupted; {left} runs are left"))
+        self._subscribers.fail(lambda: Interrupted(f"the fleet was interrupted; {left} runs are left"))
 
     # What is behind.
 
-    def _runs(self, fill: Callable[[Feed], Awaitable[None]], hears: Literal["asked", "own"] = "asked") -> Runs:
-        def begin(feed: Feed) -> None:
-            self._check_going()
+    def _make_runs(
+        self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own"] = "asked"
+    ) -> Runs:
+        def begin(feed: ResultBuffer) -> None:
+            self._check_running()
             assert self._tasks is not None
-            feed.hears = hears
-            self._readers.join(feed)
-            self._tasks.start_soon(self._filled, feed, fill)
+            feed.scope = scope
+            self._subscribers.subscribe(feed)
+            self._tasks.start_soon(self._fill, feed, fill)
 
-        return Runs(self._readers.feed(), begin)
+        return Runs(self._subscribers.make_buffer(), begin)
 
-    async def _filled(self, feed: Feed, fill: Callable[[Feed], Awaitable[None]]) -> None:
+    async def _fill(self, buffer: ResultBuffer, fill: Callable[[ResultBuffer], Awaitable[None]]) -> None:
         try:
-            await fill(feed)
+            await fill(buffer)
         except Exception as error:  # noqa: BLE001 - raised where the runs are read
-            feed.fail(error)
+            buffer.fail(error)
 
-    def _check_going(self) -> None:
-        if self._working().is_stopping:
-            raise Interrupted("the fleet was interrupted") if self._breaker.error is None else self._breaker.told()
+    def _check_running(self) -> None:
+        if self._require_scheduler().is_stopping:
+            raise (
+                Interrupted("the fleet was interrupted") if self._breaker.error is None else self._breaker.make_error()
+            )
 
-    def _heard(self, run: Run, *, is_own: bool = False) -> None:
-        self._ends.append(self._working().now())
-        self._limits.forget(run.key)
-        self._readers.tell(run, is_own=is_own)
+    def _on_run_ended(self, run: Run, *, is_own: bool = False) -> None:
+        self._end_times.append(self._require_scheduler().now())
+        self._run_policy.discard(run.key)
+        self._subscribers.deliver(run, is_own=is_own)
 
     def _wake(self) -> None:
-        if self._desk is not None:
-            self._desk.wake()
+        if self._scheduler is not None:
+            self._scheduler.wake()
 
-    async def _may_start(self) -> bool:
-        await self._readers.forget(self._journal.park)
-        return self._readers.want_more
+    async def _can_start(self) -> bool:
+        await self._subscribers.remove_closed(self._journal.park)
+        return self._subscribers.has_capacity
 
-    def _still(self, is_poor: bool) -> None:
+    def _on_idle(self, is_budget_exhausted: bool) -> None:
         assert self._tasks is not None
-        self._tasks.start_soon(self._say_still, is_poor)
+        self._tasks.start_soon(self._finish_idle_buffers, is_budget_exhausted)
 
-    async def _say_still(self, is_poor: bool) -> None:
+    async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
         """Nothing runs here, and nothing is due: those who wait for everything have it, unless others still work."""
-        waiting = self._readers.of_all
-        if is_poor:
+        waiting = self._subscribers.draining_buffers
+        if is_budget_exhausted:
             left = (await self._journal.status()).left
-            self._readers.fail(lambda: self._budget.error(left))
-        elif waiting and (done := await self._intake.done()):
-            await self._working().hear_of_others()
+            self._subscribers.fail(lambda: self._budget.make_error(left))
+        elif waiting and (done := await self._submitter.find_finished_scopes()):
+            await self._require_scheduler().deliver_foreign_ends()
             for feed in waiting:
-                if feed.hears in done:
-                    feed.fed()
+                if feed.scope in done:
+                    feed.mark_filled()

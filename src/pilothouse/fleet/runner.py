@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from pilothouse.client import Agent, QueryResult
 from pilothouse.errors import SessionNotFoundError
-from pilothouse.fleet.deciding import RESUME_PROMPT
+from pilothouse.fleet.limits import RESUME_PROMPT
 from pilothouse.fleet.run import RunState
 from pilothouse.messages import Message
 
-_CONVERSATION = ("continue_conversation", "fork_session", "resume", "session_id")
+_CONVERSATION_OPTIONS = ("continue_conversation", "fork_session", "resume", "session_id")
 
 
-def _ended(error: BaseException | None) -> RunState:
+def _default_state_after(error: BaseException | None) -> RunState:
     """For attempts of nobody's fleet: nothing is tried again."""
     return "succeeded" if error is None else "failed" if isinstance(error, Exception) else "interrupted"
 
@@ -33,7 +33,7 @@ class Attempt:
         key: of the run.
         prompt: what is asked.
         settings: options of this run, by name.
-        heard: to be awaited with every message, in order.
+        on_message: to be awaited with every message, in order.
         output_type: what the answer must be; None: nothing special.
         session_id: of the conversation that goes on; None: a new one.
         max_budget_usd: what it may cost, in US dollars; None: no limit.
@@ -46,13 +46,13 @@ class Attempt:
     key: str
     prompt: str | list[Any]
     settings: Mapping[str, Any]
-    heard: Callable[[Message], Awaitable[None]]
+    on_message: Callable[[Message], Awaitable[None]]
     output_type: Any = None
     session_id: str | None = None
     max_budget_usd: float | None = None
     keeps_messages: bool = False
     interrupt: Callable[[], Awaitable[None]] | None = field(default=None, repr=False)
-    state_after: Callable[[BaseException | None], RunState] = field(default=_ended, repr=False)
+    state_after: Callable[[BaseException | None], RunState] = field(default=_default_state_after, repr=False)
     artifacts: tuple[str, ...] = ()
 
 
@@ -71,7 +71,7 @@ class Runner(Protocol):
         ...
 
 
-def block_of(runner: Runner) -> AbstractAsyncContextManager[object]:
+def make_runner_context(runner: Runner) -> AbstractAsyncContextManager[object]:
     """The block in which a runner works: its own, if it is a context manager, and else none."""
     return runner if isinstance(runner, AbstractAsyncContextManager) else nullcontext()
 
@@ -89,24 +89,24 @@ class AgentRunner:
     async def run(self, attempt: Attempt) -> QueryResult:
         """See `Runner`. A session that is to go on and is not there any more begins anew."""
         if attempt.session_id is not None:
-            settings = {name: value for name, value in attempt.settings.items() if name not in _CONVERSATION}
-            settings |= dict.fromkeys(_CONVERSATION) | {"resume": attempt.session_id}
+            settings = {name: value for name, value in attempt.settings.items() if name not in _CONVERSATION_OPTIONS}
+            settings |= dict.fromkeys(_CONVERSATION_OPTIONS) | {"resume": attempt.session_id}
             try:
-                result = await self._ask(attempt, RESUME_PROMPT, settings)
+                result = await self._query(attempt, RESUME_PROMPT, settings)
             except SessionNotFoundError:
                 result = None
             if result is not None and not isinstance(result.error, SessionNotFoundError):
                 return result
-        return await self._ask(attempt, attempt.prompt, dict(attempt.settings))
+        return await self._query(attempt, attempt.prompt, dict(attempt.settings))
 
-    async def _ask(self, attempt: Attempt, prompt: str | list[Any], settings: dict[str, Any]) -> QueryResult:
+    async def _query(self, attempt: Attempt, prompt: str | list[Any], settings: dict[str, Any]) -> QueryResult:
         if attempt.max_budget_usd is not None:
             given = settings.get("max_budget_usd") or self.agent.options.max_budget_usd
             settings["max_budget_usd"] = min(attempt.max_budget_usd, given or attempt.max_budget_usd)
-        heard = attempt.heard if attempt.keeps_messages else None
+        heard = attempt.on_message if attempt.keeps_messages else None
         query = self.agent.query(prompt, output_type=attempt.output_type, on_message=heard, **settings)
         attempt.interrupt = query.interrupt
         if heard is None:
             async for message in query:  # beside a stream little is kept, however long it is
-                await attempt.heard(message)
+                await attempt.on_message(message)
         return await query.result()

@@ -4,16 +4,9 @@ Owns the typed events, their answers, which hooks exist, and the fail-closed rul
 driver or the client: the CLI's question comes in as a mapping, the answer goes out as one.
 """
 
-from pilothouse.hooks.base import Effort as Effort
-from pilothouse.hooks.base import HookEvent as HookEvent
-from pilothouse.hooks.base import McpServerOrigin as McpServerOrigin
-from pilothouse.hooks.base import UnknownHookEvent as UnknownHookEvent
-from pilothouse.hooks.catalogue import HOOK_EVENTS as HOOK_EVENTS
-from pilothouse.hooks.catalogue import EventRule as EventRule
-from pilothouse.hooks.catalogue import RefusalForm as RefusalForm
-from pilothouse.hooks.desk import HookDesk as HookDesk
-from pilothouse.hooks.desk import hook_desk as hook_desk
-from pilothouse.hooks.events import BackgroundTask as BackgroundTask
+from pilothouse.hooks.dispatcher import HookDispatcher as HookDispatcher
+from pilothouse.hooks.dispatcher import make_hook_dispatcher as make_hook_dispatcher
+from pilothouse.hooks.events import HOOK_EVENTS as HOOK_EVENTS
 from pilothouse.hooks.events import BatchedToolCall as BatchedToolCall
 from pilothouse.hooks.events import ConfigChangeEvent as ConfigChangeEvent
 from pilothouse.hooks.events import CwdChangedEvent as CwdChangedEvent
@@ -21,7 +14,12 @@ from pilothouse.hooks.events import DirectoryAddedEvent as DirectoryAddedEvent
 from pilothouse.hooks.events import ElicitationEvent as ElicitationEvent
 from pilothouse.hooks.events import ElicitationResultEvent as ElicitationResultEvent
 from pilothouse.hooks.events import FileChangedEvent as FileChangedEvent
+from pilothouse.hooks.events import HookBackgroundTask as HookBackgroundTask
+from pilothouse.hooks.events import HookEffort as HookEffort
+from pilothouse.hooks.events import HookEvent as HookEvent
+from pilothouse.hooks.events import HookEventSpec as HookEventSpec
 from pilothouse.hooks.events import InstructionsLoadedEvent as InstructionsLoadedEvent
+from pilothouse.hooks.events import McpServerOrigin as McpServerOrigin
 from pilothouse.hooks.events import MessageDisplayEvent as MessageDisplayEvent
 from pilothouse.hooks.events import NotificationEvent as NotificationEvent
 from pilothouse.hooks.events import PermissionDeniedEvent as PermissionDeniedEvent
@@ -34,6 +32,7 @@ from pilothouse.hooks.events import PostToolUseFailureEvent as PostToolUseFailur
 from pilothouse.hooks.events import PreCompactEvent as PreCompactEvent
 from pilothouse.hooks.events import PreModelSwitchEvent as PreModelSwitchEvent
 from pilothouse.hooks.events import PreToolUseEvent as PreToolUseEvent
+from pilothouse.hooks.events import RefusalFormat as RefusalFormat
 from pilothouse.hooks.events import SessionCron as SessionCron
 from pilothouse.hooks.events import SessionEndEvent as SessionEndEvent
 from pilothouse.hooks.events import SessionStartEvent as SessionStartEvent
@@ -45,13 +44,14 @@ from pilothouse.hooks.events import SubagentStopEvent as SubagentStopEvent
 from pilothouse.hooks.events import TaskCompletedEvent as TaskCompletedEvent
 from pilothouse.hooks.events import TaskCreatedEvent as TaskCreatedEvent
 from pilothouse.hooks.events import TeammateIdleEvent as TeammateIdleEvent
+from pilothouse.hooks.events import UnknownHookEvent as UnknownHookEvent
 from pilothouse.hooks.events import UserPromptExpansionEvent as UserPromptExpansionEvent
 from pilothouse.hooks.events import UserPromptSubmitEvent as UserPromptSubmitEvent
 from pilothouse.hooks.events import WorktreeCreateEvent as WorktreeCreateEvent
 from pilothouse.hooks.events import WorktreeRemoveEvent as WorktreeRemoveEvent
-from pilothouse.hooks.matchers import HookAnswer as HookAnswer
 from pilothouse.hooks.matchers import HookCallback as HookCallback
 from pilothouse.hooks.matchers import HookMatcher as HookMatcher
+from pilothouse.hooks.matchers import HookResult as HookResult
 from pilothouse.hooks.matchers import Hooks as Hooks
 from pilothouse.hooks.matchers import OnFailure as OnFailure
 from pilothouse.hooks.outputs import HookOutput as HookOutput

@@ -1,18 +1,133 @@
-"""The hook events of CLI 2.1.330, one class each.
+"""Every hook event of CLI 2.1.330.
 
-Owns their fields. What a hook may answer to them, and what the CLI matches them by, says the catalogue.
+Its typed class, which field a matcher is compared with, what a hook may return, and how the event is refused. A field
+of an unexpected type and an unknown field are never fatal and never lost.
 """
-
-# ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
-from pilothouse.hooks.base import HookEvent, McpServerOrigin
-from pilothouse.messages.base import Number
+from pilothouse.messages.base import Number, short_value
+
+# What the wire calls the name of an event.
+EVENT_NAME_KEY = "hook_event_name"
+# The wire name of the field that holds the input; no peer sends it.
+_RAW_KEY = "<raw input>"
+
+E = TypeVar("E", bound="HookEvent")
+
+
+class HookEffort(Struct, frozen=True):
+    """How hard the model thinks; `level` is "low", "medium", "high", "xhigh", "max" or a newer one."""
+
+    level: str = ""
+
+
+class McpServerOrigin(Struct, frozen=True):
+    """The MCP server a tool belongs to, and where it was defined: "sdk", "plugin", "user", "project" and others."""
+
+    name: str = ""
+    source: str = ""
+
+
+class HookEvent(Struct, frozen=True, kw_only=True, tag_field=EVENT_NAME_KEY, tag=""):
+    """Base of the events that hooks are called with. (R14)
+
+    A field that the peer left out has its default. One whose value is of another type than declared here holds that
+    value as it came, so that a check that trips over it fails instead of passing.
+
+    Attributes:
+        raw: the input as it came, unknown fields included; {} if built by hand.
+        session_id: the conversation.
+        transcript_path: the file of its transcript.
+        cwd: working directory.
+        prompt_id: the prompt that this follows from; None before the first one.
+        permission_mode: "default", "acceptEdits", "plan", "dontAsk", "auto" or "bypassPermissions", where it matters.
+        agent_id: the subagent in which it happened; None in the main thread.
+        agent_type: the type of that subagent, or of the agent that is the main thread.
+        effort: how hard the model thinks, in events of a turn.
+    """
+
+    raw: dict[str, Any] = field(default_factory=dict[str, Any], name=_RAW_KEY)
+    session_id: str = ""
+    transcript_path: str = ""
+    cwd: str = ""
+    prompt_id: str | None = None
+    permission_mode: str | None = None
+    agent_id: str | None = None
+    agent_type: str | None = None
+    effort: HookEffort | None = None
+
+    @property
+    def event_name(self) -> str:
+        """Name of the event on the wire, such as "PreToolUse"."""
+        return str(self.__struct_config__.tag)
+
+    def __repr__(self) -> str:
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__ if name != "raw")
+        shown = (f"{name}={short_value(value)}" for name, value in values if value not in (None, "", [], {}))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class UnknownHookEvent(HookEvent, frozen=True, kw_only=True, tag="<unknown>"):
+    """An event that this version does not know. Its own fields are in `raw`."""
+
+    @property
+    def event_name(self) -> str:
+        """Name of the event on the wire; "" if it has none."""
+        name = self.raw.get(EVENT_NAME_KEY)
+        return name if isinstance(name, str) else ""
+
+
+def read_event(cls: type[E], data: Mapping[str, Any]) -> E:
+    """Make the input of a hook an event.
+
+    Args:
+        cls: the class of the event.
+        data: the input object, as it came.
+    """
+    raw = dict(data)
+    try:
+        event = msgspec.convert(raw, cls)
+    except (ValueError, TypeError, RecursionError):
+        event = _read_field_by_field(cls, raw)
+    msgspec.structs.force_setattr(event, "raw", raw)
+    return event
+
+
+def _read_field_by_field(cls: type[E], raw: Mapping[str, Any]) -> E:
+    known = {name: raw[wire] for name, wire in _get_wire_names(cls).items() if wire in raw}
+    return cls(
+        **{name: _convert_value(kind, known[name]) for name, kind in _get_field_types(cls).items() if name in known}
+    )
+
+
+@functools.cache
+def _get_wire_names(cls: type[HookEvent]) -> dict[str, str]:
+    names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
+    del names["raw"]
+    return names
+
+
+@functools.cache
+def _get_field_types(cls: type[HookEvent]) -> dict[str, Any]:
+    return {info.name: info.type for info in msgspec.structs.fields(cls)}
+
+
+def _convert_value(kind: Any, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except (ValueError, TypeError, RecursionError):
+        return value
+
 
 # tools
 
@@ -117,7 +232,7 @@ class MessageDisplayEvent(HookEvent, frozen=True, kw_only=True, tag="MessageDisp
     delta: str = ""
 
 
-class BackgroundTask(Struct, frozen=True):
+class HookBackgroundTask(Struct, frozen=True):
     """Work that goes on beside the conversation."""
 
     id: str = ""
@@ -145,7 +260,7 @@ class StopEvent(HookEvent, frozen=True, kw_only=True, tag="Stop"):
 
     stop_hook_active: bool = False
     last_assistant_message: str | None = None
-    background_tasks: list[BackgroundTask] = []
+    background_tasks: list[HookBackgroundTask] = []
     session_crons: list[SessionCron] = []
 
 
@@ -178,7 +293,7 @@ class SubagentStopEvent(HookEvent, frozen=True, kw_only=True, tag="SubagentStop"
     stop_hook_active: bool = False
     agent_transcript_path: str = ""
     last_assistant_message: str | None = None
-    background_tasks: list[BackgroundTask] = []
+    background_tasks: list[HookBackgroundTask] = []
     session_crons: list[SessionCron] = []
 
 
@@ -253,7 +368,7 @@ class PostCompactEvent(HookEvent, frozen=True, kw_only=True, tag="PostCompact"):
     compact_summary: str = ""
 
 
-class _ModelSwitch(HookEvent, frozen=True, kw_only=True):
+class _ModelSwitchEvent(HookEvent, frozen=True, kw_only=True):
     from_model: str = ""
     to_model: str = ""
     requested_model: str | None = None
@@ -265,11 +380,11 @@ class _ModelSwitch(HookEvent, frozen=True, kw_only=True):
     pricing: str = ""
 
 
-class PreModelSwitchEvent(_ModelSwitch, frozen=True, kw_only=True, tag="PreModelSwitch"):
+class PreModelSwitchEvent(_ModelSwitchEvent, frozen=True, kw_only=True, tag="PreModelSwitch"):
     """The model is about to change; `source` says by whom. The answer may allow, deny or ask."""
 
 
-class PostModelSwitchEvent(_ModelSwitch, frozen=True, kw_only=True, tag="PostModelSwitch"):
+class PostModelSwitchEvent(_ModelSwitchEvent, frozen=True, kw_only=True, tag="PostModelSwitch"):
     """The model has changed."""
 
 
@@ -349,3 +464,131 @@ class DirectoryAddedEvent(HookEvent, frozen=True, kw_only=True, tag="DirectoryAd
 
     directory: str = ""
     source: str = ""
+
+
+class RefusalFormat(Enum):
+    """How an event says no on the wire."""
+
+    PERMISSION = "permissionDecision"
+    """`hookSpecificOutput.permissionDecision` is "deny"."""
+    REQUEST = "decision.behavior"
+    """`hookSpecificOutput.decision.behavior` is "deny"."""
+    BLOCK = "decision"
+    """`decision` is "block"."""
+    PROMPT = "decision, without the prompt"
+    """As BLOCK; the prompt is left out of the message that says so."""
+    ELICITATION = "decision and action"
+    """As BLOCK, and `hookSpecificOutput.action` is "decline"."""
+    NONE = ""
+    """It cannot: nothing waits for the answer, or a block means that work goes on."""
+
+
+class HookEventSpec(Struct, frozen=True):
+    """What is to be known about an event.
+
+    Attributes:
+        event_class: the class of the event.
+        match_field: the input field that a matcher is compared with; "" if the CLI looks at no matcher.
+        output_fields: the fields of `HookOutput` that are this event's own.
+        refusal_format: how it is refused.
+        is_gate: a hook that fails refuses, unless told otherwise.
+    """
+
+    event_class: type[HookEvent]
+    match_field: str
+    output_fields: frozenset[str]
+    refusal_format: RefusalFormat = RefusalFormat.NONE
+    is_gate: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name on the wire."""
+        return str(self.event_class.__struct_config__.tag)
+
+
+_CONTEXT_FIELDS: Final = "additional_context"
+_DECISION_FIELDS: Final = "permission_decision permission_decision_reason"
+
+
+def _make_spec(
+    cls: type[HookEvent],
+    matched: str = "",
+    answers: str = "",
+    refusal: RefusalFormat = RefusalFormat.NONE,
+    *,
+    is_gate: bool = False,
+) -> HookEventSpec:
+    return HookEventSpec(cls, matched, frozenset(answers.split()), refusal, is_gate)
+
+
+_SPECS: Final = (
+    _make_spec(
+        PreToolUseEvent,
+        "tool_name",
+        f"{_DECISION_FIELDS} updated_input {_CONTEXT_FIELDS}",
+        RefusalFormat.PERMISSION,
+        is_gate=True,
+    ),
+    _make_spec(
+        PostToolUseEvent,
+        "tool_name",
+        f"{_CONTEXT_FIELDS} classifier_context updated_tool_output updated_mcp_tool_output",
+        RefusalFormat.BLOCK,
+    ),
+    _make_spec(PostToolUseFailureEvent, "tool_name", _CONTEXT_FIELDS, RefusalFormat.BLOCK),
+    _make_spec(PostToolBatchEvent, "", _CONTEXT_FIELDS, RefusalFormat.BLOCK),
+    _make_spec(NotificationEvent, "notification_type", _CONTEXT_FIELDS),
+    _make_spec(
+        UserPromptSubmitEvent,
+        "",
+        f"{_CONTEXT_FIELDS} session_title suppress_original_prompt",
+        RefusalFormat.PROMPT,
+        is_gate=True,
+    ),
+    _make_spec(
+        UserPromptExpansionEvent,
+        "command_name",
+        f"{_CONTEXT_FIELDS} suppress_original_prompt",
+        RefusalFormat.PROMPT,
+        is_gate=True,
+    ),
+    _make_spec(
+        SessionStartEvent,
+        "source",
+        f"{_CONTEXT_FIELDS} initial_user_message session_title watch_paths reload_skills",
+    ),
+    _make_spec(SessionEndEvent, "reason"),
+    _make_spec(StopEvent, "", _CONTEXT_FIELDS),
+    _make_spec(StopFailureEvent, "error"),
+    _make_spec(SubagentStartEvent, "agent_type", _CONTEXT_FIELDS),
+    _make_spec(SubagentStopEvent, "agent_type", _CONTEXT_FIELDS),
+    _make_spec(PreCompactEvent, "trigger", "", RefusalFormat.BLOCK),
+    _make_spec(PostCompactEvent, "trigger"),
+    _make_spec(PreModelSwitchEvent, "to_model", _DECISION_FIELDS, RefusalFormat.PERMISSION, is_gate=True),
+    _make_spec(PostModelSwitchEvent, "to_model", _CONTEXT_FIELDS),
+    _make_spec(
+        PermissionRequestEvent,
+        "tool_name",
+        f"{_DECISION_FIELDS} updated_input updated_permissions interrupt",
+        RefusalFormat.REQUEST,
+        is_gate=True,
+    ),
+    _make_spec(PermissionDeniedEvent, "tool_name", "retry"),
+    _make_spec(SetupEvent, "trigger", _CONTEXT_FIELDS),
+    _make_spec(TeammateIdleEvent),
+    _make_spec(TaskCreatedEvent, "", "", RefusalFormat.BLOCK),
+    _make_spec(TaskCompletedEvent),
+    _make_spec(ElicitationEvent, "mcp_server_name", "action content", RefusalFormat.ELICITATION, is_gate=True),
+    _make_spec(ElicitationResultEvent, "mcp_server_name", "action content", RefusalFormat.ELICITATION, is_gate=True),
+    _make_spec(ConfigChangeEvent, "source", "", RefusalFormat.BLOCK, is_gate=True),
+    _make_spec(WorktreeCreateEvent, "", "worktree_path"),
+    _make_spec(WorktreeRemoveEvent),
+    _make_spec(InstructionsLoadedEvent, "load_reason"),
+    _make_spec(CwdChangedEvent, "", "watch_paths"),
+    _make_spec(FileChangedEvent, "file_path", "watch_paths"),
+    _make_spec(DirectoryAddedEvent, "source"),
+    _make_spec(MessageDisplayEvent, "", "display_content"),
+)
+
+HOOK_EVENTS: Final = MappingProxyType({rule.name: rule for rule in _SPECS})
+"""Every event of CLI 2.1.330, by its name on the wire."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, cast
 
 from msgspec import Struct, structs
 
-from pilothouse.callbacks import Callback, takes
+from pilothouse.callbacks import UserCallback, accepts_arguments
 from pilothouse.errors import UsageError
-from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
+from pilothouse.hooks.events import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.hooks.outputs import HookOutput
 from pilothouse.tracebacks import user_function
 
@@ -29,10 +29,10 @@ else:
 
     E = TypeVar("E", contravariant=True)
 
-HookAnswer = HookOutput | Mapping[str, Any] | None
+HookResult = HookOutput | Mapping[str, Any] | None
 """What a hook returns; None says that it has no opinion."""
 
-HookCallback = Callable[[E], HookAnswer | Awaitable[HookAnswer]]
+HookCallback = Callable[[E], HookResult | Awaitable[HookResult]]
 """A hook: takes the event, sync or async. `HookCallback[PreToolUseEvent]` takes events of this class."""
 
 OnFailure = Literal["block", "continue"]
@@ -41,16 +41,16 @@ OnFailure = Literal["block", "continue"]
 _MAX_TIMEOUT: Final = 2_147_483
 
 # What the arguments of `claude_agent_sdk` hooks have become.
-_OLD_ARGUMENTS: Final = ("input_data", "tool_use_id", "context")
+_SDK_ARGUMENTS: Final = ("input_data", "tool_use_id", "context")
 
 # A matcher of these characters is a list of names for the CLI, anything else a JavaScript regular expression.
-_NAMES: Final = re.compile(r"[A-Za-z0-9_|, -]+")
+_NAME_LIST: Final = re.compile(r"[A-Za-z0-9_|, -]+")
 # Only Python reads these; JavaScript refuses them, or takes them for plain letters.
 _PYTHON_ONLY: Final = re.compile(r"(?<!\\)(?:\\\\)*(?P<construct>\(\?(?:P|#|>|\(|[aiLmsux]+\))|\\[AZ])")
 # The sets of nothing and of everything, which only JavaScript has.
 _JS_SETS: Final = re.compile(r"(?<![\\\[])\[\^?\]")
 # Faults that a regular expression has in both languages, as Python reports them.
-_SHARED_FAULTS: Final = (
+_SHARED_REGEX_ERRORS: Final = (
     "bad character range",
     "min repeat greater than max repeat",
     "missing ), unterminated subpattern",
@@ -95,7 +95,7 @@ class HookMatcher(Struct, Generic[E], frozen=True):
         if not hooks:
             raise UsageError("HookMatcher: hooks is empty")
         for hook in hooks:
-            as_callback(hook, "hook")
+            make_hook_callback(hook, "hook")
         _check_pattern(self.matcher)
         _check_timeout(self.timeout)
         if self.on_failure not in (None, "block", "continue"):
@@ -151,7 +151,7 @@ else:
     Hooks = Mapping  # the names and classes of events are for type checkers
 
 
-def read_hooks(hooks: Hooks | Mapping[str, Any]) -> dict[str, list[HookMatcher]]:
+def parse_hooks(hooks: Hooks | Mapping[str, Any]) -> dict[str, list[HookMatcher]]:
     """Check hooks and bring them into one form.
 
     Raises:
@@ -163,30 +163,30 @@ def read_hooks(hooks: Hooks | Mapping[str, Any]) -> dict[str, list[HookMatcher]]
     read: dict[str, list[HookMatcher]] = {}
     for name, value in cast("Mapping[Any, Any]", given).items():
         entries: Sequence[Any] = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else (value,)
-        matchers = [_as_matcher(entry, name) for entry in entries]
+        matchers = [_make_matcher(entry, name) for entry in entries]
         _check_event(name, matchers)
         if matchers:
             read[name] = matchers
     return read
 
 
-def blocks(matcher: HookMatcher, rule: EventRule | None) -> bool:
+def blocks_on_failure(matcher: HookMatcher, rule: HookEventSpec | None) -> bool:
     """Whether a failure of these hooks refuses what the event is about."""
     if matcher.on_failure is None:
         return rule is not None and rule.is_gate
     return matcher.on_failure == "block"
 
 
-def as_callback(function: Any, name: str) -> Callback:
+def make_hook_callback(function: Any, name: str) -> UserCallback:
     """Make a hook callable.
 
     Raises:
         UsageError: it is no function, or does not take the event as its one argument.
     """
     try:
-        return Callback(function, name, "event")
+        return UserCallback(function, name, "event")
     except UsageError as error:
-        if takes(function, len(_OLD_ARGUMENTS)):
+        if accepts_arguments(function, len(_SDK_ARGUMENTS)):
             hint = "a hook takes one argument, the event: what was (input, tool_use_id, context) is event.raw"
             raise UsageError(f"{error}; {hint}, or its fields such as event.tool_name and event.tool_use_id") from None
         raise
@@ -196,7 +196,7 @@ def matches(matcher: str | None, value: str) -> bool:
     """Whether a matcher is meant for a value. The CLI decides that itself; this is for peers that do not."""
     if matcher in (None, "", "*"):
         return True
-    if _NAMES.fullmatch(matcher):
+    if _NAME_LIST.fullmatch(matcher):
         return value in {name.strip() for name in re.split(r"[|,]", matcher)}
     try:
         return re.search(matcher, value) is not None
@@ -204,7 +204,7 @@ def matches(matcher: str | None, value: str) -> bool:
         return True  # a hook too many is better than a gate that stays open
 
 
-def _as_matcher(entry: Any, name: Any) -> HookMatcher:
+def _make_matcher(entry: Any, name: Any) -> HookMatcher:
     if isinstance(entry, HookMatcher):
         return cast("HookMatcher", entry)
     if callable(entry):
@@ -223,9 +223,9 @@ def _check_event(name: Any, matchers: list[HookMatcher]) -> None:
             raise UsageError(f"hooks: there is no event {name!r}{hint} (HookMatcher(is_unlisted=True) takes any)")
         return
     for matcher in matchers:
-        if not rule.matched and matcher.matcher not in (None, "", "*"):
+        if not rule.match_field and matcher.matcher not in (None, "", "*"):
             raise UsageError(f"hooks[{name!r}]: the CLI looks at no matcher here; leave out {matcher.matcher!r}")
-        if matcher.on_failure == "block" and rule.refusal is RefusalForm.NONE:
+        if matcher.on_failure == "block" and rule.refusal_format is RefusalFormat.NONE:
             raise UsageError(f"hooks[{name!r}]: on_failure='block' has no meaning, {name} cannot be refused")
 
 
@@ -246,7 +246,7 @@ def _check_pattern(matcher: Any) -> None:
             re.compile(_JS_SETS.sub(".", matcher))
     except re.error as error:
         # What only Python refuses may be right in JavaScript.
-        if error.msg.startswith(_SHARED_FAULTS):
+        if error.msg.startswith(_SHARED_REGEX_ERRORS):
             raise UsageError(f"HookMatcher: {matcher!r} is no regular expression: {error}") from None
 
 

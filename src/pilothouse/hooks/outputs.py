@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pilothouse.errors import UsageError
-from pilothouse.hooks.catalogue import HOOK_EVENTS, EventRule, RefusalForm
+from pilothouse.hooks.events import HOOK_EVENTS, HookEventSpec, RefusalFormat
 from pilothouse.protocol import encode_line
 
 
@@ -104,12 +104,12 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         return cls(additional_context=text)
 
 
-_WIRE: Final = dict(zip(HookOutput.__struct_fields__, HookOutput.__struct_encode_fields__, strict=True))
-_FIELDS: Final = {**{wire: name for name, wire in _WIRE.items()}, **{name: name for name in _WIRE}}
+_WIRE_NAMES: Final = dict(zip(HookOutput.__struct_fields__, HookOutput.__struct_encode_fields__, strict=True))
+_FIELD_NAMES: Final = {**{wire: name for name, wire in _WIRE_NAMES.items()}, **{name: name for name in _WIRE_NAMES}}
 _SPECIFIC_KEYS: Final = ("hookSpecificOutput", "hook_specific_output")
 _NAME_KEYS: Final = ("hookEventName", "hook_event_name")
 # The fields of every event; the others are sent inside `hookSpecificOutput`.
-_COMMON: Final = HookOutput.__struct_fields__[: HookOutput.__struct_fields__.index("permission_decision")]
+_COMMON_FIELDS: Final = HookOutput.__struct_fields__[: HookOutput.__struct_fields__.index("permission_decision")]
 # `hookSpecificOutput.decision` of PermissionRequest, in the words of `HookOutput`.
 _REQUEST_FIELDS: Final = {
     "behavior": "permission_decision",
@@ -120,62 +120,62 @@ _REQUEST_FIELDS: Final = {
     "updated_permissions": "updated_permissions",
     "interrupt": "interrupt",
 }
-_VERDICTS: Final = {
+_PERMISSION_DECISIONS: Final = {
     "PreToolUse": ("allow", "deny", "ask", "defer"),
     "PreModelSwitch": ("allow", "deny", "ask"),
     "PermissionRequest": ("allow", "deny"),
 }
-_VERDICT_OF: Final[dict[Any, str]] = {"block": "deny", "approve": "allow"}
-_ALLOWING: Final = ("updated_input", "updated_permissions")
+_DECISION_SYNONYMS: Final[dict[Any, str]] = {"block": "deny", "approve": "allow"}
+_ALLOW_FIELDS: Final = ("updated_input", "updated_permissions")
 
 
-def wire_output(answer: Any, event_name: str) -> dict[str, Any]:
+def encode_output(output: Any, event_name: str) -> dict[str, Any]:
     """Write what a hook returned as the payload of an answer.
 
     Args:
-        answer: None, a `HookOutput`, or a mapping with the same fields, in snake_case or as on the wire.
+        output: None, a `HookOutput`, or a mapping with the same fields, in snake_case or as on the wire.
         event_name: the event that it answers.
 
     Raises:
         UsageError: it is something else, does not fit the event, or is not JSON.
     """
-    if answer is None or (isinstance(answer, dict) and not answer):
+    if output is None or (isinstance(output, dict) and not output):
         return {}
     rule = HOOK_EVENTS.get(event_name)
     extra: dict[str, Any] = {}
-    if isinstance(answer, HookOutput):
-        values = {name: value for name, value in msgspec.structs.asdict(answer).items() if value is not None}
-    elif isinstance(answer, Mapping):
-        values = _read_mapping(cast("Mapping[Any, Any]", answer), event_name, extra)
+    if isinstance(output, HookOutput):
+        values = {name: value for name, value in msgspec.structs.asdict(output).items() if value is not None}
+    elif isinstance(output, Mapping):
+        values = _read_mapping(cast("Mapping[Any, Any]", output), event_name, extra)
     else:
-        raise UsageError(f"a hook returns None, a dict or a HookOutput, not {type(answer).__name__}")
+        raise UsageError(f"a hook returns None, a dict or a HookOutput, not {type(output).__name__}")
     if not values and not extra:
         return {}
     _check_types(values)
-    payload = _asynchronous(values) if values.get("async_") else _synchronous(values, event_name, rule, extra)
+    payload = _encode_async(values) if values.get("async_") else _encode_sync(values, event_name, rule, extra)
     encode_line(payload)  # an answer that cannot be written is a failure of the hook, not of the connection
     return payload
 
 
-def refusal(event_name: str, reason: str) -> dict[str, Any] | None:
+def make_refusal(event_name: str, reason: str) -> dict[str, Any] | None:
     """The payload that refuses an event, or None if it cannot be refused."""
     rule = HOOK_EVENTS.get(event_name)
-    if rule is None or rule.refusal is RefusalForm.NONE:
+    if rule is None or rule.refusal_format is RefusalFormat.NONE:
         return None
-    hides = {"suppress_original_prompt": True} if rule.refusal is RefusalForm.PROMPT else {}
-    return _synchronous({"decision": "block", "reason": reason, **hides}, event_name, rule, {})
+    hides = {"suppress_original_prompt": True} if rule.refusal_format is RefusalFormat.PROMPT else {}
+    return _encode_sync({"decision": "block", "reason": reason, **hides}, event_name, rule, {})
 
 
 # reading
 
 
-def _read_mapping(answer: Mapping[Any, Any], event_name: str, extra: dict[str, Any]) -> dict[str, Any]:
+def _read_mapping(output: Mapping[Any, Any], event_name: str, extra: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for key, value in answer.items():
+    for key, value in output.items():
         if key in _SPECIFIC_KEYS:
             _read_specific(value, event_name, values, extra)
         else:
-            _put(values, _field_of(key, _FIELDS), value)
+            _set_field(values, _find_field(key, _FIELD_NAMES), value)
     return values
 
 
@@ -188,11 +188,11 @@ def _read_specific(part: Any, event_name: str, values: dict[str, Any], extra: di
                 raise UsageError(f"the answer names the event {value!r}, and is to {event_name}")
         elif key == "decision" and event_name == "PermissionRequest":
             for name, verdict in _items(value, "decision"):
-                _put(values, _field_of(name, _REQUEST_FIELDS), verdict)
+                _set_field(values, _find_field(name, _REQUEST_FIELDS), verdict)
         elif event_name not in HOOK_EVENTS:
             extra[key] = value  # what an unknown event takes is not ours to say
         else:
-            _put(values, _field_of(key, _FIELDS), value)
+            _set_field(values, _find_field(key, _FIELD_NAMES), value)
 
 
 def _items(part: Any, name: str) -> list[tuple[Any, Any]]:
@@ -201,7 +201,7 @@ def _items(part: Any, name: str) -> list[tuple[Any, Any]]:
     return list(cast("Mapping[Any, Any]", part).items())
 
 
-def _field_of(key: Any, known: Mapping[str, str]) -> str:
+def _find_field(key: Any, known: Mapping[str, str]) -> str:
     found = known.get(key) if isinstance(key, str) else None
     if found is not None:
         return found
@@ -211,7 +211,7 @@ def _field_of(key: Any, known: Mapping[str, str]) -> str:
     raise UsageError(f"unknown key {key!r:.60} in the answer" + (f"; did you mean {close[0]!r}?" if close else ""))
 
 
-def _put(values: dict[str, Any], name: str, value: Any) -> None:
+def _set_field(values: dict[str, Any], name: str, value: Any) -> None:
     if value is None:
         return
     if name in values:
@@ -221,7 +221,7 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
 
 def _check_types(values: Mapping[str, Any]) -> None:
     try:
-        msgspec.convert({_WIRE[name]: value for name, value in values.items()}, HookOutput)
+        msgspec.convert({_WIRE_NAMES[name]: value for name, value in values.items()}, HookOutput)
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"the answer does not fit: {error}") from None
 
@@ -229,37 +229,37 @@ def _check_types(values: Mapping[str, Any]) -> None:
 # writing
 
 
-def _asynchronous(values: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_async(values: Mapping[str, Any]) -> dict[str, Any]:
     others = sorted(set(values) - {"async_", "async_timeout"})
     if others:
         raise UsageError(f"async_ stands alone: nobody waits for {', '.join(others)}")
-    return {_WIRE[name]: value for name, value in values.items()}
+    return {_WIRE_NAMES[name]: value for name, value in values.items()}
 
 
-def _synchronous(
-    values: Mapping[str, Any], event_name: str, rule: EventRule | None, extra: Mapping[str, Any]
+def _encode_sync(
+    values: Mapping[str, Any], event_name: str, rule: HookEventSpec | None, extra: Mapping[str, Any]
 ) -> dict[str, Any]:
-    given = _in_words_of(
+    given = _normalize_decision(
         rule, {name: value for name, value in values.items() if name not in ("async_", "async_timeout")}
     )
-    own = {name: value for name, value in given.items() if name not in _COMMON}
+    own = {name: value for name, value in given.items() if name not in _COMMON_FIELDS}
     if rule is not None:
-        _check_fit(own, rule)
-    payload = {_WIRE[name]: value for name, value in given.items() if name in _COMMON}
-    specific = {_WIRE[name]: value for name, value in own.items()} | dict(extra)
-    if rule is not None and rule.refusal is RefusalForm.REQUEST:
-        specific = _request_decision(own)
+        _check_fields(own, rule)
+    payload = {_WIRE_NAMES[name]: value for name, value in given.items() if name in _COMMON_FIELDS}
+    specific = {_WIRE_NAMES[name]: value for name, value in own.items()} | dict(extra)
+    if rule is not None and rule.refusal_format is RefusalFormat.REQUEST:
+        specific = _encode_request_decision(own)
     if specific:
         payload["hookSpecificOutput"] = {"hookEventName": event_name, **specific}
     return payload
 
 
-def _in_words_of(rule: EventRule | None, values: dict[str, Any]) -> dict[str, Any]:
+def _normalize_decision(rule: HookEventSpec | None, values: dict[str, Any]) -> dict[str, Any]:
     """Say a verdict the way the event has for it: `decision` and `permission_decision` mean the same."""
-    if rule is None or rule.refusal is RefusalForm.NONE:
+    if rule is None or rule.refusal_format is RefusalFormat.NONE:
         return values
-    if rule.refusal in (RefusalForm.PERMISSION, RefusalForm.REQUEST):
-        verdict = _VERDICT_OF.get(values.get("decision"))
+    if rule.refusal_format in (RefusalFormat.PERMISSION, RefusalFormat.REQUEST):
+        verdict = _DECISION_SYNONYMS.get(values.get("decision"))
         if verdict is None:
             return values
         if values.get("permission_decision", verdict) != verdict:
@@ -271,7 +271,7 @@ def _in_words_of(rule: EventRule | None, values: dict[str, Any]) -> dict[str, An
         reason = values.get("permission_decision_reason")
         rest = {name: value for name, value in values.items() if not name.startswith("permission_decision")}
         values = {"decision": "block", **({} if reason is None else {"reason": reason}), **rest}
-    if rule.refusal is RefusalForm.ELICITATION and (
+    if rule.refusal_format is RefusalFormat.ELICITATION and (
         values.get("action") == "decline" or values.get("decision") == "block"
     ):
         # The CLI looks at one or the other, depending on the way the question took.
@@ -279,27 +279,30 @@ def _in_words_of(rule: EventRule | None, values: dict[str, Any]) -> dict[str, An
     return values
 
 
-def _check_fit(own: Mapping[str, Any], rule: EventRule) -> None:
-    foreign = sorted(set(own) - rule.answers)
+def _check_fields(own: Mapping[str, Any], rule: HookEventSpec) -> None:
+    foreign = sorted(set(own) - rule.output_fields)
     if foreign:
         raise UsageError(f"{rule.name} takes no {', '.join(foreign)}")
     verdict = own.get("permission_decision")
-    if verdict is not None and verdict not in _VERDICTS[rule.name]:
+    if verdict is not None and verdict not in _PERMISSION_DECISIONS[rule.name]:
         raise UsageError(
-            f"permission_decision of {rule.name} is one of {', '.join(_VERDICTS[rule.name])}, not {verdict}"
+            f"permission_decision of {rule.name} is one of {', '.join(_PERMISSION_DECISIONS[rule.name])}, not {verdict}"
         )
 
 
-def _request_decision(own: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_request_decision(own: Mapping[str, Any]) -> dict[str, Any]:
     if not own:
         return {}
     verdict = own.get("permission_decision")
     if verdict is None:
         raise UsageError(f"PermissionRequest takes {', '.join(sorted(own))} with permission_decision only")
-    stray = [name for name in (_ALLOWING if verdict == "deny" else ("interrupt",)) if name in own]
+    stray = [name for name in (_ALLOW_FIELDS if verdict == "deny" else ("interrupt",)) if name in own]
     if stray:
         raise UsageError(f"{', '.join(stray)} does not go with permission_decision={verdict!r}")
-    decision = {"behavior": verdict, **{_WIRE[name]: own[name] for name in (*_ALLOWING, "interrupt") if name in own}}
+    decision = {
+        "behavior": verdict,
+        **{_WIRE_NAMES[name]: own[name] for name in (*_ALLOW_FIELDS, "interrupt") if name in own},
+    }
     if verdict == "deny" and "permission_decision_reason" in own:
         decision["message"] = own["permission_decision_reason"]
     return {"decision": decision}

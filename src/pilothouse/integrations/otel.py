@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
 from pilothouse._version import __version__
 from pilothouse.client import QueryResult
 from pilothouse.errors import Interrupted, UsageError
-from pilothouse.instrumentation import Call, CallEnd, Observer, QueryEnd, QueryStart, ScheduledRetry
+from pilothouse.instrumentation import CallEnd, CallStart, Observer, QueryEnd, QueryStart, ScheduledRetry
 from pilothouse.integrations import genai
 from pilothouse.integrations.genai import Names
 from pilothouse.integrations.otel_content import Content
@@ -33,7 +33,7 @@ from pilothouse.integrations.otel_spans import Spans
 from pilothouse.messages import ApiRetryMessage, AssistantMessage, Message, ResultMessage
 
 if TYPE_CHECKING:
-    from pilothouse.fleet.watching import FleetObserver, FleetStart
+    from pilothouse.fleet.observers import FleetObserver, FleetStart
     from pilothouse.integrations.otel_fleet import FleetMeters
 
 SCOPE = "pilothouse"
@@ -224,7 +224,7 @@ class _QuerySpan(Observer):
         facts = {} if reason is None else {self._names.error_type: type(reason).__qualname__}
         self._spans.root.add_event(genai.RESTART_EVENT, facts)
 
-    def on_call_start(self, call: Call) -> None:
+    def on_call_start(self, call: CallStart) -> None:
         span = None
         context = self._spans.context(call.tool_use_id)
         if call.kind != "tool":  # that has a span already
@@ -232,7 +232,7 @@ class _QuerySpan(Observer):
             context = trace.set_span_in_context(span, context)
         self._calls[id(call)] = (otel_context.attach(context), span)
 
-    def on_call_end(self, call: Call, end: CallEnd) -> None:
+    def on_call_end(self, call: CallStart, end: CallEnd) -> None:
         token, span = self._calls.pop(id(call))
         otel_context.detach(token)  # pyright: ignore[reportArgumentType]
         if call.kind == "permission" and end.outcome == "deny" and call.tool_use_id is not None:
@@ -246,7 +246,7 @@ class _QuerySpan(Observer):
 
     def _own_turn_ended(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
         """Within the query, but no part of its result."""
-        result = QueryResult([message], one_of_many=True)
+        result = QueryResult([message], is_continuation=True)
         error = None if isinstance(result.error, Interrupted) else result.error
         common = {**self._common(), genai.SELF_STARTED: True}
         span.set_attributes({name: value for name, value in self._usage(result).items() if value is not None})

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind
 
 from pilothouse.errors import Interrupted
 from pilothouse.fleet import FleetStatus, Run
-from pilothouse.fleet.watching import AttemptEnd, AttemptObserver, FleetObserver, FleetStart
+from pilothouse.fleet.observers import AttemptEnd, AttemptObserver, FleetObserver, FleetStart
 from pilothouse.integrations import genai
 from pilothouse.integrations.genai import DURATION_BOUNDS, Names
 from pilothouse.integrations.otel_spans import failed
@@ -70,7 +70,7 @@ class FleetMeters:
         self._duration.record(end.seconds, facts if error is None else {**facts, self._error_type: error})
         if end.cost_usd:
             self._cost.add(end.cost_usd, facts)
-        if end.is_kept and end.run.is_ended:
+        if end.is_recorded and end.run.is_ended:
             self._ended.add(1, facts)
 
 
@@ -134,7 +134,7 @@ class _FleetSpan(FleetObserver):
     def attempt_ended(self, span: Span, end: AttemptEnd) -> None:
         """An attempt of this fleet has ended."""
         self._cost_usd += end.cost_usd
-        if not end.is_kept:
+        if not end.is_recorded:
             return
         if end.run.is_ended:
             self._ended[end.run.state] += 1
@@ -183,4 +183,4 @@ class _AttemptSpan(AttemptObserver):
 
 
 def _state(end: AttemptEnd) -> str:
-    return end.run.state if end.is_kept else "lost"
+    return end.run.state if end.is_recorded else "lost"

@@ -15,32 +15,30 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pilothouse.client import Agent
-from pilothouse.client.bridging import NO_SNAPSHOT
 from pilothouse.client.queries import Query
+from pilothouse.client.tool_bridge import NO_SNAPSHOT
 from pilothouse.driver.pool import Pool
 from pilothouse.errors import OptionsError, UsageError
-from pilothouse.language_model.offers import GivenTools, Offer
-from pilothouse.language_model.parts import CallWarning, GenerateResult
-from pilothouse.language_model.prompts import Reading
-from pilothouse.language_model.steps import ModelRun, Plan
-from pilothouse.language_model.stream import Abort, Stream
+from pilothouse.language_model.events import CallWarning, GenerateResult
+from pilothouse.language_model.request import MessageConverter, RequestTools, ToolSources
+from pilothouse.language_model.stream import AbortSignal, ModelRun, RunRequest, Stream
 from pilothouse.options import Options
-from pilothouse.tools.xml import history, new_nonce, system_prompt
+from pilothouse.tools.xml import encode_history, new_nonce, system_prompt
 from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
-    from pilothouse.client.bridging import Bridge
+    from pilothouse.client.tool_bridge import Bridge
     from pilothouse.options import OptionsBuilder
 
 DEFAULT_MODEL: Final = "sonnet"
 MAX_STEPS: Final = 20  # as frameworks have it: enough for any task of a few tools, and an end for a model in a circle
 MODEL_ALIASES: Final = frozenset({"best", "default", "fable", "haiku", "opus", "opusplan", "sonnet"})
-_WIDE: Final = "[1m]"
+_LONG_CONTEXT_SUFFIX: Final = "[1m]"
 # `claude-…`, also with the prefixes and suffixes of cloud providers.
 _FULL_ID: Final = re.compile(r"[\w.:/@-]*claude-[\w.:/@-]+")
 
 # Settings that make a request what it is: fresh, alone, and without tools of the CLI. (S3, S21, S34)
-_FIXED: Final[Mapping[str, Any]] = {
+_FIXED_SETTINGS: Final[Mapping[str, Any]] = {
     "tools": [],
     "strict_mcp_config": True,
     "persist_session": False,
@@ -52,14 +50,14 @@ _FIXED: Final[Mapping[str, Any]] = {
         )
     ),
 }  # fmt: skip
-_OURS: Final = frozenset(_FIXED) | {"partial_messages"}
-_IGNORED: Final = frozenset(
+_RESERVED_SETTINGS: Final = frozenset(_FIXED_SETTINGS) | {"partial_messages"}
+_IGNORED_SETTINGS: Final = frozenset(
     {"frequency_penalty", "presence_penalty", "seed", "stop_sequences", "temperature", "top_k", "top_p"}
 )
 
 ToolChoice = Literal["auto", "none", "required"] | Mapping[str, str]
-_MUST_CALL: Final = "Call at least one of the tools in your next answer; do not answer without."
-_MUST_CALL_ONE: Final = "Call the tool {name} in your next answer; do not answer without."
+_CALL_ANY_TOOL: Final = "Call at least one of the tools in your next answer; do not answer without."
+_CALL_ONE_TOOL: Final = "Call the tool {name} in your next answer; do not answer without."
 
 
 @user_class
@@ -85,10 +83,10 @@ class LanguageModel:
     def __init__(
         self, model: str | None = None, *, options: Options | OptionsBuilder | None = None, **settings: Any
     ) -> None:
-        _check_settings([*settings, *([] if options is None else _names(options))])
+        _check_settings([*settings, *([] if options is None else _list_option_names(options))])
         self._agent = Agent(options, **settings)
-        given = Options() if options is None else _built(options)
-        self._model = checked_model(model or (given.model if "model" in given else None) or DEFAULT_MODEL)
+        given = Options() if options is None else _build_options(options)
+        self._model = check_model(model or (given.model if "model" in given else None) or DEFAULT_MODEL)
 
     def __repr__(self) -> str:
         return f"LanguageModel({self._model!r})"
@@ -101,11 +99,11 @@ class LanguageModel:
     async def generate(
         self,
         messages: str | Iterable[Any],
-        tools: GivenTools | None = None,
+        tools: ToolSources | None = None,
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
-        abort: Abort | None = None,
+        abort: AbortSignal | None = None,
         **settings: Any,
     ) -> GenerateResult:
         """Ask, and wait for the whole answer. (S32)
@@ -130,17 +128,17 @@ class LanguageModel:
             ProcessError, QueryTimeout: the CLI could not be started, or did not answer.
         """
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
-        async with self._ask(messages, tools, settings | {"partial_messages": False}, **asked) as stream:
+        async with self._make_stream(messages, tools, settings | {"partial_messages": False}, **asked) as stream:
             return await stream.result()
 
     def stream(
         self,
         messages: str | Iterable[Any],
-        tools: GivenTools | None = None,
+        tools: ToolSources | None = None,
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
-        abort: Abort | None = None,
+        abort: AbortSignal | None = None,
         **settings: Any,
     ) -> Stream:
         """Ask, and read the answer while it is written; arguments as for `generate`. (S31)
@@ -149,33 +147,33 @@ class LanguageModel:
             UsageError: a message, tool or setting is wrong; raised here. All else is an `Error` part of the stream.
         """
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
-        return self._ask(messages, tools, settings | {"partial_messages": True}, **asked)
+        return self._make_stream(messages, tools, settings | {"partial_messages": True}, **asked)
 
-    def _ask(
+    def _make_stream(
         self,
         messages: Any,
-        tools: GivenTools | None,
+        tools: ToolSources | None,
         settings: dict[str, Any],
         *,
         tool_choice: Any,
         max_steps: Any,
-        abort: Abort | None,
+        abort: AbortSignal | None,
     ) -> Stream:
         partial = settings.pop("partial_messages")
-        warnings = [_ignored(name) for name in sorted(settings.keys() & _IGNORED)]
-        settings = {name: value for name, value in settings.items() if name not in _IGNORED}
+        warnings = [_make_ignored_warning(name) for name in sorted(settings.keys() & _IGNORED_SETTINGS)]
+        settings = {name: value for name, value in settings.items() if name not in _IGNORED_SETTINGS}
         _check_settings(settings)
         if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
             raise UsageError(f"max_steps: a number above 0 is needed, not {max_steps!r}")
         if abort is not None and not inspect.iscoroutinefunction(getattr(abort, "wait", None)):
             raise UsageError("abort: an event whose wait() can be awaited is needed, such as anyio.Event()")
-        model = checked_model(settings.pop("model", None) or self._model)
+        model = check_model(settings.pop("model", None) or self._model)
         options = self._agent.with_options(**settings).options
-        reading = Reading()
-        told, nonce = reading.messages(messages), new_nonce()
-        offer, demand = _chosen(tool_choice, Offer(tools))
-        plan = Plan(
-            offer=offer,
+        reading = MessageConverter()
+        told, nonce = reading.convert(messages), new_nonce()
+        offer, demand = _apply_tool_choice(tool_choice, RequestTools(tools))
+        plan = RunRequest(
+            tools=offer,
             nonce=nonce,
             used_ids=frozenset(reading.call_ids),
             max_steps=max_steps,
@@ -183,11 +181,11 @@ class LanguageModel:
             warnings=(*warnings, *reading.warnings),
         )
         run = ModelRun(plan, options)
-        written = history(told, nonce)
-        base = "\n\n".join(filter(None, [_own_prompt(options), written.system])) or None
-        prompt = system_prompt(run.offered, nonce, base=base)
+        written = encode_history(told, nonce)
+        base = "\n\n".join(filter(None, [_get_system_prompt(options), written.system])) or None
+        prompt = system_prompt(run.available_tools, nonce, base=base)
         changes: dict[str, Any] = {
-            **_FIXED,
+            **_FIXED_SETTINGS,
             "model": model,
             "partial_messages": partial,
             "system_prompt": f"{prompt}\n\n{demand}" if demand else prompt,
@@ -195,15 +193,15 @@ class LanguageModel:
         }
         if "setting_sources" not in options:
             changes["setting_sources"] = []
-            if _runs_here(options):
-                changes["cwd"] = _empty_directory()
+            if _is_local_run(options):
+                changes["cwd"] = _make_empty_directory()
         # A run has what a query asks of its bridge, and its steps give the messages as they are.
         query = Query(written.content, options.with_(**changes), bridge=cast("Bridge", run))
-        query.hint = "of a stream was never sent: read the stream, await its `result()`, or close it"
+        query.unused_warning = "of a stream was never sent: read the stream, await its `result()`, or close it"
         return Stream(query, run, abort)
 
 
-def _runs_here(options: Options) -> bool:
+def _is_local_run(options: Options) -> bool:
     """Whether the child is a process of this machine and user, which nobody gave a directory to work in."""
     transport = options.transport
     is_local = transport is None or (isinstance(transport, Pool) and transport.is_local)
@@ -214,7 +212,7 @@ def _runs_here(options: Options) -> bool:
 _empty_directories: dict[int, str] = {}
 
 
-def _empty_directory() -> str:
+def _make_empty_directory() -> str:
     """An empty directory of this process: the CLI tells the model where it runs, and that is nobody's business."""
     path = _empty_directories.get(os.getpid())
     if path is None or not os.path.isdir(path):  # noqa: PTH112 - it is text
@@ -228,14 +226,14 @@ def _remove_empty_directory() -> None:
         os.rmdir(_empty_directories.pop(os.getpid(), ""))  # noqa: PTH106 - it is text
 
 
-def checked_model(model: Any) -> str:
+def check_model(model: Any) -> str:
     """`model`, if it is an alias that the CLI knows, or looks like a full id. (S44)
 
     Raises:
         UsageError: it is neither.
     """
     if isinstance(model, str):
-        name = model.removesuffix(_WIDE)
+        name = model.removesuffix(_LONG_CONTEXT_SUFFIX)
         if name in MODEL_ALIASES or _FULL_ID.fullmatch(name):
             return model
     raise UsageError(
@@ -244,19 +242,19 @@ def checked_model(model: Any) -> str:
     )
 
 
-def _chosen(choice: Any, offer: Offer) -> tuple[Offer, str]:
+def _apply_tool_choice(choice: Any, offer: RequestTools) -> tuple[RequestTools, str]:
     """The tools that are offered, and what the model is told of them."""
     if choice == "none":
-        return Offer(None), ""
+        return RequestTools(None), ""
     if choice in ("auto", None):
         return offer, ""
-    names = [tool.name for tool in offer.own] + list(offer.declared)
+    names = [tool.name for tool in offer.local_tools] + list(offer.declared_tools)
     if choice == "required" and names:
-        return offer, _MUST_CALL
+        return offer, _CALL_ANY_TOOL
     named: Any = cast("Mapping[str, Any]", choice) if isinstance(choice, Mapping) else {}
     name = named.get("tool_name") or named.get("toolName") or named.get("name")
     if name in names:
-        return offer, _MUST_CALL_ONE.format(name=name)
+        return offer, _CALL_ONE_TOOL.format(name=name)
     known = ", ".join(names) or "none"
     raise UsageError(
         f"tool_choice: {choice!r} is none of 'auto', 'none', 'required' and {{'tool_name': …}}, or there is no such "
@@ -266,22 +264,22 @@ def _chosen(choice: Any, offer: Offer) -> tuple[Offer, str]:
 
 def _check_settings(names: Iterable[str]) -> None:
     for name in names:
-        if name in _OURS:
+        if name in _RESERVED_SETTINGS:
             raise OptionsError(f"option {name!r} has no place here: a LanguageModel decides it", option=name)
 
 
-def _names(options: Any) -> list[str]:
-    return list(_built(options))
+def _list_option_names(options: Any) -> list[str]:
+    return list(_build_options(options))
 
 
-def _built(options: Any) -> Options:
+def _build_options(options: Any) -> Options:
     made = options.build() if hasattr(options, "build") else options
     if not isinstance(made, Options):
         raise OptionsError(f"options: expected pilothouse.Options, got {type(options).__name__}")
     return made
 
 
-def _own_prompt(options: Options) -> str | None:
+def _get_system_prompt(options: Options) -> str | None:
     prompt = options.system_prompt
     if prompt is None or isinstance(prompt, str):
         return prompt
@@ -291,5 +289,5 @@ def _own_prompt(options: Options) -> str | None:
     )
 
 
-def _ignored(name: str) -> CallWarning:
+def _make_ignored_warning(name: str) -> CallWarning:
     return CallWarning("unsupported-setting", f"{name}: the CLI has no such setting; it is ignored")

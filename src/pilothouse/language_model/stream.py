@@ -1,25 +1,327 @@
-"""`Stream`: the parts of one answer as they come, and its end.
+"""`Stream`: the events of one answer as they arrive, and its end.
 
-Owns how an answer ends: complete, failed, aborted, or left early; the process is gone in each case. What the parts
-say, the steps know.
+`ModelRun` decides when a tool call counts, which calls run here, and why an answer ended. The process is gone when
+the stream has ended, whatever the reason.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import anyio
+from msgspec import Struct
+from msgspec.structs import replace
 
+from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
+from pilothouse.client.queries import MessageIterator as Messages
 from pilothouse.client.queries import Query
-from pilothouse.client.reading import Reading as Messages
+from pilothouse.client.result import make_result_error
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError, UsageError
-from pilothouse.language_model.parts import Error, Finish, GenerateResult, StreamPart
-from pilothouse.language_model.steps import ModelRun
+from pilothouse.language_model.events import (
+    CallWarning,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerateResult,
+    ModelEvent,
+    ModelStep,
+    ResponseInfo,
+    TextDelta,
+    TextRetracted,
+    ThinkingDelta,
+    TokenUsage,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolResult,
+)
+from pilothouse.language_model.request import RequestTools
+from pilothouse.messages import AssistantMessage, Message, MessageDelta, ResultMessage, StreamEvent
+from pilothouse.options import Options
+from pilothouse.tools import sdk_server
+from pilothouse.tools.bridges import LoopStep, ToolExecutor, ToolPermissionRules
+from pilothouse.tools.bridges.executor import InvocationResult, RequestCallback, ToolCallLog, ToolInvocation
+from pilothouse.tools.content import to_model_content
+from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError, unknown_tool_message
+from pilothouse.tools.xml import CallAnswer, ParsedReply, ParserEvent, ReplyReader, StreamParser, results_content
+from pilothouse.tools.xml import TextDelta as ParsedText
+from pilothouse.tools.xml import TextRetracted as ParsedRetracted
+from pilothouse.tools.xml import ThinkingDelta as ParsedThinking
+from pilothouse.tools.xml import ToolCall as ParsedCall
+from pilothouse.tools.xml import ToolCallDelta as ParsedDelta
+from pilothouse.tools.xml import ToolCallStarted as ParsedStart
+from pilothouse.tools.xml.reply_reader import has_missing_suffix
 from pilothouse.tracebacks import user_class
 
+# Why the model stopped, in the words of frameworks. (S43)
+FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content-filter",
+}
+_BARE_CALL: Final = re.compile(r"<\s*tool_use\s*>\s*<\s*tool_name\s*>", re.IGNORECASE)
 
-class Abort(Protocol):
+
+class RunRequest(Struct, frozen=True, kw_only=True):
+    """What a request asks for.
+
+    Attributes:
+        tools: the tools.
+        nonce: of the text protocol.
+        used_ids: of the calls in the history: new calls get others.
+        max_steps: how often the model may answer.
+        must_call: whether the model was told to call a tool.
+        warnings: of the request, so far.
+    """
+
+    tools: RequestTools
+    nonce: str
+    max_steps: int
+    used_ids: frozenset[str] = frozenset()
+    must_call: bool = False
+    warnings: tuple[CallWarning, ...] = ()
+
+
+class ModelRun:
+    """One request; the bridge of its query, and its steps.
+
+    Args:
+        request: what is asked for.
+        options: the settings: permissions and hooks of the tools that run here.
+
+    Attributes:
+        events: what was told and not taken yet.
+        error: why there is no complete answer, as far as a result says it.
+    """
+
+    is_declared_by_server: Final = False
+
+    def __init__(self, request: RunRequest, options: Options) -> None:
+        rules = ToolPermissionRules(allowed_tools_for(options), options.disallowed_tools or ())
+        self.executor = ToolExecutor(
+            TOOL_SERVER, sdk_server(TOOL_SERVER, request.tools.local_tools).tools, rules, self._record_failure
+        )
+        self.executor.permission_mode = options.permission_mode
+        self.events: deque[ModelEvent] = deque()
+        self.error: PilothouseError | None = None
+        self._request = request
+        self._call_log = ToolCallLog(self.executor, options.max_turns)
+        offered = self.available_tools
+        self._knows_suffix = False
+        self._reader = ReplyReader(
+            lambda: StreamParser(
+                tools=offered,
+                nonce=request.nonce,
+                mint=_make_call_id,
+                used=set(request.used_ids),
+                refuse_bare=bool(offered) and not self._knows_suffix,
+            )
+        )
+        self._known_names = [*(tool.name for tool in self.executor.available_tools), *request.tools.declared_tools]
+        self._steps: list[ModelStep] = []
+        self._calls: tuple[ToolCall, ...] = ()
+        self._failures: dict[str, ToolError] = {}
+        self._stop_reason: str | None = None
+        self._response = ResponseInfo()
+
+    @property
+    def available_tools(self) -> list[Any]:
+        """All that the model may call: what no rule denies, and what is handed back."""
+        return [*self.executor.available_tools, *self._request.tools.declared_tools.values()]
+
+    # The bridge of the query.
+
+    def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
+        """The child has hooks and permissions of this process; they hold for the tools that run here, too. (S37)"""
+        self.executor.hook_handler, self.executor.permission_handler = hook, permission
+        return hook
+
+    def start_loop(self) -> ModelRun:
+        """The steps of the query: this object serves one."""
+        return self
+
+    # The steps of the query.
+
+    def read(self, batch: list[Message]) -> list[Message]:
+        """Make parts of a batch."""
+        for message in batch:
+            self._call_log.observe(message)
+            self._record_message(message)
+            self.events += _make_events(self._reader.read(message))
+            if isinstance(message, ResultMessage) and not message.is_woken:
+                self._finish_step(message)
+        return batch
+
+    async def next_step(self, result: ResultMessage) -> LoopStep:
+        """Run what runs here; the next step, unless calls are left to the caller."""
+        calls, self._calls = self._calls, ()
+        declared = self._request.tools.declared_tools
+        mine = [call for call in calls if call.name not in declared or call.error is not None]
+        if not mine:
+            return LoopStep()
+        ran, told = await self._call_log.run([self._make_host_call(call) for call in mine], result)
+        self._add_results(ran)
+        closing = next((each for each in told if isinstance(each, ResultMessage)), None)
+        if closing is not None:
+            self.error = make_result_error(closing)
+            return LoopStep(None, told)
+        if len(mine) < len(calls) or len(self._steps) >= self._request.max_steps:
+            return LoopStep(None, told)
+        answers = [
+            CallAnswer(each.invocation.id, self.executor.short_name(each.invocation.name), each.result) for each in ran
+        ]
+        return LoopStep(results_content(answers, self._request.nonce), told)
+
+    # When it is over.
+
+    @property
+    def has_unanswered_calls(self) -> bool:
+        """Whether calls of the last answer wait, although they were to be run here."""
+        return any(
+            call.error is not None or call.name not in self._request.tools.declared_tools for call in self._calls
+        )
+
+    def result(self, *, failed: bool) -> GenerateResult:
+        """What there is."""
+        reason: FinishReason = "error" if failed else self._steps[-1].finish_reason if self._steps else "other"
+        warnings = self._request.warnings
+        if self._request.must_call and not failed and not any(step.tool_calls for step in self._steps):
+            warnings += (CallWarning("tool-choice", "the model was told to call a tool, and called none"),)
+        if self._knows_suffix and self._steps and _BARE_CALL.search(self._steps[-1].text):
+            text = "the text of the last answer holds a call without its suffix, which was not run"
+            warnings += (CallWarning("tool-call", text),)
+        return GenerateResult(
+            steps=tuple(self._steps), finish_reason=reason, warnings=warnings, response=self._response
+        )
+
+    def _record_message(self, message: Message) -> None:
+        if message.session_id and self._response.session_id is None:
+            self._response = replace(self._response, session_id=message.session_id)
+        match message:
+            case AssistantMessage(parent_tool_use_id=None, error=None, is_api_error_message=False) if message.model:
+                self._response = replace(self._response, model=message.model, message_id=message.message_id)
+            case ResultMessage():
+                self._response = replace(self._response, cost_usd=message.total_cost_usd)
+            case StreamEvent(parent_tool_use_id=None, event=MessageDelta(delta=delta)):
+                self._stop_reason = delta.stop_reason or self._stop_reason
+            case _:
+                pass
+
+    def _finish_step(self, result: ResultMessage) -> None:
+        reply = self._reader.end(result)
+        said, self._stop_reason = result.stop_reason or self._stop_reason, None
+        self._knows_suffix = self._knows_suffix or has_missing_suffix(reply)
+        calls = tuple(self._check_call(call) for call in reply.calls)
+        reason = _finish_reason(result, said, calls)
+        if reason is None:
+            self.error = make_result_error(result)
+        self._calls = calls
+        self.events += calls
+        self._steps.append(_make_step(reply, calls, reason or "error", said, result))
+
+    def _check_call(self, call: Any) -> ToolCall:
+        if not isinstance(call, ParsedCall):
+            self._failures[call.id] = ToolInputError(call.message)
+            return ToolCall(call.id, call.name or "", error=call.message, raw=call.raw)
+        arguments = dict(call.arguments)
+        problem: ToolInputError | None = None
+        if call.name in self._request.tools.declared_tools:
+            problem = self._request.tools.check_call(call.name, arguments)
+        elif call.name not in self._known_names:
+            problem = ToolInputError(unknown_tool_message(call.name, self._known_names))
+        if problem is None:
+            return ToolCall(call.id, call.name, arguments)
+        self._failures[call.id] = problem
+        return ToolCall(call.id, call.name, arguments, error=str(problem))
+
+    def _make_host_call(self, call: ToolCall) -> ToolInvocation:
+        return ToolInvocation(call.id, self.executor.full_name(call.name), call.input, error=call.error)
+
+    def _add_results(self, ran: Sequence[InvocationResult]) -> None:
+        results = tuple(self._make_result(each) for each in ran)
+        self.events += results
+        self._steps[-1] = replace(self._steps[-1], tool_results=results)
+
+    def _make_result(self, ran: InvocationResult) -> ToolResult:
+        name = self.executor.short_name(ran.invocation.name)
+        content = to_model_content(ran.result, name)
+        output = ran.result.get("structuredContent")
+        if output is None or ran.is_error:
+            texts = [block["text"] for block in content if block["type"] == "text"]
+            output = "\n".join(texts) if len(texts) == len(content) else content
+        return ToolResult(
+            ran.invocation.id, name, output, content, ran.is_error, self._failures.pop(ran.invocation.id, None)
+        )
+
+    def _record_failure(self, failure: ToolFailure) -> None:
+        log_tool_failure(failure)
+        if failure.tool_use_id is not None:
+            self._failures[failure.tool_use_id] = failure.error
+
+
+def _make_call_id() -> str:
+    # Not counted: the calls of all requests of a conversation stand in one history.
+    return f"call_{secrets.token_hex(8)}"
+
+
+def _finish_reason(result: ResultMessage, stop_reason: str | None, calls: Sequence[ToolCall]) -> FinishReason | None:
+    """Why an answer ended; None if it failed.
+
+    The CLI (2.1.330) goes on by itself where an answer was cut, three times; then, and when the model refused, its
+    result is an error, although there is an answer, or none to be had by asking again.
+    """
+    if result.is_error and result.api_error == "max_output_tokens":
+        return "length"
+    if result.is_error and stop_reason == "refusal":
+        return "content-filter"
+    if make_result_error(result) is not None:
+        return None
+    return "tool-calls" if calls else FINISH_REASONS.get(stop_reason or "", "other")
+
+
+def _make_step(
+    reply: ParsedReply,
+    calls: tuple[ToolCall, ...],
+    reason: FinishReason,
+    stop_reason: str | None,
+    result: ResultMessage,
+) -> ModelStep:
+    return ModelStep(
+        text=reply.text,
+        reasoning=reply.thinking,
+        tool_calls=calls,
+        finish_reason=reason,
+        stop_reason=stop_reason,
+        usage=TokenUsage.from_usage(result.usage),
+    )
+
+
+def _make_events(events: Iterable[ParserEvent | ParsedRetracted]) -> Iterable[ModelEvent]:
+    """What is told at once; calls wait until they count."""
+    for event in events:
+        match event:
+            case ParsedText(text=text):
+                yield TextDelta(text)
+            case ParsedThinking(text=text):
+                yield ThinkingDelta(text)
+            case ParsedStart(id=call_id, name=name):
+                yield ToolCallStarted(call_id, name)
+            case ParsedDelta(id=call_id, text=text):
+                yield ToolCallDelta(call_id, text)
+            case ParsedRetracted(text=text, thinking=thinking, call_ids=ids):
+                yield TextRetracted(text, thinking, ids)
+            case _:
+                continue
+
+
+class AbortSignal(Protocol):
     """Says when to stop: an `anyio.Event`, or one of the event loop that is used."""
 
     def is_set(self) -> bool:
@@ -40,18 +342,18 @@ class Stream:
         async for part in model.stream(messages): ...       # leaving the loop ends the process
         async with model.stream(messages) as stream: ...     # the same, and it is gone when the block is left
 
-    It is read once; a second loop raises `UsageError`. The last part is `Finish` or `Error`, unless the loop is left:
+    It is read once; a second loop raises `UsageError`. The last part is `Finished` or `Error`, unless the loop is left:
     failures are parts, not exceptions.
     """
 
-    def __init__(self, query: Query, run: ModelRun, abort: Abort | None) -> None:
+    def __init__(self, query: Query, run: ModelRun, abort: AbortSignal | None) -> None:
         self._query = query
         self._run = run
         self._abort = abort
-        self._end: Finish | Error | None = None
+        self._end: Finished | Failed | None = None
 
-    def __aiter__(self) -> Parts:
-        return Parts(self)
+    def __aiter__(self) -> StreamIterator:
+        return StreamIterator(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,7 +377,7 @@ class Stream:
             async for _ in self:
                 pass
         assert self._end is not None
-        if isinstance(self._end, Error):
+        if isinstance(self._end, Failed):
             raise self._end.error
         return self._end.result
 
@@ -88,17 +390,17 @@ class Stream:
     async def advance(self, messages: Messages[Any]) -> None:
         """Wait for more parts, or for the end."""
         try:
-            if await self._more(messages):
+            if await self._read_more(messages):
                 messages.unread.clear()  # the run has read them
                 return
-            error = await self._failure()
+            error = await self._find_error()
         except PilothouseError as raised:
             error = raised
         self._finish(error)
 
-    def next_part(self) -> StreamPart | None:
+    def next_event(self) -> ModelEvent | None:
         """The next part, if there is one."""
-        return self._run.parts.popleft() if self._run.parts else None
+        return self._run.events.popleft() if self._run.events else None
 
     def check_unread(self) -> None:
         """A loop begins.
@@ -106,7 +408,7 @@ class Stream:
         Raises:
             UsageError: another loop has read all of it.
         """
-        if self.has_ended and not self._run.parts:
+        if self.has_ended and not self._run.events:
             raise UsageError("the stream was read to its end; its `result()` gives the whole answer")
 
     @property
@@ -114,7 +416,7 @@ class Stream:
         """Whether the last part was told."""
         return self._end is not None
 
-    async def _more(self, messages: Messages[Any]) -> bool:
+    async def _read_more(self, messages: Messages[Any]) -> bool:
         abort = self._abort
         if abort is None:
             return await messages.fill()
@@ -134,16 +436,16 @@ class Stream:
                 tasks.cancel_scope.cancel()
         if abort.is_set():
             await self._query.aclose()
-            self._run.parts.clear()
+            self._run.events.clear()
             raise Interrupted("the request was aborted")
         if failure is not None:
             raise failure
         return more
 
-    async def _failure(self) -> PilothouseError | None:
+    async def _find_error(self) -> PilothouseError | None:
         """Why the answer is not complete, although the CLI came to its end; None if it is."""
         run = self._run
-        if run.error is None and not run.was_cut:
+        if run.error is None and not run.has_unanswered_calls:
             return None
         answer = await self._query.result()  # knows more than the result says: budgets, reset times
         used_up = BudgetError("max_budget_tokens is used up, before the calls could be run", result=answer.result)
@@ -152,32 +454,32 @@ class Stream:
     def _finish(self, error: PilothouseError | None) -> None:
         result = self._run.result(failed=error is not None)
         if error is None:
-            self._end = Finish(result.finish_reason, result.usage, result)
+            self._end = Finished(result.finish_reason, result.usage, result)
         else:
-            self._end = Error(error, result)
-        self._run.parts.append(self._end)
+            self._end = Failed(error, result)
+        self._run.events.append(self._end)
 
 
 @user_class
-class Parts:
+class StreamIterator:
     """One loop over a stream. Not a generator, so that dropping it ends the answer wherever it is collected."""
 
-    __slots__ = ("_begun", "_messages", "_stream")
+    __slots__ = ("_is_started", "_messages", "_stream")
 
     def __init__(self, stream: Stream) -> None:
-        self._begun = False
+        self._is_started = False
         self._stream = stream
         self._messages = stream.messages()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> StreamPart:
+    async def __anext__(self) -> ModelEvent:
         stream = self._stream
-        if not self._begun:
-            self._begun = True
+        if not self._is_started:
+            self._is_started = True
             stream.check_unread()
-        while (part := stream.next_part()) is None:
+        while (part := stream.next_event()) is None:
             if stream.has_ended:
                 raise StopAsyncIteration
             await stream.advance(self._messages)

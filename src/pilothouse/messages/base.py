@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import msgspec
 from msgspec import Struct, field
 
-from pilothouse.messages.jsonline import load_line, plain_scalar
+from pilothouse.messages.json_lines import decode_line, to_plain_scalar
 
 # The wire name of the field that holds the raw line. Whatever a peer sends under it is overwritten by the decoder.
 RAW_KEY = "<raw line>"
@@ -40,7 +40,7 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     # Fields that are written even when they hold their default, because readers of the wire expect the key.
     always_sent: ClassVar[tuple[str, ...]] = ()
     # What repr shows; () stands for every field that differs from its default.
-    shown: ClassVar[tuple[str, ...]] = ()
+    repr_fields: ClassVar[tuple[str, ...]] = ()
 
     raw_line: RawLine = field(default=b"", name=RAW_KEY)
     session_id: str | None = None
@@ -54,7 +54,7 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     @property
     def raw(self) -> dict[str, Any]:
         """The whole message as a dict, unknown fields included; a new one on each access, decoded from the line."""
-        return load_line(self.raw_line) if self.raw_line else fields_to_dict(self)
+        return decode_line(self.raw_line) if self.raw_line else fields_to_dict(self)
 
     def replace(self, **changes: Any) -> "Message":
         """A copy with other field values and without the raw line, which would no longer tell the truth."""
@@ -65,7 +65,7 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
             return True
         if not isinstance(other, Message) or self.__class__ is not other.__class__:
             return NotImplemented
-        return all(_same(getattr(self, name), getattr(other, name)) for name in self._meaning())
+        return all(_same(getattr(self, name), getattr(other, name)) for name in self._compared_fields())
 
     # msgspec brings its own, which would compare the raw lines.
     def __ne__(self, other: object) -> bool:
@@ -73,10 +73,12 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
         return equal if equal is NotImplemented else not equal
 
     def __repr__(self) -> str:
-        return brief(self, self.shown or tuple(name for name in self._meaning() if self._is_set(name)))
+        return short_repr(
+            self, self.repr_fields or tuple(name for name in self._compared_fields() if self._is_set(name))
+        )
 
     @classmethod
-    def _meaning(cls) -> tuple[str, ...]:
+    def _compared_fields(cls) -> tuple[str, ...]:
         return tuple(name for name in cls.__struct_fields__ if name != "raw_line")
 
     def _is_set(self, name: str) -> bool:
@@ -91,7 +93,7 @@ def _same(left: Any, right: Any) -> bool:
     return left is right or left == right
 
 
-class Unknown:
+class UnknownPart:
     """Something on the wire that this version does not know, or that lacks what its type requires. Nothing is dropped.
 
     Attributes:
@@ -107,20 +109,20 @@ class Unknown:
         self.data = data
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Unknown) or self.__class__ is not other.__class__:
+        if not isinstance(other, UnknownPart) or self.__class__ is not other.__class__:
             return NotImplemented
         return self.type == other.type and _same(self.data, other.data)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] - its data is mutable
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.type!r}, {brief_value(self.data)})"
+        return f"{type(self).__name__}({self.type!r}, {short_value(self.data)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.type, self.data)
 
 
-class Part(Struct, frozen=True, gc=False, omit_defaults=True):
+class MessagePart(Struct, frozen=True, gc=False, omit_defaults=True):
     """Base of the structs inside messages that carry a wire `type` of their own: blocks, events, deltas."""
 
     @property
@@ -129,7 +131,7 @@ class Part(Struct, frozen=True, gc=False, omit_defaults=True):
         return str(self.__struct_config__.tag)
 
     def __repr__(self) -> str:
-        return brief(self, tuple(n for n in self.__struct_fields__ if getattr(self, n) is not None))
+        return short_repr(self, tuple(n for n in self.__struct_fields__ if getattr(self, n) is not None))
 
 
 def fields_to_dict(message: Message) -> dict[str, Any]:
@@ -149,28 +151,28 @@ def to_json_values(value: Any) -> Any:
 
 
 def _unknown_to_json(value: Any) -> Any:
-    if isinstance(value, Unknown):
+    if isinstance(value, UnknownPart):
         return value.data
-    return plain_scalar(value)
+    return to_plain_scalar(value)
 
 
-def brief(value: Any, names: tuple[str, ...]) -> str:
+def short_repr(value: Any, names: tuple[str, ...]) -> str:
     """A repr in one readable line, whatever the size of the value."""
-    inside = ", ".join(f"{name}={brief_value(getattr(value, name))}" for name in names)
+    inside = ", ".join(f"{name}={short_value(getattr(value, name))}" for name in names)
     return f"{type(value).__name__}({inside})"
 
 
-def brief_value(value: Any) -> str:
+def short_value(value: Any) -> str:
     """The repr of a field value, cut to a readable length."""
     if isinstance(value, str | bytes) and len(value) > _SHOWN_TEXT:
         return f"{value[:_SHOWN_TEXT]!r}…"
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        shown = [brief_value(item) for item in items[:_SHOWN_ITEMS]]
+        shown = [short_value(item) for item in items[:_SHOWN_ITEMS]]
         return f"[{', '.join(shown + [f'… {len(items)} in all'] * (len(items) > _SHOWN_ITEMS))}]"
     if isinstance(value, dict):
         pairs = cast("list[tuple[Any, Any]]", list(value.items())) if len(value) <= _SHOWN_ITEMS else None  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         if pairs is None:
             return f"{{… {len(cast('dict[Any, Any]', value))} keys}}"
-        return "{" + ", ".join(f"{key!r}: {brief_value(item)}" for key, item in pairs) + "}"
+        return "{" + ", ".join(f"{key!r}: {short_value(item)}" for key, item in pairs) + "}"
     return repr(value)

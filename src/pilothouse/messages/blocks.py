@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import field
 
-from pilothouse.messages.base import Part, Unknown
+from pilothouse.messages.base import MessagePart, UnknownPart
 
 
 def _no_input() -> dict[str, Any]:
@@ -18,11 +18,11 @@ def _no_input() -> dict[str, Any]:
     return {}
 
 
-class Block(Part, frozen=True, gc=False, omit_defaults=True):
+class Block(MessagePart, frozen=True, gc=False, omit_defaults=True):
     """Base of the known content blocks."""
 
 
-class UnknownBlock(Unknown):
+class UnknownBlock(UnknownPart):
     """A block of an unknown type, or without a field that its type requires; `.data` is the JSON value."""
 
     __slots__ = ()

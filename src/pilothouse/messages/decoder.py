@@ -14,12 +14,12 @@ from typing import Any, Union, cast
 import msgspec
 
 from pilothouse.errors import LineDecodeError, MessageParseError
-from pilothouse.messages import notices
+from pilothouse.messages import core
 from pilothouse.messages.base import Message, fields_to_dict
-from pilothouse.messages.conversation import AssistantMessage, ResultMessage, StreamEvent, UserMessage
-from pilothouse.messages.jsonline import HEAD, dump_line, load_line
-from pilothouse.messages.lenient import FORMS, Unfit, fit_struct
-from pilothouse.messages.system import SystemMessage, system_type
+from pilothouse.messages.coercion import NORMALIZERS, CoercionFailure, coerce_struct
+from pilothouse.messages.core import AssistantMessage, ResultMessage, StreamEvent, UserMessage
+from pilothouse.messages.json_lines import ERROR_HEAD_BYTES, decode_line, encode_json
+from pilothouse.messages.system import SystemMessage, system_class
 
 _CLASSES: tuple[type[Message], ...] = (
     AssistantMessage,
@@ -27,17 +27,17 @@ _CLASSES: tuple[type[Message], ...] = (
     StreamEvent,
     SystemMessage,
     UserMessage,
-    notices.ActiveGoalMessage,
-    notices.AuthStatusMessage,
-    notices.CommandLifecycleMessage,
-    notices.ConversationResetMessage,
-    notices.DoneMessage,
-    notices.KeepAliveMessage,
-    notices.PromptSuggestionMessage,
-    notices.RateLimitEvent,
-    notices.ToolProgressMessage,
-    notices.ToolUseSummaryMessage,
-    notices.TranscriptMirrorMessage,
+    core.ActiveGoalMessage,
+    core.AuthStatusMessage,
+    core.CommandLifecycleMessage,
+    core.ConversationResetMessage,
+    core.DoneMessage,
+    core.KeepAliveMessage,
+    core.PromptSuggestionMessage,
+    core.RateLimitEvent,
+    core.ToolProgressMessage,
+    core.ToolUseSummaryMessage,
+    core.TranscriptMirrorMessage,
 )
 
 # type -> class; what is not in it decodes as UnknownMessage.
@@ -46,7 +46,7 @@ MESSAGE_TYPES: dict[str, type[Message]] = {str(cls.__struct_config__.tag): cls f
 # What the strict decoder raises for a line that the lenient path may still read. All of msgspec's errors, and those
 # of bad UTF-8, are ValueErrors.
 _STRICT_FAILURES = (ValueError, RecursionError)
-_attach = msgspec.structs.force_setattr
+_set_field = msgspec.structs.force_setattr
 
 
 class FrameDecoder:
@@ -62,8 +62,8 @@ class FrameDecoder:
         self._types: dict[str, type[msgspec.Struct]] = {**MESSAGE_TYPES, **extras}
         self._strict = _strict_decoder(tuple(self._types.values()))
         self._second: dict[type, Callable[[Any, bytes], Any]] = {
-            SystemMessage: self._by_subtype,
-            ResultMessage: self._by_content,
+            SystemMessage: self._decode_system,
+            ResultMessage: self._decode_by_content,
         }
 
     def decode(self, line: bytes) -> Any:
@@ -84,7 +84,7 @@ class FrameDecoder:
         except _STRICT_FAILURES:
             return self._decode_leniently(line)
         try:
-            _attach(message, "raw_line", line)
+            _set_field(message, "raw_line", line)
         except AttributeError:
             return message
         second = self._second.get(message.__class__)
@@ -108,7 +108,7 @@ class FrameDecoder:
                 decoded.extend(map(self._strict, remaining))
             except _STRICT_FAILURES:
                 decoded.append(self._decoded_or_error(self._decode_leniently, lines[len(decoded)]))
-        attaching = map(_attach, decoded, repeat("raw_line"), lines)
+        attaching = map(_set_field, decoded, repeat("raw_line"), lines)
         while True:
             try:
                 deque(attaching, maxlen=0)
@@ -131,25 +131,25 @@ class FrameDecoder:
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
 
-    def _by_subtype(self, message: SystemMessage, line: bytes) -> Any:
-        cls = system_type(message.subtype)
+    def _decode_system(self, message: SystemMessage, line: bytes) -> Any:
+        cls = system_class(message.subtype)
         if cls is None:
             return message
         try:
             precise = _subtype_decoder(cls)(line)
         except _STRICT_FAILURES:
             return self._decode_leniently(line)
-        _attach(precise, "raw_line", line)
+        _set_field(precise, "raw_line", line)
         return precise
 
-    def _by_content(self, message: ResultMessage, line: bytes) -> Any:
+    def _decode_by_content(self, message: ResultMessage, line: bytes) -> Any:
         # Cheap test first: hardly any real result contains these, and the lenient path looks properly.
         if b'"output"' in line and b'"tool_use_id"' in line:
             return self._decode_leniently(line)
         return message
 
     def _decode_leniently(self, line: bytes) -> Any:
-        data = load_line(line)
+        data = decode_line(line)
         if not isinstance(data, dict):
             raise MessageParseError("a line of output is JSON but not an object", data=data)
         fields = cast("dict[str, Any]", data)
@@ -157,23 +157,25 @@ class FrameDecoder:
         if not isinstance(kind, str):
             raise MessageParseError("a line of output has no string `type`", data=fields)
         try:
-            message = self._fit_message(kind, fields)
-        except (Unfit, RecursionError) as error:
-            raise MessageParseError(f"a line of type {kind[:HEAD]!r} cannot be read", data=fields) from error
+            message = self._coerce_message(kind, fields)
+        except (CoercionFailure, RecursionError) as error:
+            raise MessageParseError(
+                f"a line of type {kind[:ERROR_HEAD_BYTES]!r} cannot be read", data=fields
+            ) from error
         with suppress(AttributeError):
-            _attach(message, "raw_line", line)
+            _set_field(message, "raw_line", line)
         return message
 
-    def _fit_message(self, kind: str, fields: dict[str, Any]) -> Any:
-        form = FORMS.get(kind)
+    def _coerce_message(self, kind: str, fields: dict[str, Any]) -> Any:
+        form = NORMALIZERS.get(kind)
         if form is not None:
             fields = form(fields)
         cls = self._types.get(fields["type"])
         if cls is None:
-            return notices.UnknownMessage(kind=kind, session_id=_text(fields, "session_id"), uuid=_text(fields, "uuid"))
+            return core.UnknownMessage(kind=kind, session_id=_text(fields, "session_id"), uuid=_text(fields, "uuid"))
         if cls is SystemMessage:
-            cls = system_type(_text(fields, "subtype") or "") or SystemMessage
-        return fit_struct(cls, fields)
+            cls = system_class(_text(fields, "subtype") or "") or SystemMessage
+        return coerce_struct(cls, fields)
 
 
 def _text(fields: dict[str, Any], key: str) -> str | None:
@@ -212,7 +214,7 @@ def from_dict(data: dict[str, Any]) -> Message:
     Raises:
         MessageParseError: it cannot be written as JSON, or is no message.
     """
-    return decode(dump_line(data))
+    return decode(encode_json(data))
 
 
 def encode(message: Message) -> bytes:
@@ -222,8 +224,8 @@ def encode(message: Message) -> bytes:
     """
     raw = message.raw_line
     if not raw:
-        return dump_line(fields_to_dict(message))
-    return dump_line(load_line(raw)) if b"\n" in (line := raw.strip()) else line
+        return encode_json(fields_to_dict(message))
+    return encode_json(decode_line(raw)) if b"\n" in (line := raw.strip()) else line
 
 
 def to_dict(message: Message) -> dict[str, Any]:
@@ -233,4 +235,4 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 def is_terminal(message: object) -> bool:
     """Whether a message ends a turn: a result, or the `done` of a mock stream. (E55)"""
-    return isinstance(message, ResultMessage | notices.DoneMessage)
+    return isinstance(message, ResultMessage | core.DoneMessage)

@@ -57,7 +57,7 @@ class PluginInfo(Struct, frozen=True, gc=False, omit_defaults=True):
 class InitMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     """Subtype `init`: a turn begins; what the session consists of. Sent for every turn. (L31)"""
 
-    shown: ClassVar[tuple[str, ...]] = ("model", "session_id", "cwd", "permission_mode")
+    repr_fields: ClassVar[tuple[str, ...]] = ("model", "session_id", "cwd", "permission_mode")
 
     subtype: str = "init"
     model: str | None = None
@@ -178,7 +178,7 @@ class TaskNotificationMessage(SystemMessage, frozen=True, gc=False, kw_only=True
     ambient: bool | None = None
 
 
-class BackgroundTask(Struct, frozen=True, gc=False, omit_defaults=True):
+class BackgroundTaskState(Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the tasks that run in the background."""
 
     task_id: str | None = None
@@ -197,7 +197,7 @@ class BackgroundTasksChangedMessage(SystemMessage, frozen=True, gc=False, kw_onl
     """Subtype `background_tasks_changed`: these tasks run in the background now; none left when empty."""
 
     subtype: str = "background_tasks_changed"
-    tasks: list[BackgroundTask] = []
+    tasks: list[BackgroundTaskState] = []
 
 
 class PermissionDeniedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
@@ -228,7 +228,7 @@ class LineSkippedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     text: str = ""
 
 
-USUAL_TYPES: dict[str, type[SystemMessage]] = {
+COMMON_SUBTYPES: dict[str, type[SystemMessage]] = {
     cls().subtype: cls
     for cls in (
         ApiRetryMessage,
@@ -245,13 +245,15 @@ USUAL_TYPES: dict[str, type[SystemMessage]] = {
 """By subtype. In nine of ten recordings there is no other."""
 
 
-def system_type(subtype: str) -> type[SystemMessage] | None:
+def system_class(subtype: str) -> type[SystemMessage] | None:
     """The class of a subtype; None if it has none."""
-    usual = USUAL_TYPES.get(subtype)
+    usual = COMMON_SUBTYPES.get(subtype)
     if usual is not None:
         return usual
     try:
-        from pilothouse.messages.activity import SYSTEM_TYPES  # thirty classes more, which most runs do without
+        from pilothouse.messages.system_subtypes import (
+            SYSTEM_SUBTYPES,
+        )  # thirty classes more, which most runs do without
     except OSError:  # no descriptor is left to read them with, and the stream must go on; the next one tries again
         return None
-    return SYSTEM_TYPES.get(subtype)
+    return SYSTEM_SUBTYPES.get(subtype)

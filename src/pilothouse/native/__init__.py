@@ -1,3 +1,6 @@
-"""The engine that answers without the CLI, over the Messages API. It speaks the CLI's wire."""
+"""The native engine: an agent over the Messages API that needs no CLI and speaks the CLI's wire format.
+
+Owns its sessions, permissions and built-in tools. Start reading in `engine`, then `turn`.
+"""
 
 from pilothouse.native.transport import NativeTransport as NativeTransport

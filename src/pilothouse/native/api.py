@@ -1,29 +1,32 @@
-"""The Messages API, through the official client; the one file that imports `anthropic`.
+"""The Messages API through the official client: requests, streamed replies, and errors.
 
-Owns the client's life and the translation of its errors. Asks once: retries are the business of who calls, because
-they are visible on the wire. Knows no tools, no frames and no sessions.
+Owns how an error looks on the wire. The only file that imports `anthropic`. Sends each request once; `model_request`
+retries. Knows no tools and no sessions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import anyio
 import anyio.to_thread
 
 from pilothouse.errors import UsageError
-from pilothouse.native.shapes import JSON
+from pilothouse.native.json_values import JsonObject, as_object
 from pilothouse.transports.errands import run_briefly
 
 TIMEOUT_SECONDS: Final = 600.0
 """For one request, as the client's own default."""
 CLOSE_SECONDS: Final = 2.0
-MISSING: Final = "the native engine needs the package anthropic; install it with: pip install 'pilothouse[native]'"
+MISSING_PACKAGE: Final = (
+    "the native engine needs the package anthropic; install it with: pip install 'pilothouse[native]'"
+)
 
 
 class ApiError(Exception):
@@ -34,7 +37,7 @@ class ApiError(Exception):
         kind: type of the error as the API names it, such as "overloaded_error".
         message: what it says.
         retry_after: seconds after which it may be asked again, if it said so.
-        may_pass: asking again may help.
+        is_retryable: asking again may help.
     """
 
     def __init__(
@@ -51,25 +54,27 @@ class ApiError(Exception):
         self.request_id, self.retry_after = request_id, retry_after
 
     @property
-    def may_pass(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether asking again may help: as the CLI, which also asks again after a 401."""
         return self.status is None or self.status in {401, 408, 409, 429} or self.status >= 500
 
 
-class Api:
+class MessagesApi:
     """The Messages API.
 
     Args:
         client: an asynchronous client of the package `anthropic`, for the API itself, Bedrock, Vertex or another.
-        owned: close it at the end.
+        is_owned: close it at the end.
     """
 
-    def __init__(self, client: Any, *, owned: bool) -> None:
+    def __init__(self, client: Any, *, is_owned: bool) -> None:
         self._client = client
-        self._owned = owned
+        self._is_owned = is_owned
 
     @classmethod
-    async def connect(cls, env: Mapping[str, str], base_url: str | None, api_key: str | None, client: Any) -> Api:
+    async def connect(
+        cls, env: Mapping[str, str], base_url: str | None, api_key: str | None, client: Any
+    ) -> MessagesApi:
         """Make the client, unless there is one. It reads nothing but what is given here.
 
         Raises:
@@ -77,8 +82,8 @@ class Api:
             ApiError: there is no key.
         """
         if client is not None:
-            return cls(client, owned=False)
-        library = await load()
+            return cls(client, is_owned=False)
+        library = await load_library()
         key = api_key or env.get("ANTHROPIC_API_KEY") or None
         token = None if key else env.get("ANTHROPIC_AUTH_TOKEN") or None
         if key is None and token is None:
@@ -89,42 +94,42 @@ class Api:
             base_url=base_url or env.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
             max_retries=0,
             timeout=TIMEOUT_SECONDS,
-            default_headers=_headers(env),
-            http_client=library.DefaultAsyncHttpxClient(verify=await run_briefly(_tls)),
+            default_headers=_read_custom_headers(env),
+            http_client=library.DefaultAsyncHttpxClient(verify=await run_briefly(_make_ssl_context)),
         )
-        return cls(made, owned=True)
+        return cls(made, is_owned=True)
 
     async def aclose(self) -> None:
         """Close the client, if it is ours. Shielded, bounded."""
-        if self._owned:
+        if self._is_owned:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await self._client.close()
 
-    def stream(self, request: Mapping[str, Any], betas: tuple[str, ...] = ()) -> Opened:
+    def stream(self, request: Mapping[str, Any], betas: tuple[str, ...] = ()) -> OpenStream:
         """Ask; gives the events of the reply as they come, as plain dicts.
 
         Raises:
             ApiError: on the way in, or in the middle.
         """
-        return _opened(self._client, request, betas)
+        return _open_stream(self._client, request, betas)
 
-    async def whole(self, request: Mapping[str, Any], betas: tuple[str, ...] = ()) -> tuple[JSON, str | None]:
+    async def create(self, request: Mapping[str, Any], betas: tuple[str, ...] = ()) -> tuple[JsonObject, str | None]:
         """Ask; gives the whole message, and what the API calls the request.
 
         Raises:
             ApiError: the API refused, or could not be reached.
         """
-        async with _translated():
+        async with _translate_errors():
             # Without a timeout of its own, the client refuses what may take long and is no stream.
-            headers = _betas(betas)
+            headers = _make_beta_header(betas)
             message = await self._client.messages.create(**request, extra_headers=headers, timeout=TIMEOUT_SECONDS)
             return message.to_dict(mode="json"), getattr(message, "_request_id", None)
 
 
-Opened = AbstractAsyncContextManager["Events"]
+OpenStream = AbstractAsyncContextManager["EventStream"]
 
 
-async def load() -> Any:
+async def load_library() -> Any:
     """The package, imported in a thread: that takes a second or two the first time. Who is cancelled does not wait.
 
     Raises:
@@ -133,31 +138,31 @@ async def load() -> Any:
     try:
         return await anyio.to_thread.run_sync(import_module, "anthropic", abandon_on_cancel=True)
     except ModuleNotFoundError as error:
-        raise UsageError(MISSING) from error
+        raise UsageError(MISSING_PACKAGE) from error
 
 
 @cache
-def _tls() -> Any:
+def _make_ssl_context() -> Any:
     """Certificates, read once: that takes longer than everything else before the first request."""
     return import_module("httpx2").create_ssl_context()
 
 
-def _headers(env: Mapping[str, str]) -> dict[str, str]:
+def _read_custom_headers(env: Mapping[str, str]) -> dict[str, str]:
     """The variable ANTHROPIC_CUSTOM_HEADERS: a header a line."""
     lines = (line.partition(":") for line in env.get("ANTHROPIC_CUSTOM_HEADERS", "").splitlines())
     return {name.strip(): value.strip() for name, colon, value in lines if colon and name.strip()}
 
 
-def _betas(betas: tuple[str, ...]) -> dict[str, str] | None:
+def _make_beta_header(betas: tuple[str, ...]) -> dict[str, str] | None:
     return {"anthropic-beta": ",".join(betas)} if betas else None
 
 
 @asynccontextmanager
-async def _opened(client: Any, request: Mapping[str, Any], betas: tuple[str, ...]) -> AsyncGenerator[Events]:
-    async with _translated():
-        stream = await client.messages.create(**request, stream=True, extra_headers=_betas(betas))
+async def _open_stream(client: Any, request: Mapping[str, Any], betas: tuple[str, ...]) -> AsyncGenerator[EventStream]:
+    async with _translate_errors():
+        stream = await client.messages.create(**request, stream=True, extra_headers=_make_beta_header(betas))
         try:
-            yield Events(stream)
+            yield EventStream(stream)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await stream.close()
@@ -167,7 +172,7 @@ async def _opened(client: Any, request: Mapping[str, Any], betas: tuple[str, ...
                         await anext(stream)
 
 
-class Events(AsyncIterator[JSON]):
+class EventStream(AsyncIterator[JsonObject]):
     """The events of a stream as plain dicts. No generator: those would have to be closed as well.
 
     Attributes:
@@ -178,48 +183,48 @@ class Events(AsyncIterator[JSON]):
         self._stream = stream
         self.request_id: str | None = stream.response.headers.get("request-id")
 
-    async def __anext__(self) -> JSON:
+    async def __anext__(self) -> JsonObject:
         event = await anext(self._stream)
         return event.to_dict(mode="json")
 
 
 @asynccontextmanager
-async def _translated() -> AsyncGenerator[None]:
+async def _translate_errors() -> AsyncGenerator[None]:
     """What the client raises becomes an `ApiError`; a task that was cancelled stays so."""
     try:
         yield
     except (ApiError, asyncio.CancelledError):
         raise
     except Exception as error:
-        found = _as_api_error(error)
+        found = _to_api_error(error)
         if found is None:
             raise
         raise found from error
 
 
-def _as_api_error(error: Exception) -> ApiError | None:
+def _to_api_error(error: Exception) -> ApiError | None:
     library, http = import_module("anthropic"), import_module("httpx2")
     if isinstance(error, library.APIStatusError):
         told: Any = error
-        status = _status_of(told)
+        status = _get_status(told)
         return ApiError(
             told.api_message or told.message,
             status=status,
             kind=told.type,
             request_id=told.request_id,
-            retry_after=_seconds(told.response.headers.get("retry-after")),
+            retry_after=_parse_seconds(told.response.headers.get("retry-after")),
         )
     if isinstance(error, (library.APIError, http.HTTPError)):
-        return ApiError(_reason(error))
+        return ApiError(_find_reason(error))
     if isinstance(error, Warning):  # such as that of an old model, in a program that makes errors of warnings
         return ApiError(str(error), status=400)
-    if isinstance(error, (ValueError, TypeError)) and _is_of_client(error):
+    if isinstance(error, (ValueError, TypeError)) and _is_from_client(error):
         return ApiError(f"the stream is broken: {error}")
     return None
 
 
 # In the middle of a stream an error has no status of its own: the response was a 200.
-_STATUS_OF: Final[Mapping[str, int]] = {
+_STREAM_ERROR_STATUS: Final[Mapping[str, int]] = {
     "api_error": 500,
     "authentication_error": 401,
     "invalid_request_error": 400,
@@ -232,19 +237,19 @@ _STATUS_OF: Final[Mapping[str, int]] = {
 }
 
 
-def _status_of(error: Any) -> int | None:
+def _get_status(error: Any) -> int | None:
     status: int = error.status_code
-    return status if status >= 400 else _STATUS_OF.get(error.type or "")
+    return status if status >= 400 else _STREAM_ERROR_STATUS.get(error.type or "")
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
     try:
         return max(float(text), 0.0) if text else None
     except ValueError:
         return None  # a date; the usual delay does as well
 
 
-def _reason(error: BaseException) -> str:
+def _find_reason(error: BaseException) -> str:
     """The innermost reason of a failed connection says most."""
     reason = error
     while reason.__cause__ is not None:
@@ -252,10 +257,213 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(reason) or type(reason).__name__}"
 
 
-def _is_of_client(error: Exception) -> bool:
+def _is_from_client(error: Exception) -> bool:
     """Whether it was raised while the client read the stream: bad JSON, or bad UTF-8."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     name: str = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
     return name.startswith(("json", "anthropic", "httpx2", "codecs"))
+
+
+_DELTA_FIELDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+
+
+class InvalidStreamError(Exception):
+    """The events of a stream do not make a reply."""
+
+
+class StreamedReply:
+    """A reply that is being received.
+
+    Attributes:
+        header: the message as it began, without its content.
+        blocks: those that are complete, in their order.
+        stop_reason, stop_sequence: why it ended.
+        usage: what it cost, as far as it is known.
+        is_complete: the stream was ended by `message_stop`.
+    """
+
+    def __init__(self) -> None:
+        self.header: JsonObject = {}
+        self.blocks: list[JsonObject] = []
+        self.usage: JsonObject = {}
+        self.stop_reason: str | None = None
+        self.stop_sequence: str | None = None
+        self.is_complete = False
+        self._open: JsonObject | None = None
+        self._input_json: list[str] = []
+        self._input_error = ""  # why the input of a call could not be read
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> StreamedReply:
+        """A reply that came in one piece."""
+        reply = cls()
+        reply.header = {**message, "content": []}
+        reply.blocks = list(message.get("content") or ())
+        reply.usage = dict(message.get("usage") or {})
+        reply.stop_reason, reply.stop_sequence = message.get("stop_reason"), message.get("stop_sequence")
+        reply.is_complete = True
+        return reply
+
+    @property
+    def id(self) -> str:
+        """Id of the message."""
+        return str(self.header.get("id", ""))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether anything has come."""
+        return bool(self.header)
+
+    @property
+    def partial_block(self) -> JsonObject | None:
+        """The block that is under way, as far as it can be kept: calls cannot."""
+        if self._open is None or self._open.get("type") != "text" or not self._open.get("text"):
+            return None
+        return self._open
+
+    @property
+    def tool_calls(self) -> list[JsonObject]:
+        """The tool calls among the blocks."""
+        return [block for block in self.blocks if block.get("type") == "tool_use"]
+
+    @property
+    def text(self) -> str:
+        """The last block of text."""
+        return next((b["text"] for b in reversed(self.blocks) if b.get("type") == "text"), "")
+
+    def feed(self, event: Mapping[str, Any]) -> JsonObject | None:
+        """Take an event; gives the block that it completed, if it did.
+
+        Raises:
+            InvalidStreamError: the event does not follow from those before.
+        """
+        match event.get("type"):
+            case "message_start":
+                message: JsonObject = event["message"]
+                self.header = {**message, "content": []}
+                self.usage = dict(message.get("usage") or {})
+            case "content_block_start":
+                self._open, self._input_json = dict(event["content_block"]), []
+            case "content_block_delta":
+                self._apply_delta(event["delta"])
+            case "content_block_stop":
+                return self._close_block()
+            case "message_delta":
+                delta: JsonObject = event.get("delta") or {}
+                self.stop_reason, self.stop_sequence = delta.get("stop_reason"), delta.get("stop_sequence")
+                if self._input_error and self.stop_reason != "max_tokens":
+                    raise InvalidStreamError(self._input_error)
+                self.usage.update({k: v for k, v in as_object(event.get("usage")).items() if v is not None})
+            case "message_stop":
+                self.is_complete = True
+            case _:
+                pass  # pings, and what is not known yet
+        return None
+
+    def _apply_delta(self, delta: Mapping[str, Any]) -> None:
+        if self._open is None:
+            raise InvalidStreamError("a delta outside of a block")
+        kind = delta.get("type")
+        if kind == "input_json_delta":
+            self._input_json.append(delta.get("partial_json") or "")
+        elif kind in _DELTA_FIELDS:
+            key = _DELTA_FIELDS[kind]
+            self._open[key] = (self._open.get(key) or "") + (delta.get(key) or "")
+        elif kind == "citations_delta":
+            self._open["citations"] = [*(self._open.get("citations") or ()), delta.get("citation")]
+
+    def _close_block(self) -> JsonObject | None:
+        block, self._open = self._open, None
+        if block is None:
+            raise InvalidStreamError("the end of a block that never began")
+        text = "".join(self._input_json)
+        if text.strip():
+            try:
+                given = json.loads(text)
+            except ValueError as error:
+                # At the limit of its length a reply ends in the middle of a call: that one does not count.
+                self._input_error = f"the input of a call is no JSON: {error}"
+                return None
+            block["input"] = cast("JsonObject", given) if isinstance(given, dict) else {"value": given}
+        self.blocks.append(block)
+        return block
+
+
+class ApiFailure(NamedTuple):
+    """One failure, in the words of the wire.
+
+    Attributes:
+        text: what stands in the message and in the result.
+        category: the class of it, on the message.
+        terminal_reason: why the turn ended.
+        fields: `api_error_status`, `api_error_type`, `api_error`; on the message and on the result.
+    """
+
+    text: str
+    category: str
+    terminal_reason: str
+    fields: dict[str, Any]
+
+
+_SERVER_SIDE: Final = (
+    "API Error: {status} {message}. The server failed, which usually passes: try again in a moment, and look at the "
+    "endpoint if it does not."
+)
+_STATUS_TEXTS: Final[dict[int, str]] = {
+    401: "Failed to authenticate. API Error: {status} {message}",
+    403: "Failed to authenticate. API Error: {status} {message}",
+    413: "Request too large: {message} Remove images or compact the conversation.",
+    429: "API Error: Request rejected (429) · {message}",
+}
+_CATEGORIES: Final[dict[int | None, str]] = {
+    None: "server_error",
+    401: "authentication_failed",
+    402: "billing_error",
+    403: "authentication_failed",
+    404: "model_not_found",
+    413: "invalid_request",
+    429: "rate_limit",
+}
+_RETRY_CATEGORIES: Final[dict[int | None, str]] = {None: "unknown", 529: "overloaded"}
+_TOO_LONG_PHRASES: Final = ("prompt is too long", "exceed context limit", "context window")
+
+
+def is_prompt_too_long(error: ApiError) -> bool:
+    """Whether the conversation does not fit into the window of the model."""
+    return error.status == 400 and any(words in error.message.lower() for words in _TOO_LONG_PHRASES)
+
+
+def get_retry_category(error: ApiError) -> str:
+    """What `api_retry` calls it."""
+    return _RETRY_CATEGORIES.get(error.status) or _get_category(error)
+
+
+def _get_category(error: ApiError) -> str:
+    if error.status is not None and error.status >= 500:
+        return "server_error"
+    return _CATEGORIES.get(error.status, "unknown")
+
+
+def describe_failure(error: ApiError) -> ApiFailure:
+    """The failure in the words of the wire."""
+    if error.status is None:
+        text = f"API Error: the API could not be reached or broke off: {error.message}"
+        return ApiFailure(
+            text, "server_error", "api_error", {"api_error_status": None, "api_error": "connection_failed"}
+        )
+    template = _STATUS_TEXTS.get(error.status, _SERVER_SIDE if error.status >= 500 else "API Error: {status} {message}")
+    terminal = "prompt_too_long" if is_prompt_too_long(error) else "image_error" if error.status == 413 else "api_error"
+    if terminal == "prompt_too_long":
+        template = "Prompt is too long · {message}"
+    fields: dict[str, Any] = {"api_error_status": error.status}
+    if error.kind:
+        fields["api_error_type"] = error.kind
+    return ApiFailure(
+        template.format(status=error.status, message=error.message), _get_category(error), terminal, fields
+    )

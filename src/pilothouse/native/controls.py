@@ -13,18 +13,18 @@ from typing import Final, Protocol
 
 from pilothouse.native import frames
 from pilothouse.native.history import CLI_VERSION
-from pilothouse.native.mcp import McpServer, servers_of
-from pilothouse.native.models import context_tokens, model_of, offered
-from pilothouse.native.permitting import Permitting
-from pilothouse.native.shapes import JSON, mapping
-from pilothouse.native.state import State
+from pilothouse.native.json_values import JsonObject, as_object
+from pilothouse.native.mcp import McpServer, read_servers
+from pilothouse.native.models import context_tokens, get_model, list_models
+from pilothouse.native.state import SessionState
+from pilothouse.native.tool_calls import PermissionChecker
 from pilothouse.transports.errands import run_briefly
 
-READ_BYTES: Final = 1 << 20
+DEFAULT_READ_BYTES: Final = 1 << 20
 """Of a file that `read_file` gives, unless it is told otherwise."""
 
 
-INITIALIZE: Final[Mapping[str, type | tuple[type, ...]]] = {
+INITIALIZE_FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "appendSystemPrompt": str,
     "hooks": dict,
     "jsonSchema": dict,
@@ -45,14 +45,14 @@ class ControlRefusedError(Exception):
         self.code = code
 
 
-class Conductor(Protocol):
+class EngineControls(Protocol):
     """What the engine does for control requests."""
 
-    def interrupt(self, *, cancel_queued: bool) -> JSON:
+    def interrupt(self, *, cancel_queued: bool) -> JsonObject:
         """Interrupt the turn that runs, if one does."""
         ...
 
-    def cancel(self, name: str) -> bool:
+    def cancel_prompt(self, prompt_uuid: str) -> bool:
         """Take a prompt out of the queue."""
         ...
 
@@ -60,25 +60,25 @@ class Conductor(Protocol):
         """Begin a handshake beside everything else."""
         ...
 
-    def end(self) -> None:
+    def end_session(self) -> None:
         """End the session once the request is answered."""
         ...
 
     @property
-    def usage(self) -> JSON:
+    def usage(self) -> JsonObject:
         """Usage of the last reply."""
         ...
 
 
-Answer = Awaitable[JSON | None]
+PendingPayload = Awaitable[JsonObject | None]
 
 
-class Controls:
+class ControlRequestHandler:
     """Answers control requests of one session."""
 
-    def __init__(self, state: State, permitting: Permitting, conductor: Conductor) -> None:
-        self._state, self._permitting, self._conductor = state, permitting, conductor
-        self._table: Final[Mapping[str, Callable[[JSON], Answer]]] = {
+    def __init__(self, state: SessionState, permissions: PermissionChecker, engine: EngineControls) -> None:
+        self._state, self._permissions, self._engine = state, permissions, engine
+        self._handlers: Final[Mapping[str, Callable[[JsonObject], PendingPayload]]] = {
             "apply_flag_settings": self._apply_flag_settings,
             "cancel_async_message": self._cancel,
             "end_session": self._end_session,
@@ -99,107 +99,109 @@ class Controls:
             "mcp_toggle": self._mcp_toggle,
             "read_file": self._read_file,
             "rename_session": self._rename,
-            "set_has_subscribers": self._nothing,
+            "set_has_subscribers": self._acknowledge,
             "set_max_thinking_tokens": self._thinking,
             "set_model": self._set_model,
             "set_permission_mode": self._set_mode,
         }
 
-    async def answer(self, request_id: str, request: JSON) -> None:
+    async def handle(self, request_id: str, request: JsonObject) -> None:
         """Answer a request, whatever it is."""
         subtype = str(request.get("subtype"))
-        known = self._table.get(subtype)
+        known = self._handlers.get(subtype)
         wire = self._state.wire
         if known is None:
-            await wire.refuse(request_id, f"Unsupported control request subtype: {subtype}", "unsupported_request")
+            await wire.respond_error(
+                request_id, f"Unsupported control request subtype: {subtype}", "unsupported_request"
+            )
             return
         try:
             payload = await known(request)
         except ControlRefusedError as error:
-            await wire.refuse(request_id, str(error), error.code)
+            await wire.respond_error(request_id, str(error), error.code)
         except (TypeError, ValueError, KeyError, AttributeError, OSError) as error:
-            await wire.refuse(request_id, f"{subtype}: {error}")
+            await wire.respond_error(request_id, f"{subtype}: {error}")
         else:
-            await wire.answer(request_id, payload)
+            await wire.respond(request_id, payload)
 
     # The session.
 
-    async def _initialize(self, request: JSON) -> JSON:
+    async def _initialize(self, request: JsonObject) -> JsonObject:
         state = self._state
-        for key, kind in INITIALIZE.items():
+        for key, kind in INITIALIZE_FIELDS.items():
             if request.get(key) is not None and not isinstance(request[key], kind):
                 raise ControlRefusedError(f"initialize: {key} has a wrong type")
-        state.hooks.set(request.get("hooks") or {})
-        state.told = request
+        state.hooks.register(request.get("hooks") or {})
+        state.initialize_request = request
         if isinstance(request.get("jsonSchema"), dict):
-            state.wants(request["jsonSchema"])
+            state.set_schema(request["jsonSchema"])
         if request.get("title"):
-            state.history.note("custom-title", customTitle=str(request["title"]))
-        for name, config in servers_of(request).items():
+            state.history.add_metadata("custom-title", customTitle=str(request["title"]))
+        for name, config in read_servers(request).items():
             if name not in state.servers.by_name:
-                self._conductor.connect_server(state.servers.add(name, config))
-        return frames.initialized(state, os.getpid())
+                self._engine.connect_server(state.servers.add(name, config))
+        return frames.initialize_response(state, os.getpid())
 
-    async def _interrupt(self, request: JSON) -> JSON:
-        return self._conductor.interrupt(cancel_queued=request.get("cancel_queued") is True)
+    async def _interrupt(self, request: JsonObject) -> JsonObject:
+        return self._engine.interrupt(cancel_queued=request.get("cancel_queued") is True)
 
-    async def _cancel(self, request: JSON) -> JSON:
-        return {"cancelled": self._conductor.cancel(str(request.get("message_uuid")))}
+    async def _cancel(self, request: JsonObject) -> JsonObject:
+        return {"cancelled": self._engine.cancel_prompt(str(request.get("message_uuid")))}
 
-    async def _end_session(self, request: JSON) -> None:
-        self._conductor.end()
+    async def _end_session(self, request: JsonObject) -> None:
+        self._engine.end_session()
 
-    async def _rename(self, request: JSON) -> None:
+    async def _rename(self, request: JsonObject) -> None:
         title = str(request.get("title") or "").strip()
         if not title:
             raise ControlRefusedError("rename_session: no title")
-        self._state.history.note("custom-title", customTitle=title)
-        await self._state.wire.say(frames.system("session_title_changed", title=title))
+        self._state.history.add_metadata("custom-title", customTitle=title)
+        await self._state.wire.send(frames.system("session_title_changed", title=title))
 
-    async def _nothing(self, request: JSON) -> None:
+    async def _acknowledge(self, request: JsonObject) -> None:
         return None
 
     # The model.
 
-    async def _set_model(self, request: JSON) -> JSON:
+    async def _set_model(self, request: JsonObject) -> JsonObject:
         given = request.get("model")
         if given is not None and not isinstance(given, str):
             raise ControlRefusedError("set_model: the model is no text")
-        model = self._state.choose(given)
+        model = self._state.set_model(given)
         shown = f"{given} ({model})" if given and given != model else model
         text = f"<local-command-stdout>Set model to `{shown}`</local-command-stdout>"
-        await self._state.wire.say(frames.user(text, isReplay=True))
+        await self._state.wire.send(frames.user(text, isReplay=True))
         return {"model": model}
 
-    async def _thinking(self, request: JSON) -> None:
+    async def _thinking(self, request: JsonObject) -> None:
         tokens = request.get("max_thinking_tokens")
         if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0):
             raise ControlRefusedError("set_max_thinking_tokens: not a number of tokens")
         self._state.thinking_tokens = tokens
 
-    async def _models(self, request: JSON) -> JSON:
-        return {"models": offered()}
+    async def _models(self, request: JsonObject) -> JsonObject:
+        return {"models": list_models()}
 
-    async def _apply_flag_settings(self, request: JSON) -> None:
-        told = mapping(request.get("settings"))
+    async def _apply_flag_settings(self, request: JsonObject) -> None:
+        told = as_object(request.get("settings"))
         for key in ("effortLevel", "model"):
             if not isinstance(told.get(key), str | None):
                 raise ControlRefusedError(f"apply_flag_settings: {key} is no text")
         if "effortLevel" in told:
             self._state.effort = told["effortLevel"]
         if "model" in told:
-            self._state.choose(told["model"])
+            self._state.set_model(told["model"])
 
     # Permissions.
 
-    async def _set_mode(self, request: JSON) -> JSON:
+    async def _set_mode(self, request: JsonObject) -> JsonObject:
         mode = str(request.get("mode"))
-        code = await self._permitting.set_mode(mode)
+        code = await self._permissions.set_mode(mode)
         if code is not None:
             raise ControlRefusedError(f"Cannot set permission mode to {mode}", code)
-        return {"mode": self._state.mode}
+        return {"mode": self._state.permission_mode}
 
-    async def _rules(self, request: JSON) -> JSON:
+    async def _rules(self, request: JsonObject) -> JsonObject:
         settings = self._state.settings
         rules = [
             {"behavior": behavior, "source": "session", "rule": rule, "editability": "session"}
@@ -210,76 +212,78 @@ class Controls:
         state = {"rules": rules, "workspaceDirectories": [], "originalCwd": root, "managedOnly": False}
         return {"state": state}
 
-    async def _hooks_listing(self, request: JSON) -> JSON:
+    async def _hooks_listing(self, request: JsonObject) -> JsonObject:
         return {"events": [], "hooks": self._state.hooks.listing(), "eventCatalog": []}
 
     # Servers.
 
-    def _server(self, request: JSON) -> McpServer:
+    def _get_server(self, request: JsonObject) -> McpServer:
         name = str(request.get("serverName"))
         server = self._state.servers.by_name.get(name)
         if server is None:
             raise ControlRefusedError(f"Server not found: {name}")
         return server
 
-    async def _mcp_status(self, request: JSON) -> JSON:
-        return {"mcpServers": [server.about() for server in self._state.servers.by_name.values()]}
+    async def _mcp_status(self, request: JsonObject) -> JsonObject:
+        return {"mcpServers": [server.make_status() for server in self._state.servers.by_name.values()]}
 
-    async def _mcp_set_servers(self, request: JSON) -> JSON:
-        servers, wanted = self._state.servers, mapping(request.get("servers"))
+    async def _mcp_set_servers(self, request: JsonObject) -> JsonObject:
+        servers, wanted = self._state.servers, as_object(request.get("servers"))
         removed = [name for name in servers.by_name if name not in wanted]
         for name in removed:
             del servers.by_name[name]
         added = [name for name in wanted if name not in servers.by_name]
-        errors: JSON = {}
+        errors: JsonObject = {}
         for name in added:
-            server = servers.add(name, mapping(wanted[name]))
+            server = servers.add(name, as_object(wanted[name]))
             if server.error:
                 errors[name] = server.error
             else:
-                self._conductor.connect_server(server)
+                self._engine.connect_server(server)
         return {"added": added, "removed": removed, "errors": errors}
 
-    async def _mcp_reconnect(self, request: JSON) -> None:
-        server = self._server(request)
+    async def _mcp_reconnect(self, request: JsonObject) -> None:
+        server = self._get_server(request)
         if not server.error:
-            self._conductor.connect_server(server)
+            self._engine.connect_server(server)
 
-    async def _mcp_toggle(self, request: JSON) -> None:
-        server = self._server(request)
+    async def _mcp_toggle(self, request: JsonObject) -> None:
+        server = self._get_server(request)
         if request.get("enabled"):
-            self._conductor.connect_server(server)
+            self._engine.connect_server(server)
         else:
             server.status = "disabled"
 
-    async def _mcp_message(self, request: JSON) -> None:
+    async def _mcp_message(self, request: JsonObject) -> None:
         server = self._state.servers.by_name.get(str(request.get("server_name")))
-        message = mapping(request.get("message"))
+        message = as_object(request.get("message"))
         if server is not None and message.get("method") == "notifications/tools/list_changed":
-            self._conductor.connect_server(server)
+            self._engine.connect_server(server)
 
     # What is known.
 
-    async def _version(self, request: JSON) -> JSON:
+    async def _version(self, request: JsonObject) -> JsonObject:
         return {"version": CLI_VERSION}
 
-    async def _cost(self, request: JSON) -> JSON:
-        spending = self._state.spending
-        unknown = " (models without a known price not counted)" if spending.unknown else ""
-        return {"text": f"Estimated cost: ${spending.usd:.4f}{unknown}\nTime of the API: {spending.api_seconds:.1f} s"}
+    async def _cost(self, request: JsonObject) -> JsonObject:
+        spending = self._state.totals
+        unknown = " (models without a known price not counted)" if spending.has_unknown_cost else ""
+        return {
+            "text": f"Estimated cost: ${spending.cost_usd:.4f}{unknown}\nTime of the API: {spending.api_seconds:.1f} s"
+        }
 
-    async def _usage(self, request: JSON) -> JSON:
-        spending = self._state.spending
+    async def _usage(self, request: JsonObject) -> JsonObject:
+        spending = self._state.totals
         session = {
-            "total_cost_usd": spending.usd,
+            "total_cost_usd": spending.cost_usd,
             "total_api_duration_ms": round(spending.api_seconds * 1000),
             "model_usage": spending.models,
         }
         return {"session": session, "subscription_type": None, "rate_limits_available": False, "rate_limits": None}
 
-    async def _context_usage(self, request: JSON) -> JSON:
-        window = model_of(self._state.model).window
-        tokens = context_tokens(self._conductor.usage)
+    async def _context_usage(self, request: JsonObject) -> JsonObject:
+        window = get_model(self._state.model).window
+        tokens = context_tokens(self._engine.usage)
         share = round(100 * tokens / window, 1)
         return {
             "categories": [],
@@ -290,15 +294,15 @@ class Controls:
             "model": self._state.model,
         }
 
-    async def _settings(self, request: JSON) -> JSON:
+    async def _settings(self, request: JsonObject) -> JsonObject:
         applied = {"model": self._state.model, "effort": self._state.effort}
         return {"effective": {}, "sources": [], "applied": applied}
 
-    async def _read_file(self, request: JSON) -> JSON:
+    async def _read_file(self, request: JsonObject) -> JsonObject:
         given = str(request.get("path"))
-        path = self._state.workplace.path(given)
-        limit = request.get("max_bytes") or READ_BYTES
-        data = await run_briefly(_head, path, limit + 1)
+        path = self._state.workplace.resolve_path(given)
+        limit = request.get("max_bytes") or DEFAULT_READ_BYTES
+        data = await run_briefly(_read_head, path, limit + 1)
         text = data[:limit].decode("utf-8", "replace")
         return {
             "contents": text,
@@ -308,6 +312,6 @@ class Controls:
         }
 
 
-def _head(path: Path, size: int) -> bytes:
+def _read_head(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
         return file.read(size)

@@ -13,28 +13,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilothouse._version import __version__
-from pilothouse.native.history import CLI_VERSION, now
-from pilothouse.native.models import offered
-from pilothouse.native.shapes import JSON
-from pilothouse.native.spending import zero_usage
-from pilothouse.native.state import STRUCTURED, State
+from pilothouse.native.history import CLI_VERSION, make_timestamp
+from pilothouse.native.json_values import JsonObject
+from pilothouse.native.models import list_models, make_zero_usage
+from pilothouse.native.state import STRUCTURED_TOOL_NAME, SessionState
 
 CAPABILITIES = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1", "msg_lifecycle_v1")
 
 
-def init(state: State) -> JSON:
+def init(state: SessionState) -> JsonObject:
     """`system/init`: what there is at the beginning of a turn."""
     servers = [{"name": s.name, "status": s.status} for s in state.servers.by_name.values()]
     return {
         "type": "system",
         "subtype": "init",
         "cwd": str(state.workplace.cwd),
-        "tools": [*state.tools(), *((STRUCTURED,) if state.schema is not None else ())],
+        "tools": [*state.list_tools(), *((STRUCTURED_TOOL_NAME,) if state.schema is not None else ())],
         "mcp_servers": servers,
         "model": state.model,
-        "permissionMode": state.mode,
-        "slash_commands": ["clear", "compact"] if state.launch.commands else [],
-        "apiKeySource": key_source(state.env),
+        "permissionMode": state.permission_mode,
+        "slash_commands": ["clear", "compact"] if state.arguments.has_commands else [],
+        "apiKeySource": get_key_source(state.env),
         "claude_code_version": CLI_VERSION,
         "pilothouse_agent_version": __version__,
         "output_style": "default",
@@ -48,43 +47,43 @@ def init(state: State) -> JSON:
     }
 
 
-def key_source(env: Mapping[str, str]) -> str:
+def get_key_source(env: Mapping[str, str]) -> str:
     """Where the key comes from."""
     return "ANTHROPIC_API_KEY" if env.get("ANTHROPIC_API_KEY") else "none"
 
 
-def initialized(state: State, pid: int) -> JSON:
+def initialize_response(state: SessionState, pid: int) -> JsonObject:
     """The answer to `initialize`."""
     return {
         "commands": [
             {"name": "clear", "description": "Begin a new conversation", "argumentHint": "", "builtin": True},
             {"name": "compact", "description": "Summarise the conversation", "argumentHint": "", "builtin": True},
         ]
-        if state.launch.commands
+        if state.arguments.has_commands
         else [],
         "agents": [],
         "output_style": "default",
         "available_output_styles": ["default"],
-        "models": offered(),
-        "account": {"tokenSource": "none", "apiKeySource": key_source(state.env), "apiProvider": "firstParty"},
+        "models": list_models(),
+        "account": {"tokenSource": "none", "apiKeySource": get_key_source(state.env), "apiProvider": "firstParty"},
         "pid": pid,
         "claude_code_version": CLI_VERSION,
         "pilothouse_agent_version": __version__,
-        "current_permission_mode": state.mode,
-        "hooks_applied": "hooks" in state.told,
+        "current_permission_mode": state.permission_mode,
+        "hooks_applied": "hooks" in state.initialize_request,
         "hook_on_failure_supported": True,
         "session_state": "idle",
         "capabilities": list(CAPABILITIES),
     }
 
 
-def assistant(message: Mapping[str, Any], blocks: Sequence[JSON], **about: Any) -> JSON:
+def assistant(message: Mapping[str, Any], blocks: Sequence[JsonObject], **fields: Any) -> JsonObject:
     """`assistant`: one block of a reply."""
     frame = {"type": "assistant", "message": {**message, "content": list(blocks)}, "parent_tool_use_id": None}
-    return frame | {"timestamp": now()} | about
+    return frame | {"timestamp": make_timestamp()} | fields
 
 
-def synthetic(text: str, **about: Any) -> JSON:
+def synthetic(text: str, **fields: Any) -> JsonObject:
     """`assistant`: a message that no model has said."""
     message = {
         "id": str(uuid.uuid4()),
@@ -93,52 +92,52 @@ def synthetic(text: str, **about: Any) -> JSON:
         "model": "<synthetic>",
         "stop_reason": "stop_sequence",
         "stop_sequence": "",
-        "usage": zero_usage(),
+        "usage": make_zero_usage(),
     }
-    return assistant(message, [{"type": "text", "text": text}], **about)
+    return assistant(message, [{"type": "text", "text": text}], **fields)
 
 
-def user(content: str | Sequence[JSON], **about: Any) -> JSON:
+def user(content: str | Sequence[JsonObject], **fields: Any) -> JsonObject:
     """`user`: a tool result, a note, or a prompt given back."""
     given = content if isinstance(content, str) else list(content)
     message = {"role": "user", "content": given}
-    return {"type": "user", "message": message, "parent_tool_use_id": None, "timestamp": now()} | about
+    return {"type": "user", "message": message, "parent_tool_use_id": None, "timestamp": make_timestamp()} | fields
 
 
-def stream_event(event: Mapping[str, Any], message_id: str, **about: Any) -> JSON:
+def stream_event(event: Mapping[str, Any], message_id: str, **fields: Any) -> JsonObject:
     """`stream_event`: one event of the API."""
-    return {"type": "stream_event", "event": event, "parent_tool_use_id": None, "api_message_id": message_id} | about
+    return {"type": "stream_event", "event": event, "parent_tool_use_id": None, "api_message_id": message_id} | fields
 
 
-def system(subtype: str, **about: Any) -> JSON:
+def system(subtype: str, **fields: Any) -> JsonObject:
     """`system` of any subtype."""
-    return {"type": "system", "subtype": subtype, **about}
+    return {"type": "system", "subtype": subtype, **fields}
 
 
-def result(state: State, began: float, **about: Any) -> JSON:
-    """`result`: the end of a turn. `about` has what differs: subtype, is_error, num_turns, …"""
-    spending = state.spending
-    index, state.results = state.results, state.results + 1
+def result(state: SessionState, began: float, **fields: Any) -> JsonObject:
+    """`result`: the end of a turn. `fields` has what differs: subtype, is_error, num_turns, …"""
+    spending = state.totals
+    index, state.result_count = state.result_count, state.result_count + 1
     return {
         "type": "result",
         "duration_ms": round((time.monotonic() - began) * 1000),
         "duration_api_ms": round(spending.turn_api_seconds * 1000),
         "stop_reason": None,
-        "total_cost_usd": spending.usd,
+        "total_cost_usd": spending.cost_usd,
         "usage": spending.usage,
         "modelUsage": {name: dict(entry) for name, entry in spending.models.items()},
         "model_usage_since_last_result": {name: dict(entry) for name, entry in spending.turn_models.items()},
         "permission_denials": [],
         "result_index": index,
-        **about,
+        **fields,
     }
 
 
-def lifecycle(command: str, state: str) -> JSON:
+def lifecycle(command: str, state: str) -> JsonObject:
     """`command_lifecycle`: what became of a prompt that has a uuid."""
     return {"type": "command_lifecycle", "command_uuid": command, "state": state}
 
 
-def compact_json(value: Any) -> str:
+def encode_compact_json(value: Any) -> str:
     """JSON without blanks, as the text of a structured output has it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -14,22 +14,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from pilothouse.messages.jsonline import dump_line, load_line
-from pilothouse.native.shapes import JSON
-from pilothouse.transcripts.lines import opened, read_part
-from pilothouse.transcripts.places import SUFFIX, find_file, project_key, projects_home
-from pilothouse.transcripts.reading import conversation_of
-from pilothouse.transcripts.rows import SPOKEN
+from pilothouse.messages.json_lines import decode_line, encode_json
+from pilothouse.native.json_values import JsonObject
+from pilothouse.transcripts.conversation import read_conversation
+from pilothouse.transcripts.paths import SUFFIX, find_file, get_projects_directory, project_key
+from pilothouse.transcripts.rows import SPOKEN_TYPES, open_transcript, read_part
 
 CLI_VERSION: Final = "2.1.330"
 """The version whose wire and transcripts this engine has."""
 ENTRYPOINT: Final = "sdk-pilothouse"
-MISSING_RESULT: Final = "[Tool result missing due to internal error]"
-_NOTES: Final = frozenset({"custom-title", "ai-title", "tag", "cost-state"})
+MISSING_TOOL_RESULT: Final = "[Tool result missing due to internal error]"
+_METADATA_TYPES: Final = frozenset({"custom-title", "ai-title", "tag", "cost-state"})
 """Rows beside the conversation that a fork takes along."""
 
 
-def now() -> str:
+def make_timestamp() -> str:
     """The time as rows and frames say it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -46,21 +45,21 @@ class History:
     Attributes:
         messages: what the model is shown, in the form of the Messages API.
         is_resumed: it began with what an earlier process wrote.
-        cost: the last row of costs that was read.
+        cost_row: the last row of costs that was read.
     """
 
     def __init__(self, session_id: str, cwd: Path, config_dir: Path, *, persists: bool) -> None:
         self.session_id = session_id
-        self.messages: list[JSON] = []
+        self.messages: list[JsonObject] = []
         self.is_resumed = False
-        self.cost: JSON = {}
+        self.cost_row: JsonObject = {}
         self.title: str | None = None
         self._cwd = cwd
-        self._config = config_dir
-        self._folder = projects_home(config_dir) / project_key(cwd)
-        self._persists = persists
-        self._pending: list[JSON] = []
-        self._last: str | None = None
+        self._config_dir = config_dir
+        self._folder = get_projects_directory(config_dir) / project_key(cwd)
+        self._is_persistent = persists
+        self._pending: list[JsonObject] = []
+        self._last_uuid: str | None = None
         self._prompt_id = ""
         self._file: Path | None = None
 
@@ -72,87 +71,91 @@ class History:
     @property
     def config_dir(self) -> Path:
         """Configuration directory of the CLI."""
-        return self._config
+        return self._config_dir
 
     @property
     def prompt_id(self) -> str:
         """Id of the prompt that is being answered."""
         return self._prompt_id
 
-    def renew(self, session_id: str) -> None:
+    def restart(self, session_id: str) -> None:
         """Begin another session in its place."""
-        self.session_id, self.messages, self._last, self._file = session_id, [], None, None
+        self.session_id, self.messages, self._last_uuid, self._file = session_id, [], None, None
         self.is_resumed, self.title = False, None
 
     # What is said.
 
-    def prompt(self, content: str | Sequence[JSON], mode: str, name: str | None = None) -> str:
+    def add_prompt(self, content: str | Sequence[JsonObject], mode: str, name: str | None = None) -> str:
         """A prompt of the user; gives the uuid of its row."""
         self._prompt_id = str(uuid.uuid4())
-        return self.user(content, name, permissionMode=mode, promptSource="sdk")
+        return self.add_user_message(content, name, permissionMode=mode, promptSource="sdk")
 
-    def user(self, content: str | Sequence[JSON], name: str | None = None, **about: Any) -> str:
+    def add_user_message(self, content: str | Sequence[JsonObject], name: str | None = None, **fields: Any) -> str:
         """Something that goes to the model as from the user."""
-        self._show("user", content)
+        self._add_message("user", content)
         message = {"role": "user", "content": content if isinstance(content, str) else list(content)}
-        row = {"promptId": self._prompt_id, "type": "user", "message": message, **about}
-        return self._chain(row, name)
+        row = {"promptId": self._prompt_id, "type": "user", "message": message, **fields}
+        return self._append_row(row, name)
 
-    def assistant(self, blocks: Sequence[JSON], message: Mapping[str, Any], names: Sequence[str], **about: Any) -> None:
+    def add_reply(
+        self, blocks: Sequence[JsonObject], message: Mapping[str, Any], names: Sequence[str], **fields: Any
+    ) -> None:
         """A reply of the model: one row a block, as the CLI has it."""
         # The API takes neither a message without content nor a text without words.
         kept = [(b, n) for b, n in zip(blocks, names, strict=True) if b.get("type") != "text" or b["text"].strip()]
         if kept:
-            self._show("assistant", [block for block, _ in kept])
+            self._add_message("assistant", [block for block, _ in kept])
         for place, (block, name) in enumerate(kept):
             row = {"message": {**message, "content": [block]}, "apiBlockIndex": place, "type": "assistant"}
-            self._chain(row | about, name)
+            self._append_row(row | fields, name)
 
-    def failure(self, message: Mapping[str, Any], name: str, **about: Any) -> None:
+    def add_failure(self, message: Mapping[str, Any], name: str, **fields: Any) -> None:
         """A failure of the API, which the transcript shows and the model never sees."""
-        self._chain({"message": message, "type": "assistant", "isApiErrorMessage": True, **about}, name)
+        self._append_row({"message": message, "type": "assistant", "isApiErrorMessage": True, **fields}, name)
 
-    def compacted(self, summary: str, metadata: Mapping[str, Any]) -> str:
+    def replace_with_summary(self, summary: str, metadata: Mapping[str, Any]) -> str:
         """A summary takes the place of all that was said; gives the uuid of the boundary."""
-        before, self._last = self._last, None
+        before, self._last_uuid = self._last_uuid, None
         self.messages = []
         boundary = {"logicalParentUuid": before, "type": "system", "subtype": "compact_boundary", "isMeta": False}
         told = {"content": "Conversation compacted", "level": "info", "compactMetadata": dict(metadata)}
-        name = self._chain(boundary | told)
-        self.user(summary, isVisibleInTranscriptOnly=True, isCompactSummary=True)
+        name = self._append_row(boundary | told)
+        self.add_user_message(summary, isVisibleInTranscriptOnly=True, isCompactSummary=True)
         return name
 
-    def note(self, kind: str, **about: Any) -> None:
+    def add_metadata(self, kind: str, **fields: Any) -> None:
         """A row beside the conversation."""
-        self._pending.append({"type": kind, **about, "sessionId": self.session_id})
+        self._pending.append({"type": kind, **fields, "sessionId": self.session_id})
 
-    def _show(self, role: str, content: str | Sequence[JSON]) -> None:
+    def _add_message(self, role: str, content: str | Sequence[JsonObject]) -> None:
         last = self.messages[-1] if self.messages else None
         if last is None or last["role"] != role:
-            self.messages.append({"role": role, "content": _blocks(content)})
+            self.messages.append({"role": role, "content": _to_blocks(content)})
         else:
-            last["content"] += _blocks(content)
+            last["content"] += _to_blocks(content)
 
-    def _chain(self, row: JSON, name: str | None = None) -> str:
+    def _append_row(self, row: JsonObject, name: str | None = None) -> str:
         name = name or str(uuid.uuid4())
-        head = {"parentUuid": self._last, "isSidechain": False}
+        head = {"parentUuid": self._last_uuid, "isSidechain": False}
         tail = {"userType": "external", "entrypoint": ENTRYPOINT, "cwd": str(self._cwd), "sessionId": self.session_id}
-        self._pending.append(head | row | {"uuid": name, "timestamp": now()} | tail | {"version": CLI_VERSION})
-        self._last = name
+        self._pending.append(
+            head | row | {"uuid": name, "timestamp": make_timestamp()} | tail | {"version": CLI_VERSION}
+        )
+        self._last_uuid = name
         return name
 
-    def shown(self) -> list[JSON]:
+    def make_request_messages(self) -> list[JsonObject]:
         """The messages for a request: a call without a result gets one that says so."""
-        found: list[JSON] = []
+        found: list[JsonObject] = []
         owed: list[str] = []
         for message in self.messages:
-            blocks: list[JSON] = list(message["content"])
+            blocks: list[JsonObject] = list(message["content"])
             if message["role"] == "user":
                 given = {block.get("tool_use_id") for block in blocks}
-                blocks = [*_missing(key for key in owed if key not in given), *blocks]
+                blocks = [*_make_missing_results(key for key in owed if key not in given), *blocks]
                 owed = []
             elif owed:
-                found.append({"role": "user", "content": _missing(owed)})
+                found.append({"role": "user", "content": _make_missing_results(owed)})
             if message["role"] == "assistant":
                 owed = [block["id"] for block in blocks if block.get("type") == "tool_use"]
             found.append({"role": message["role"], "content": blocks})
@@ -160,22 +163,22 @@ class History:
 
     # The file.
 
-    def take(self) -> list[JSON]:
+    def take_pending(self) -> list[JsonObject]:
         """The rows that are to be written now; they are no longer pending."""
         rows, self._pending = self._pending, []
         return rows
 
-    def write(self, rows: Sequence[JSON]) -> None:
+    def write(self, rows: Sequence[JsonObject]) -> None:
         """Append rows to the transcript. Blocking.
 
         Raises:
             OSError: they could not be written.
         """
-        if not self._persists or not rows:
+        if not self._is_persistent or not rows:
             return
         path = self.path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = b"".join(dump_line(row) + b"\n" for row in rows)
+        data = b"".join(encode_json(row) + b"\n" for row in rows)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:
             if os.write(descriptor, data) != len(data):
@@ -185,7 +188,7 @@ class History:
 
     def exists(self) -> bool:
         """Whether there is a session with this id already. Blocking."""
-        return find_file(self.session_id, self._cwd, self._config) is not None
+        return find_file(self.session_id, self._cwd, self._config_dir) is not None
 
     def resume(self, session_id: str, *, up_to: str | None = None, fork: bool = False) -> bool:
         """Go on with a session; False when there is none. Blocking.
@@ -195,19 +198,19 @@ class History:
             up_to: uuid of the last row to take over.
             fork: leave it as it is, and write what it said under this session's own id.
         """
-        path = find_file(session_id, self._cwd, self._config)
+        path = find_file(session_id, self._cwd, self._config_dir)
         if path is None:
             return False
-        with opened(path) as descriptor:
-            rows = conversation_of(descriptor, path, up_to=up_to)
-            lines = [cast("JSON", load_line(read_part(descriptor, row.place, row.size))) for row in rows]
-        notes = [row for row in _notes(path) if row.get("type") in _NOTES]
-        self.cost = next((row for row in reversed(notes) if row["type"] == "cost-state"), dict[str, Any]())
+        with open_transcript(path) as descriptor:
+            rows = read_conversation(descriptor, path, up_to=up_to)
+            lines = [cast("JsonObject", decode_line(read_part(descriptor, row.place, row.size))) for row in rows]
+        notes = [row for row in _read_metadata(path) if row.get("type") in _METADATA_TYPES]
+        self.cost_row = next((row for row in reversed(notes) if row["type"] == "cost-state"), dict[str, Any]())
         for row in lines:
-            if row.get("type") in SPOKEN and not row.get("isApiErrorMessage"):
-                message: JSON = row["message"]
-                self._show(message["role"], message["content"])
-        self._last = next((str(row["uuid"]) for row in reversed(lines) if row.get("uuid")), None)
+            if row.get("type") in SPOKEN_TYPES and not row.get("isApiErrorMessage"):
+                message: JsonObject = row["message"]
+                self._add_message(message["role"], message["content"])
+        self._last_uuid = next((str(row["uuid"]) for row in reversed(lines) if row.get("uuid")), None)
         self.is_resumed = True
         if fork:
             self._pending += [{**row, "sessionId": self.session_id} for row in [*notes, *lines]]
@@ -216,17 +219,19 @@ class History:
         return True
 
 
-def _blocks(content: str | Sequence[JSON]) -> list[JSON]:
+def _to_blocks(content: str | Sequence[JsonObject]) -> list[JsonObject]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def _missing(keys: Any) -> list[JSON]:
-    return [{"type": "tool_result", "tool_use_id": key, "content": MISSING_RESULT, "is_error": True} for key in keys]
+def _make_missing_results(keys: Any) -> list[JsonObject]:
+    return [
+        {"type": "tool_result", "tool_use_id": key, "content": MISSING_TOOL_RESULT, "is_error": True} for key in keys
+    ]
 
 
-def _notes(path: Path) -> list[JSON]:
+def _read_metadata(path: Path) -> list[JsonObject]:
     """The rows beside the conversation; broken lines are passed over."""
-    found: list[JSON] = []
+    found: list[JsonObject] = []
     for line in path.read_bytes().split(b"\n"):
         if b'"parentUuid"' in line[:200] or not line.strip():
             continue
@@ -235,5 +240,5 @@ def _notes(path: Path) -> list[JSON]:
         except ValueError:
             continue
         if isinstance(row, dict):
-            found.append(cast("JSON", row))
+            found.append(cast("JsonObject", row))
     return found

@@ -12,19 +12,19 @@ from typing import Any, Final
 import anyio
 from msgspec import Struct, field
 
-from pilothouse.native.shapes import JSON, items, mapping, mappings
-from pilothouse.native.wire import HostGoneError, HostRefusedError, Wire
+from pilothouse.native.json_values import JsonObject, as_list, as_object, as_objects
+from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
 
 DEFAULT_SECONDS: Final = 600.0
 """For one callback, unless its matcher says otherwise; those of SessionEnd end with the program."""
-_RANK: Final = {"allow": 1, "ask": 2, "defer": 3, "deny": 4}
-_BY_DECISION: Final = {"approve": "allow", "block": "deny"}
-EVERYTHING: Final = frozenset({None, "", "*"})
-_NAMES: Final = re.compile(r"[A-Za-z0-9_|]+")
+_DECISION_RANK: Final = {"allow": 1, "ask": 2, "defer": 3, "deny": 4}
+_LEGACY_DECISIONS: Final = {"approve": "allow", "block": "deny"}
+MATCH_ALL: Final = frozenset({None, "", "*"})
+_PLAIN_NAMES: Final = re.compile(r"[A-Za-z0-9_|]+")
 """Names and nothing else: they are held against the whole subject; anything else is searched in it."""
 
 
-class Matcher(Struct, frozen=True):
+class RegisteredMatcher(Struct, frozen=True):
     """Callbacks of one event, and what they are for."""
 
     pattern: str | None
@@ -32,12 +32,12 @@ class Matcher(Struct, frozen=True):
     timeout: float
     blocks_on_failure: bool = False
 
-    def concerns(self, subject: str | None) -> bool:
+    def matches(self, subject: str | None) -> bool:
         """Whether it is for this subject: a tool, a source, a trigger."""
-        if self.pattern in EVERYTHING or subject is None:
+        if self.pattern in MATCH_ALL or subject is None:
             return True
         pattern = self.pattern or ""
-        if _NAMES.fullmatch(pattern):
+        if _PLAIN_NAMES.fullmatch(pattern):
             return subject in pattern.split("|")
         try:
             return re.search(pattern, subject) is not None
@@ -45,7 +45,7 @@ class Matcher(Struct, frozen=True):
             return pattern == subject
 
 
-class Verdict(Struct):
+class HookVerdict(Struct):
     """What the hooks of one event said together.
 
     Attributes:
@@ -55,39 +55,39 @@ class Verdict(Struct):
         contexts: text for the model.
         messages: text for the user.
         stop_reason: the run is to end, for this reason.
-        decided: what a PermissionRequest hook answers in the place of the user.
-        failed: a callback raised.
-        timed_out: a callback did not answer.
+        permission_answer: what a PermissionRequest hook answers in the place of the user.
+        has_failed: a callback raised.
+        has_timed_out: a callback did not answer.
     """
 
     decision: str | None = None
     reason: str = ""
-    updated_input: JSON | None = None
+    updated_input: JsonObject | None = None
     updated_output: Any = None
     contexts: list[str] = field(default_factory=list[str])
     messages: list[str] = field(default_factory=list[str])
     stop_reason: str | None = None
-    decided: JSON | None = None
+    permission_answer: JsonObject | None = None
     suppresses_prompt: bool = False
-    failed: bool = False
-    timed_out: bool = False
+    has_failed: bool = False
+    has_timed_out: bool = False
 
     @property
-    def blocks(self) -> bool:
+    def is_blocking(self) -> bool:
         """Whether it says no."""
         return self.decision == "deny"
 
-    def take(self, answer: Mapping[str, Any]) -> None:
+    def add_output(self, output: Mapping[str, Any]) -> None:
         """Add the answer of one callback."""
-        if answer.get("continue") is False:
-            self.stop_reason = str(answer.get("stopReason") or "")
-        if answer.get("systemMessage"):
-            self.messages.append(str(answer["systemMessage"]))
-        told = mapping(answer.get("hookSpecificOutput"))
-        decision = told.get("permissionDecision") or _BY_DECISION.get(str(answer.get("decision")))
-        if decision in _RANK and _RANK[decision] > _RANK.get(self.decision or "", 0):
+        if output.get("continue") is False:
+            self.stop_reason = str(output.get("stopReason") or "")
+        if output.get("systemMessage"):
+            self.messages.append(str(output["systemMessage"]))
+        told = as_object(output.get("hookSpecificOutput"))
+        decision = told.get("permissionDecision") or _LEGACY_DECISIONS.get(str(output.get("decision")))
+        if decision in _DECISION_RANK and _DECISION_RANK[decision] > _DECISION_RANK.get(self.decision or "", 0):
             self.decision = decision
-            self.reason = str(told.get("permissionDecisionReason") or answer.get("reason") or "")
+            self.reason = str(told.get("permissionDecisionReason") or output.get("reason") or "")
         if told.get("additionalContext"):
             self.contexts.append(str(told["additionalContext"]))
         if isinstance(told.get("updatedInput"), dict):
@@ -96,26 +96,26 @@ class Verdict(Struct):
             if key in told:
                 self.updated_output = told[key]
         if isinstance(told.get("decision"), dict):
-            self.decided = told["decision"]
+            self.permission_answer = told["decision"]
         self.suppresses_prompt = self.suppresses_prompt or told.get("suppressOriginalPrompt") is True
 
 
-class Hooks:
+class HookRunner:
     """The hooks of a session."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._by_event: dict[str, list[Matcher]] = {}
+        self._by_event: dict[str, list[RegisteredMatcher]] = {}
 
-    def set(self, told: Mapping[str, Any]) -> None:
+    def register(self, hooks: Mapping[str, Any]) -> None:
         """Take the hooks that an `initialize` request names, in the place of those before."""
-        self._by_event = {event: [_matcher(each) for each in mappings(given)] for event, given in told.items()}
+        self._by_event = {event: [_read_matcher(each) for each in as_objects(given)] for event, given in hooks.items()}
 
-    def has(self, event: str) -> bool:
+    def has_hooks(self, event: str) -> bool:
         """Whether there are any for an event."""
         return bool(self._by_event.get(event))
 
-    def listing(self) -> list[JSON]:
+    def listing(self) -> list[JsonObject]:
         """What there is, for `get_hooks_listing`."""
         return [
             {"event": event, "matcher": matcher.pattern, "type": "callback", "source": "sdk"}
@@ -123,39 +123,41 @@ class Hooks:
             for matcher in matchers
         ]
 
-    async def fire(self, event: str, about: Mapping[str, Any], *, subject: str | None = None, key: str = "") -> Verdict:
+    async def run(
+        self, event: str, fields: Mapping[str, Any], *, subject: str | None = None, key: str = ""
+    ) -> HookVerdict:
         """Ask every hook that the event concerns, at the same time.
 
         Args:
             event: its name.
-            about: the input of the hooks.
+            fields: the input of the hooks.
             subject: what matchers are held against; None: all are asked.
             key: the tool call, or another id.
 
         Raises:
-            HostGoneError: the host can no longer be asked.
+            HostDisconnectedError: the host can no longer be asked.
         """
-        verdict = Verdict()
-        asked = [(m, name) for m in self._by_event.get(event, ()) if m.concerns(subject) for name in m.callbacks]
+        verdict = HookVerdict()
+        asked = [(m, name) for m in self._by_event.get(event, ()) if m.matches(subject) for name in m.callbacks]
         if not asked:
             return verdict
-        answers: list[JSON | None] = [None] * len(asked)
+        answers: list[JsonObject | None] = [None] * len(asked)
         gone = False
 
-        async def ask(place: int, matcher: Matcher, callback: str) -> None:
+        async def ask(place: int, matcher: RegisteredMatcher, callback: str) -> None:
             nonlocal gone
-            body = {"callback_id": callback, "input": {**about, "hook_event_name": event}}
+            body = {"callback_id": callback, "input": {**fields, "hook_event_name": event}}
             try:
-                answers[place] = await self._wire.ask(
+                answers[place] = await self._wire.request(
                     "hook_callback", body | ({"tool_use_id": key} if key else {}), matcher.timeout
                 )
             except TimeoutError:
-                verdict.timed_out = True
-            except HostGoneError:
+                verdict.has_timed_out = True
+            except HostDisconnectedError:
                 gone = True
             except HostRefusedError as error:
-                await self._tell(event, error, key)
-                verdict.failed = True
+                await self._report_failure(event, error, key)
+                verdict.has_failed = True
                 if matcher.blocks_on_failure:
                     answers[place] = {"decision": "block", "reason": f"{event} hook failed: {error}"}
 
@@ -163,23 +165,23 @@ class Hooks:
             for place, (matcher, callback) in enumerate(asked):
                 group.start_soon(ask, place, matcher, callback)
         if gone:
-            raise HostGoneError
+            raise HostDisconnectedError
         for answer in answers:
-            verdict.take(answer or {})
+            verdict.add_output(answer or {})
         return verdict
 
-    async def _tell(self, event: str, error: Exception, key: str) -> None:
+    async def _report_failure(self, event: str, error: Exception, key: str) -> None:
         frame = {"type": "system", "subtype": "informational", "level": "warning", "tag": "hook_callback_failed"}
-        await self._wire.say(
+        await self._wire.send(
             frame | {"content": f"{event} hook failed: {error}"} | ({"tool_use_id": key} if key else {})
         )
 
 
-def _matcher(told: Mapping[str, Any]) -> Matcher:
-    timeout, pattern = told.get("timeout"), told.get("matcher")
-    return Matcher(
+def _read_matcher(definition: Mapping[str, Any]) -> RegisteredMatcher:
+    timeout, pattern = definition.get("timeout"), definition.get("matcher")
+    return RegisteredMatcher(
         pattern=pattern if isinstance(pattern, str) else None,
-        callbacks=tuple(str(name) for name in items(told.get("hookCallbackIds"))),
+        callbacks=tuple(str(name) for name in as_list(definition.get("hookCallbackIds"))),
         timeout=float(timeout) if isinstance(timeout, int | float) and timeout > 0 else DEFAULT_SECONDS,
-        blocks_on_failure=told.get("onFailure") == "block",
+        blocks_on_failure=definition.get("onFailure") == "block",
     )

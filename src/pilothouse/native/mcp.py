@@ -12,16 +12,16 @@ from typing import Any, Final, cast
 
 import anyio
 
-from pilothouse.native.shapes import JSON, items, mapping, mappings
-from pilothouse.native.tools.base import ToolOutcome
-from pilothouse.native.wire import HostGoneError, HostRefusedError, Wire
+from pilothouse.native.json_values import JsonObject, as_list, as_object, as_objects
+from pilothouse.native.tools.base import ToolOutput
+from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
 
-PROTOCOL: Final = "2025-11-25"
+PROTOCOL_VERSION: Final = "2025-11-25"
 HANDSHAKE_SECONDS: Final = 60.0
 """A server that does not answer its handshake holds the first turn no longer, as with the CLI."""
 MAX_PAGES: Final = 100
-UNREACHED: Final = "the native engine reaches servers of the host's process only, not those of type {kind!r}"
-_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+UNSUPPORTED_SERVER: Final = "the native engine reaches servers of the host's process only, not those of type {kind!r}"
+_INVALID_NAME_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpError(Exception):
@@ -31,28 +31,28 @@ class McpError(Exception):
 class McpTool:
     """A tool of a server, as the model sees it."""
 
-    def __init__(self, server: McpServer, told: Mapping[str, Any]) -> None:
+    def __init__(self, server: McpServer, definition: Mapping[str, Any]) -> None:
         self._server = server
-        self.own_name = str(told.get("name"))
-        self.name = tool_name(server.name, self.own_name)
-        self.description = str(told.get("description") or "")
-        self.input_schema: Mapping[str, Any] = told.get("inputSchema") or {"type": "object", "properties": {}}
-        self.annotations: Mapping[str, Any] = told.get("annotations") or {}
+        self.server_tool_name = str(definition.get("name"))
+        self.name = make_tool_name(server.name, self.server_tool_name)
+        self.description = str(definition.get("description") or "")
+        self.input_schema: Mapping[str, Any] = definition.get("inputSchema") or {"type": "object", "properties": {}}
+        self.annotations: Mapping[str, Any] = definition.get("annotations") or {}
         self.read_only = bool(self.annotations.get("readOnlyHint"))
 
     @property
-    def server(self) -> str:
+    def server_name(self) -> str:
         """Name of its server."""
         return self._server.name
 
-    async def call(self, tool_input: Mapping[str, Any], tool_use_id: str) -> ToolOutcome:
+    async def call(self, tool_input: Mapping[str, Any], tool_use_id: str) -> ToolOutput:
         """Let the server run it."""
-        return await self._server.call(self.own_name, tool_input, tool_use_id)
+        return await self._server.call(self.server_tool_name, tool_input, tool_use_id)
 
 
-def tool_name(server: str, tool: str) -> str:
+def make_tool_name(server: str, tool: str) -> str:
     """How the model calls a tool of a server."""
-    return f"mcp__{_NO_NAME.sub('_', server)}__{_NO_NAME.sub('_', tool)}"
+    return f"mcp__{_INVALID_NAME_CHARS.sub('_', server)}__{_INVALID_NAME_CHARS.sub('_', tool)}"
 
 
 class McpServer:
@@ -68,26 +68,26 @@ class McpServer:
         self.status = "failed" if error else "pending"
         self.error = error
         self.tools: dict[str, McpTool] = {}
-        self.info: JSON = {}
+        self.info: JsonObject = {}
         self.ready = anyio.Event()
         if error:
             self.ready.set()
         self._wire = wire
         self._timeout = timeout
-        self._next = 0
+        self._next_id = 0
 
     async def connect(self) -> None:
         """Shake hands and read the list of tools. Never raises; `status` says what came of it."""
         try:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 client = {"name": "pilothouse-agent", "title": "pilothouse", "version": "1"}
-                hello = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
+                hello = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client}
                 answer = await self._request("initialize", hello)
                 self.info = answer.get("serverInfo") or {}
                 await self._notify("notifications/initialized")
                 await self.read_tools()
             self.status, self.error = "connected", ""
-        except (McpError, TimeoutError, HostGoneError) as error:
+        except (McpError, TimeoutError, HostDisconnectedError) as error:
             self.status, self.error = "failed", str(error) or "the server did not answer"
         finally:
             self.ready.set()
@@ -98,7 +98,7 @@ class McpServer:
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await self._request("tools/list", {"cursor": cursor} if cursor else None)
-            for told in mappings(page.get("tools")):
+            for told in as_objects(page.get("tools")):
                 tool = McpTool(self, told)
                 tools[tool.name] = tool
             cursor = page.get("nextCursor")
@@ -106,63 +106,72 @@ class McpServer:
                 break
         self.tools = tools
 
-    async def call(self, name: str, arguments: Mapping[str, Any], tool_use_id: str) -> ToolOutcome:
+    async def call(self, name: str, arguments: Mapping[str, Any], tool_use_id: str) -> ToolOutput:
         """Call a tool; every failure is an outcome."""
-        meta = {"claudecode/toolUseId": tool_use_id, "progressToken": self._next}
+        meta = {"claudecode/toolUseId": tool_use_id, "progressToken": self._next_id}
         body = {"name": name, "arguments": dict(arguments), "_meta": meta}
-        number = self._next
+        number = self._next_id
         try:
             result = await self._request("tools/call", body, self._timeout)
         except TimeoutError:
             with anyio.move_on_after(1.0, shield=True):
                 await self._notify("notifications/cancelled", {"requestId": number, "reason": "Request timed out"})
-            return _failed(f'MCP server "{self.name}" tool "{name}" timed out after {self._timeout or 0:g}s')
-        except HostGoneError:
-            return _failed("MCP call was interrupted before a result was received")
+            return _make_failure(f'MCP server "{self.name}" tool "{name}" timed out after {self._timeout or 0:g}s')
+        except HostDisconnectedError:
+            return _make_failure("MCP call was interrupted before a result was received")
         except McpError as error:
-            return _failed(str(error))
+            return _make_failure(str(error))
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(1.0, shield=True):
                 await self._notify("notifications/cancelled", {"requestId": number, "reason": "interrupted"})
             raise
-        return _outcome(result)
+        return _to_output(result)
 
-    async def _request(self, method: str, params: Mapping[str, Any] | None, timeout: float | None = None) -> JSON:
-        number, self._next = self._next, self._next + 1
-        message: JSON = {"jsonrpc": "2.0", "id": number, "method": method}
+    async def _request(self, method: str, params: Mapping[str, Any] | None, timeout: float | None = None) -> JsonObject:
+        number, self._next_id = self._next_id, self._next_id + 1
+        message: JsonObject = {"jsonrpc": "2.0", "id": number, "method": method}
         if params is not None:
             message["params"] = params
         try:
-            answer = await self._ask(message, timeout)
+            answer = await self._send(message, timeout)
         except HostRefusedError as error:
             raise McpError(str(error)) from error
         given: Any = answer.get("mcp_response")
-        response = cast("JSON", given) if isinstance(given, dict) else {}
+        response = cast("JsonObject", given) if isinstance(given, dict) else {}
         failure: Any = response.get("error")
         if failure is not None:
-            told = cast("JSON", failure) if isinstance(failure, dict) else {}
+            told = cast("JsonObject", failure) if isinstance(failure, dict) else {}
             raise McpError(f"MCP error {told.get('code')}: {told.get('message')}")
         result: Any = response.get("result")
         if not isinstance(result, dict):
             raise McpError("the server answered with no result")
-        return cast("JSON", result)
+        return cast("JsonObject", result)
 
     async def _notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        message: JSON = {"jsonrpc": "2.0", "method": method}
+        message: JsonObject = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             message["params"] = params
         try:
-            await self._ask(message, None)
-        except (HostRefusedError, HostGoneError):
+            await self._send(message, None)
+        except (HostRefusedError, HostDisconnectedError):
             return  # nobody waits for the answer to a notification
 
-    async def _ask(self, message: JSON, timeout: float | None) -> JSON:
-        return await self._wire.ask("mcp_message", {"server_name": self.name, "message": message}, timeout)
+    async def _send(self, message: JsonObject, timeout: float | None) -> JsonObject:
+        return await self._wire.request("mcp_message", {"server_name": self.name, "message": message}, timeout)
 
-    def about(self) -> JSON:
+    def make_status(self) -> JsonObject:
         """What `mcp_status` says of it."""
-        tools = [{"name": tool.own_name, "annotations": _told(tool.annotations)} for tool in self.tools.values()]
-        about: JSON = {"name": self.name, "status": self.status, "scope": "dynamic", "source": "sdk", "tools": tools}
+        tools = [
+            {"name": tool.server_tool_name, "annotations": _describe_annotations(tool.annotations)}
+            for tool in self.tools.values()
+        ]
+        about: JsonObject = {
+            "name": self.name,
+            "status": self.status,
+            "scope": "dynamic",
+            "source": "sdk",
+            "tools": tools,
+        }
         if self.info:
             about["serverInfo"] = self.info
         return about | ({"error": self.error} if self.error else {})
@@ -180,7 +189,7 @@ class McpServers:
         kind = config.get("type") or "stdio"
         seconds = config.get("timeout")
         timeout = seconds / 1000 if isinstance(seconds, int | float) else None
-        error = "" if kind == "sdk" else UNREACHED.format(kind=kind)
+        error = "" if kind == "sdk" else UNSUPPORTED_SERVER.format(kind=kind)
         server = self.by_name[name] = McpServer(name, self._wire, timeout, error)
         return server
 
@@ -196,27 +205,27 @@ class McpServers:
                 yield from server.tools.values()
 
 
-def _told(annotations: Mapping[str, Any]) -> JSON:
+def _describe_annotations(annotations: Mapping[str, Any]) -> JsonObject:
     names = {"readOnlyHint": "readOnly", "destructiveHint": "destructive", "openWorldHint": "openWorld"}
     return {name: annotations[hint] for hint, name in names.items() if hint in annotations}
 
 
-def _failed(text: str) -> ToolOutcome:
-    return ToolOutcome(text, is_error=True, result=f"Error: {text}")
+def _make_failure(text: str) -> ToolOutput:
+    return ToolOutput(text, is_error=True, result=f"Error: {text}")
 
 
-def _outcome(result: Mapping[str, Any]) -> ToolOutcome:
-    blocks = [_block(item) for item in mappings(result.get("content"))]
+def _to_output(result: Mapping[str, Any]) -> ToolOutput:
+    blocks = [_to_block(item) for item in as_objects(result.get("content"))]
     if result.get("isError"):
         text = "\n".join(block["text"] for block in blocks if block["type"] == "text") or "the tool failed"
-        return _failed(text)
+        return _make_failure(text)
     structured = result.get("structuredContent")
     if structured is None:
-        return ToolOutcome(blocks, result=blocks)
-    return ToolOutcome(blocks, result={"content": blocks, "structuredContent": structured})
+        return ToolOutput(blocks, result=blocks)
+    return ToolOutput(blocks, result={"content": blocks, "structuredContent": structured})
 
 
-def _block(item: Mapping[str, Any]) -> JSON:
+def _to_block(item: Mapping[str, Any]) -> JsonObject:
     """A block of MCP as one of the Messages API."""
     match item.get("type"):
         case "text":
@@ -225,7 +234,7 @@ def _block(item: Mapping[str, Any]) -> JSON:
             source = {"type": "base64", "media_type": item.get("mimeType") or "image/png", "data": item.get("data")}
             return {"type": "image", "source": source}
         case "resource":
-            resource = mapping(item.get("resource"))
+            resource = as_object(item.get("resource"))
             text = resource.get("text")
             return {"type": "text", "text": text if text is not None else f"[Resource at {resource.get('uri')}]"}
         case "resource_link":
@@ -234,9 +243,9 @@ def _block(item: Mapping[str, Any]) -> JSON:
             return {"type": "text", "text": f"[Content of type {kind} is not shown]"}
 
 
-def servers_of(initialize: Mapping[str, Any]) -> dict[str, JSON]:
+def read_servers(initialize: Mapping[str, Any]) -> dict[str, JsonObject]:
     """The servers that an `initialize` request names, by name."""
-    configs = mapping(initialize.get("sdkMcpServerConfigs"))
-    names = [str(name) for name in items(initialize.get("sdkMcpServers"))]
-    found: dict[str, JSON] = {name: {**mapping(configs.get(name)), "type": "sdk"} for name in names}
-    return found | {name: mapping(config) for name, config in mapping(initialize.get("mcpServers")).items()}
+    configs = as_object(initialize.get("sdkMcpServerConfigs"))
+    names = [str(name) for name in as_list(initialize.get("sdkMcpServers"))]
+    found: dict[str, JsonObject] = {name: {**as_object(configs.get(name)), "type": "sdk"} for name in names}
+    return found | {name: as_object(config) for name, config in as_object(initialize.get("mcpServers")).items()}

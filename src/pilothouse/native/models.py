@@ -1,7 +1,6 @@
-"""What is known of models: their short names, prices, windows, and how they think. Pure tables.
+"""What is known about models (aliases, prices, context windows) and what a session has used (tokens, dollars, time).
 
-Prices and windows are those that CLI 2.1.330 states. A model that is not in the table has no price: its cost counts as
-nothing, and is marked as unknown.
+Pure. Prices and windows are those of CLI 2.1.330; a model that is not in the table has no price.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
+
+from pilothouse.native.json_values import JsonObject, as_object
 
 
 class Price(Struct, frozen=True):
@@ -36,7 +37,7 @@ class Model(Struct, frozen=True, kw_only=True):
     adaptive: bool = False
 
 
-KNOWN: Final[Mapping[str, Model]] = {
+KNOWN_MODELS: Final[Mapping[str, Model]] = {
     model.name: model
     for model in (
         Model(name="claude-opus-5-5", price=Price(4.0, 20.0), window=1_000_000, max_output=128_000, adaptive=True),
@@ -53,47 +54,47 @@ ALIASES: Final[Mapping[str, str]] = {
     "sonnet": "claude-sonnet-5-5",
 }
 
-LONG_PROMPT: Final = 100_000
+LONG_PROMPT_TOKENS: Final = 100_000
 """Tokens of a prompt from which Haiku costs five times as much."""
 _CACHE_READ, _CACHE_5M, _CACHE_1H = 0.1, 1.25, 2.0
 _ADAPTIVE: Final = re.compile(r"claude-[a-z]+-(?:[5-9]|[1-9][0-9])(?:-|$)")
-_LONG: Final = "[1m]"
-LONG_BETA: Final = "context-1m-2025-08-07"
+_LONG_SUFFIX: Final = "[1m]"
+LONG_CONTEXT_BETA: Final = "context-1m-2025-08-07"
 
 
-def resolve(name: str | None, env: Mapping[str, str]) -> str:
+def resolve_model(name: str | None, env: Mapping[str, str]) -> str:
     """The full name of a model; environment variables such as ANTHROPIC_DEFAULT_OPUS_MODEL say otherwise."""
     given = name or env.get("ANTHROPIC_MODEL") or "default"
-    plain = given.removesuffix(_LONG)
+    plain = given.removesuffix(_LONG_SUFFIX)
     variable = env.get(f"ANTHROPIC_DEFAULT_{plain.upper()}_MODEL") if plain in ALIASES else None
     return variable or ALIASES.get(plain, plain)
 
 
-def is_long(name: str | None) -> bool:
+def has_long_context(name: str | None) -> bool:
     """Whether a name asks for the long window, such as "sonnet[1m]"."""
-    return name is not None and name.endswith(_LONG)
+    return name is not None and name.endswith(_LONG_SUFFIX)
 
 
-def model_of(name: str) -> Model:
+def get_model(name: str) -> Model:
     """What is known of a model by its full name."""
-    known = KNOWN.get(name)
+    known = KNOWN_MODELS.get(name)
     if known is not None:
         return known
-    dated = next((model for key, model in KNOWN.items() if name.startswith(key + "-")), None)
+    dated = next((model for key, model in KNOWN_MODELS.items() if name.startswith(key + "-")), None)
     return dated or Model(name=name, adaptive=_ADAPTIVE.match(name) is not None)
 
 
-def cost_of(name: str, usage: Mapping[str, Any]) -> float | None:
+def estimate_cost(name: str, usage: Mapping[str, Any]) -> float | None:
     """What a reply cost in US dollars, from the usage that the API named; None: there is no price."""
-    price = model_of(name).price
+    price = get_model(name).price
     if price is None:
         return None
-    plain, read, written = (_count(usage, key) for key in _INPUTS)
+    plain, read, written = (_get_count(usage, key) for key in _INPUTS)
     parts: Mapping[str, Any] = usage.get("cache_creation") or {}
-    hour = _count(parts, "ephemeral_1h_input_tokens")
+    hour = _get_count(parts, "ephemeral_1h_input_tokens")
     inputs = plain + read * _CACHE_READ + (written - hour) * _CACHE_5M + hour * _CACHE_1H
-    dear = 5.0 if name.startswith("claude-haiku-5-5") and plain + read + written > LONG_PROMPT else 1.0
-    return dear * (inputs * price.input + _count(usage, "output_tokens") * price.output) / 1_000_000
+    dear = 5.0 if name.startswith("claude-haiku-5-5") and plain + read + written > LONG_PROMPT_TOKENS else 1.0
+    return dear * (inputs * price.input + _get_count(usage, "output_tokens") * price.output) / 1_000_000
 
 
 _INPUTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -101,26 +102,139 @@ _INPUTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_inp
 
 def context_tokens(usage: Mapping[str, Any]) -> int:
     """The tokens that a request and its reply took of the window."""
-    return sum(_count(usage, key) for key in (*_INPUTS, "output_tokens"))
+    return sum(_get_count(usage, key) for key in (*_INPUTS, "output_tokens"))
 
 
-def _count(usage: Mapping[str, Any], key: str) -> int:
+def _get_count(usage: Mapping[str, Any], key: str) -> int:
     value = usage.get(key)
     return value if isinstance(value, int) else 0
 
 
-def offered() -> list[dict[str, Any]]:
+def list_models() -> list[dict[str, Any]]:
     """The models, as the answer to `initialize` lists them."""
     return [
         {
             "value": alias,
             "resolvedModel": name,
             "displayName": alias.capitalize(),
-            "description": f"{name} · ${KNOWN[name].price.input:g}/${KNOWN[name].price.output:g} per Mtok"  # type: ignore[union-attr]
-            if KNOWN[name].price
+            "description": f"{name} · ${KNOWN_MODELS[name].price.input:g}/${KNOWN_MODELS[name].price.output:g} per Mtok"  # type: ignore[union-attr]
+            if KNOWN_MODELS[name].price
             else name,
-            "supportsEffort": KNOWN[name].adaptive,
-            "supportsAdaptiveThinking": KNOWN[name].adaptive,
+            "supportsEffort": KNOWN_MODELS[name].adaptive,
+            "supportsAdaptiveThinking": KNOWN_MODELS[name].adaptive,
         }
         for alias, name in ALIASES.items()
     ]
+
+
+_USAGE_FIELDS: Final[Mapping[str, str]] = {
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "cacheReadInputTokens": "cache_read_input_tokens",
+    "cacheCreationInputTokens": "cache_creation_input_tokens",
+}
+
+
+def make_zero_usage() -> JsonObject:
+    """Usage of nothing, with every field that a result has."""
+    return {
+        "input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": 0,
+        "server_tool_use": {"web_search_requests": 0, "web_fetch_requests": 0},
+        "service_tier": "standard",
+        "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+    }
+
+
+class SessionTotals:
+    """Sums of a session.
+
+    Attributes:
+        cost_usd: dollars, of the models that have a price.
+        api_seconds: time that the API took.
+        usage: tokens since `start_turn`.
+        has_unknown_cost: some model has no price.
+    """
+
+    def __init__(self) -> None:
+        self.cost_usd = 0.0
+        self.api_seconds = 0.0
+        self.turn_api_seconds = 0.0
+        self.has_unknown_cost = False
+        self.usage = make_zero_usage()
+        self.models: dict[str, JsonObject] = {}
+        self.turn_models: dict[str, JsonObject] = {}
+
+    def start_turn(self) -> None:
+        """What counts for one result begins anew."""
+        self.usage = make_zero_usage()
+        self.turn_models = {}
+        self.turn_api_seconds = 0.0
+
+    def add(self, model: str, usage: Mapping[str, Any], seconds: float) -> None:
+        """A reply of a model."""
+        cost = estimate_cost(model, usage)
+        self.has_unknown_cost = self.has_unknown_cost or cost is None
+        self.cost_usd += cost or 0.0
+        self.api_seconds += seconds
+        self.turn_api_seconds += seconds
+        _add_usage(self.usage, usage)
+        for models in (self.models, self.turn_models):
+            entry = models.setdefault(model, _make_entry(model, known=cost is not None))
+            for name, field in _USAGE_FIELDS.items():
+                entry[name] += usage.get(field) or 0
+            entry["costUSD"] += cost or 0.0
+
+    def restore(self, row: Mapping[str, Any]) -> None:
+        """Go on from what an earlier process had spent in this session."""
+        self.cost_usd += row.get("totalCostUSD") or 0.0
+        for model, told in as_object(row.get("modelUsage")).items():
+            entry = self.models.setdefault(model, _make_entry(model, known=estimate_cost(model, {}) is not None))
+            for name in (*_USAGE_FIELDS, "costUSD"):
+                entry[name] += told.get(name) or 0
+
+    def to_row(self, duration: float) -> JsonObject:
+        """The row of a transcript that `restore` reads, in the CLI's form."""
+        return {
+            "totalCostUSD": self.cost_usd,
+            "totalAPIDuration": round(self.api_seconds * 1000),
+            "totalAPIDurationWithoutRetries": round(self.api_seconds * 1000),
+            "totalToolDuration": 0,
+            "totalLinesAdded": 0,
+            "totalLinesRemoved": 0,
+            "totalDuration": round(duration * 1000),
+            "modelUsage": self.models,
+            "hasUnknownModelCost": self.has_unknown_cost,
+        }
+
+
+def _make_entry(model: str, *, known: bool) -> JsonObject:
+    about = get_model(model)
+    return {
+        "inputTokens": 0,
+        "outputTokens": 0,
+        "cacheReadInputTokens": 0,
+        "cacheCreationInputTokens": 0,
+        "webSearchRequests": 0,
+        "costUSD": 0.0,
+        "contextWindow": about.window,
+        "maxOutputTokens": about.max_output,
+        "canonicalModel": about.name,
+        "costBasis": "list" if known else "unknown",
+    }
+
+
+def _add_usage(total: JsonObject, part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, int):
+            total[key] = (total.get(key) or 0) + value
+        elif isinstance(value, dict):
+            nested = as_object(total.get(key))
+            _add_usage(nested, as_object(value))
+            total[key] = nested
+        elif isinstance(value, str):
+            total[key] = value

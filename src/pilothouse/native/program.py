@@ -21,47 +21,46 @@ import anyio
 import anyio.to_thread
 
 from pilothouse._version import __version__
-from pilothouse.native.api import MISSING
+from pilothouse.native.api import MISSING_PACKAGE
+from pilothouse.native.configuration import CommandLine, FlagError, make_help_page, parse_command_line
 from pilothouse.native.engine import Engine
-from pilothouse.native.flags import CommandLine, FlagError, read
-from pilothouse.native.help_page import help_page
 from pilothouse.native.history import CLI_VERSION
 
-CHUNK: Final = 256 * 1024
-AHEAD: Final = 64
+CHUNK_BYTES: Final = 256 * 1024
+MAX_BUFFERED_CHUNKS: Final = 64
 """Chunks of input that are read before the engine takes them."""
-ATOMIC: Final = 4096
+ATOMIC_WRITE_BYTES: Final = 4096
 """Bytes that a pipe takes at once when it takes any (PIPE_BUF)."""
 GRACE_SECONDS: Final = 3.0
 """For a clean end after a signal."""
 # Exit codes of CLI 2.1.330: it calls Ctrl-C a clean end.
-SIGNALS: Final = {"SIGHUP": 129, "SIGINT": 0, "SIGTERM": 143}
+SIGNAL_EXIT_CODES: Final = {"SIGHUP": 129, "SIGINT": 0, "SIGTERM": 143}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; gives the exit code. Ctrl-C and SIGTERM end it, with everything that it started."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        line = read(given)
+        line = parse_command_line(given)
     except FlagError as error:
-        return _complain(str(error))
+        return _print_error(str(error))
     if line.has("version"):
         sys.stdout.write(f"{CLI_VERSION} (pilothouse-agent {__version__})\n")
         return 0
     if line.has("help"):
-        sys.stdout.write(help_page())
+        sys.stdout.write(make_help_page())
         return 0
     if not line.has("print") and not line.has("input-format") and sys.stdout.isatty():
-        return _complain("pilothouse-agent has no interactive mode: use --print")
+        return _print_error("pilothouse-agent has no interactive mode: use --print")
     if find_spec("anthropic") is None:
-        return _complain(MISSING)
+        return _print_error(MISSING_PACKAGE)
     code = anyio.run(_run, given, line, backend="asyncio")
     # The thread that reads stdin may still wait for it; nothing is left to be cleaned up.
     _flush()
     os._exit(code)
 
 
-def _complain(text: str) -> int:
+def _print_error(text: str) -> int:
     sys.stderr.write(text + "\n")
     return 1
 
@@ -75,7 +74,7 @@ def _flush() -> None:
 
 
 async def _run(argv: Sequence[str], line: CommandLine) -> int:
-    port = _Stdio(line.text("output-format") or "text")
+    port = _StdioPort(line.text("output-format") or "text")
     code = 1
     ended: list[int] = []
     async with anyio.create_task_group() as group:
@@ -86,7 +85,7 @@ async def _run(argv: Sequence[str], line: CommandLine) -> int:
             loop.call_later(GRACE_SECONDS, os._exit, exit_code)  # a write to somebody who does not read may hold it
 
         loop = asyncio.get_running_loop()
-        for name, exit_code in SIGNALS.items():
+        for name, exit_code in SIGNAL_EXIT_CODES.items():
             if hasattr(signal, name) and os.name != "nt":
                 loop.add_signal_handler(getattr(signal, name), stop, exit_code)
         try:
@@ -96,29 +95,29 @@ async def _run(argv: Sequence[str], line: CommandLine) -> int:
     return ended[0] if ended else code
 
 
-class _Stdio:
+class _StdioPort:
     """Standard input and output."""
 
     def __init__(self, form: str) -> None:
-        self._form = form
+        self._output_format = form
         self._loop = asyncio.get_running_loop()
         self._chunks: list[bytes] = []
         self._buffer = bytearray()
-        self._over = False
-        self._news = asyncio.Event()
-        self._room = threading.Semaphore(AHEAD)
-        self._one = anyio.Lock()
+        self._input_ended = False
+        self._wakeup = asyncio.Event()
+        self._free_chunks = threading.Semaphore(MAX_BUFFERED_CHUNKS)
+        self._write_lock = anyio.Lock()
         self._reader: threading.Thread | None = None
 
     async def read_line(self) -> bytes:
         """The next line; b"" once the input has ended."""
         if self._reader is None:
             # A daemon, and without Python's own buffer, whose lock would be held at the end of the program.
-            self._reader = threading.Thread(target=self._read, name="stdin", daemon=True)
+            self._reader = threading.Thread(target=self._read_stdin, name="stdin", daemon=True)
             self._reader.start()
         while True:
             place = self._buffer.find(b"\n") + 1
-            if place == 0 and self._over and not self._chunks:
+            if place == 0 and self._input_ended and not self._chunks:
                 place = len(self._buffer)
                 if place == 0:
                     return b""
@@ -126,54 +125,54 @@ class _Stdio:
                 line = bytes(self._buffer[:place])
                 del self._buffer[:place]
                 return line
-            await self._more()
+            await self._wait_for_data()
 
-    async def _more(self) -> None:
-        while not self._chunks and not self._over:
-            self._news.clear()
-            await self._news.wait()
+    async def _wait_for_data(self) -> None:
+        while not self._chunks and not self._input_ended:
+            self._wakeup.clear()
+            await self._wakeup.wait()
         chunks, self._chunks = self._chunks, []
         for chunk in chunks:
             self._buffer += chunk
-            self._room.release()
+            self._free_chunks.release()
 
-    def _read(self) -> None:
+    def _read_stdin(self) -> None:
         while True:
-            self._room.acquire()
+            self._free_chunks.acquire()
             try:
-                data = os.read(0, CHUNK)
+                data = os.read(0, CHUNK_BYTES)
             except OSError:
                 data = b""
             try:
-                self._loop.call_soon_threadsafe(self._got, data)
+                self._loop.call_soon_threadsafe(self._on_data, data)
             except RuntimeError:
                 return  # the program is at its end
             if not data:
                 return
 
-    def _got(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         if data:
             self._chunks.append(data)
         else:
-            self._over = True
-        self._news.set()
+            self._input_ended = True
+        self._wakeup.set()
 
     async def write(self, data: bytes) -> None:
         """Write a frame in the form that was asked for."""
-        shown = data if self._form == "stream-json" else self._plain(data)
+        shown = data if self._output_format == "stream-json" else self._format_result(data)
         if not shown:
             return
-        async with self._one:
-            if len(shown) <= ATOMIC and select.select([], [1], [], 0)[1]:
+        async with self._write_lock:
+            if len(shown) <= ATOMIC_WRITE_BYTES and select.select([], [1], [], 0)[1]:
                 os.write(1, shown)
             else:
                 await anyio.to_thread.run_sync(_write_all, shown)
 
-    def _plain(self, data: bytes) -> bytes:
+    def _format_result(self, data: bytes) -> bytes:
         frame: dict[str, Any] = json.loads(data)
         if frame.get("type") != "result":
             return b""
-        if self._form == "json":
+        if self._output_format == "json":
             return data
         text = frame.get("result")
         return (str(text) if text is not None else "; ".join(frame.get("errors") or ())).encode() + b"\n"

@@ -21,13 +21,13 @@ Markdown.
 - Never reveal or move keys and passwords, and do not destroy what cannot be brought back, unless told to.
 - Be brief: the result first, then what the person has to know or decide."""
 
-COMPACT: Final = """\
+COMPACTION_PROMPT: Final = """\
 The conversation has become too long and goes on without the messages above. Write the summary that takes their place.
 Answer in text only and call no tool. Give first your notes in <analysis>, then the summary in <summary>. It has to let
 you go on as if nothing had happened: what the person asked for, word by word where it matters; what was decided and
 why; which files were read, changed or made, with names and the passages that are still needed; which commands were run
 and how they ended; errors and how they were overcome; what remains to be done, and what you were doing just now."""
-COMPACTED: Final = """\
+COMPACTED_MESSAGE: Final = """\
 This session goes on from an earlier conversation that did not fit any more. What happened before:
 
 {summary}
@@ -36,27 +36,29 @@ The whole of it stands in {path}. Go on with the last task without speaking of t
 
 INTERRUPTED: Final = "[Request interrupted by user]"
 INTERRUPTED_TOOLS: Final = "[Request interrupted by user for tool use]"
-STOPPED_TOOL: Final = (
+TOOL_STOPPED: Final = (
     "The user interrupted this tool call while it was running. It may have run in part or in full. Stop, and wait for "
     "the user to say how to go on."
 )
-NOT_RUN: Final = "The user interrupted before this tool call was run. Stop, and wait for the user to say how to go on."
-NOBODY_TO_ASK: Final = (
+TOOL_NOT_RUN: Final = (
+    "The user interrupted before this tool call was run. Stop, and wait for the user to say how to go on."
+)
+NO_APPROVER: Final = (
     "Permission for this tool call was denied: it needs approval, and there is nobody in this session who can give it."
 )
-STRUCTURED: Final = "Structured output provided successfully"
+STRUCTURED_ACCEPTED: Final = "Structured output provided successfully"
 STRUCTURED_NUDGE: Final = "Give your answer by calling the tool StructuredOutput now."
-STRUCTURED_TOOL: Final = "Give the final answer in the form that was asked for. Call it once, at the end."
+STRUCTURED_DESCRIPTION: Final = "Give the final answer in the form that was asked for. Call it once, at the end."
 EMPTY_NUDGE: Final = "Your last reply was empty. Go on, or say that you are done."
-GO_ON: Final = "Your reply reached the limit of its length. Go on exactly where it broke off."
+CONTINUE_REPLY: Final = "Your reply reached the limit of its length. Go on exactly where it broke off."
 
 
-def reminder(text: str) -> str:
+def make_reminder(text: str) -> str:
     """A text that is not the user's."""
     return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
-def surroundings(cwd: Path, directories: Sequence[Path], model: str) -> str:
+def describe_environment(cwd: Path, directories: Sequence[Path], model: str) -> str:
     """What the model has to know of where it works."""
     lines = [
         "# Environment",
@@ -69,7 +71,7 @@ def surroundings(cwd: Path, directories: Sequence[Path], model: str) -> str:
     return "\n".join(lines)
 
 
-def memories(found: Sequence[tuple[Path, str]]) -> str:
+def format_memory(found: Sequence[tuple[Path, str]]) -> str:
     """What CLAUDE.md files say."""
     parts = [f"Contents of {path}:\n\n{text}" for path, text in found]
     return "# Standing instructions of the user and of the project\n\n" + "\n\n".join(parts) if parts else ""

@@ -17,8 +17,8 @@ from typing import Any
 import anyio
 
 from pilothouse.errors import CLIStartError, UsageError
-from pilothouse.native.api import MISSING
-from pilothouse.native.engine import Access, Engine
+from pilothouse.native.api import MISSING_PACKAGE
+from pilothouse.native.engine import ApiAccess, Engine
 from pilothouse.native.tools.base import BuiltinTool
 from pilothouse.options import Invocation
 from pilothouse.transports.base import Ending, Health, Transport
@@ -56,12 +56,12 @@ class NativeTransport(Transport):
         *,
         tools: Mapping[str, BuiltinTool] | None = None,
     ) -> None:
-        self._access = Access(base_url, api_key, client)
+        self._access = ApiAccess(base_url, api_key, client)
         self._tools = tools
-        self._memory = MemoryTransport(self._script)
+        self._memory = MemoryTransport(self._run_engine)
         self._ended = anyio.Event()
-        self._serves = False
-        self._is_over = False
+        self._is_serving = False
+        self._has_ended = False
         self._home: TemporaryDirectory[str] | None = None
         self._env: Mapping[str, str] = {}
         self._cwd = Path()
@@ -76,8 +76,8 @@ class NativeTransport(Transport):
         if invocation.user is not None:
             raise UsageError("option 'user': the native engine runs in this process, as its user")
         if self._access.client is None and await run_briefly(find_spec, "anthropic") is None:
-            raise UsageError(MISSING)
-        self._cwd = await run_briefly(_directory, invocation.cwd)
+            raise UsageError(MISSING_PACKAGE)
+        self._cwd = await run_briefly(_resolve_directory, invocation.cwd)
         await self._memory.start(invocation)
         self._env = await run_briefly(self._environment, invocation)
 
@@ -85,16 +85,16 @@ class NativeTransport(Transport):
         home: str | None = None
         if invocation.home is not None:
             home = invocation.home.make()
-        elif invocation.isolated:
+        elif invocation.is_isolated:
             self._home = TemporaryDirectory(prefix="pilothouse-native-")
             home = self._home.name
         return invocation.env if home is None else {**invocation.env, "HOME": home}
 
-    async def _script(self, peer: MemoryPeer) -> None:
+    async def _run_engine(self, peer: MemoryPeer) -> None:
         invocation = peer.invocation
         engine = Engine(
-            _Port(peer),
-            (*invocation.argv, *invocation.tail),
+            _MemoryPort(peer),
+            (*invocation.argv, *invocation.trailing_args),
             self._env,
             self._cwd,
             files=invocation.files,
@@ -110,12 +110,12 @@ class NativeTransport(Transport):
 
     async def serve(self) -> None:
         """Run the engine."""
-        self._serves = True
+        self._is_serving = True
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch)
                 await self._memory.serve()
-                self._is_over = True
+                self._has_ended = True
                 group.cancel_scope.cancel()
         finally:
             self._ended.set()
@@ -125,7 +125,7 @@ class NativeTransport(Transport):
         try:
             await anyio.sleep_forever()
         finally:
-            if not self._is_over:
+            if not self._has_ended:
                 self._memory.flow_out.set(unread=True)
 
     async def send(self, data: bytes) -> None:
@@ -149,7 +149,7 @@ class NativeTransport(Transport):
         """End the engine, its tools and their processes."""
         await self._memory.close()
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-            if self._serves:
+            if self._is_serving:
                 await self._ended.wait()
             home, self._home = self._home, None
             if home is not None:
@@ -160,7 +160,7 @@ class NativeTransport(Transport):
         return self._memory.health()
 
 
-class _Port:
+class _MemoryPort:
     """The engine's end of the memory."""
 
     def __init__(self, peer: MemoryPeer) -> None:
@@ -176,7 +176,7 @@ class _Port:
         self._peer.stderr(text)
 
 
-def _directory(given: str | None) -> Path:
+def _resolve_directory(given: str | None) -> Path:
     path = Path(given) if given is not None else Path.cwd()
     if not path.is_dir() or not os.access(path, os.X_OK):
         raise CLIStartError(f"there is no working directory {path}")

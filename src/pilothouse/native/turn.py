@@ -1,55 +1,55 @@
 """One turn: a prompt, the replies of the model, its tool calls, and the result.
 
-Owns the loop and how it can end. What a reply or a call is, others know.
+Owns the loop, how it ends, and when rows of the transcript are written.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+import anyio
 from msgspec import Struct, field
 
 from pilothouse.native import frames
-from pilothouse.native.api import ApiError
-from pilothouse.native.asking import Asking, Connect, Marks
-from pilothouse.native.calling import Calls
-from pilothouse.native.compacting import compact, is_due
-from pilothouse.native.failures import is_too_long, told
-from pilothouse.native.permitting import Permitting
+from pilothouse.native.api import ApiError, StreamedReply, describe_failure, is_prompt_too_long
+from pilothouse.native.commands import compact, needs_compaction
+from pilothouse.native.history import History
+from pilothouse.native.json_values import JsonObject
+from pilothouse.native.model_request import ConnectApi, PromptIds, ReplyRequest
 from pilothouse.native.prompts import (
+    CONTINUE_REPLY,
     EMPTY_NUDGE,
-    GO_ON,
     INTERRUPTED,
     INTERRUPTED_TOOLS,
     STRUCTURED_NUDGE,
-    reminder,
+    make_reminder,
 )
-from pilothouse.native.reply import Reply
-from pilothouse.native.saving import Saving
-from pilothouse.native.shapes import JSON
-from pilothouse.native.state import State
-from pilothouse.native.wire import HostGoneError
+from pilothouse.native.state import SessionState
+from pilothouse.native.tool_calls import PermissionChecker, ToolCalls
+from pilothouse.native.wire import HostDisconnectedError, Wire
+from pilothouse.transports.errands import run_briefly
 
-MAX_MISFITS: Final = 5
+MAX_SCHEMA_FAILURES: Final = 5
 """Outputs that do not fit the schema, before the turn fails."""
-MAX_CONTINUED: Final = 3
+MAX_CONTINUATIONS: Final = 3
 """How often a reply that reached the limit of its length is continued."""
 
 
-class Prompt(Struct):
+class TurnPrompt(Struct):
     """A message of the user.
 
     Attributes:
         content: text or blocks.
-        name: its uuid, if it has one.
+        uuid: its uuid, if it has one.
         frame: as it came.
     """
 
-    content: str | list[JSON]
-    name: str | None = None
-    frame: JSON = field(default_factory=dict[str, Any])
+    content: str | list[JsonObject]
+    uuid: str | None = None
+    frame: JsonObject = field(default_factory=dict[str, Any])
 
     @property
     def text(self) -> str:
@@ -59,124 +59,133 @@ class Prompt(Struct):
         return "\n".join(str(block["text"]) for block in self.content if block.get("type") == "text")
 
 
-class End(Struct):
+class TurnEnd(Struct):
     """How a turn ended: what its result says."""
 
-    about: JSON
+    fields: JsonObject
     is_error: bool = False
 
 
-def success(text: str, stop_reason: str | None, **about: Any) -> End:
+def make_success(text: str, stop_reason: str | None, **extra: Any) -> TurnEnd:
     """The usual end."""
     fields = {"subtype": "success", "is_error": False, "api_error_status": None, "terminal_reason": "completed"}
-    return End(fields | {"result": text, "stop_reason": stop_reason} | about)
+    return TurnEnd(fields | {"result": text, "stop_reason": stop_reason} | extra)
 
 
-def failure(subtype: str, terminal: str, error: str, stop_reason: str | None = None) -> End:
+def make_failure(subtype: str, terminal: str, error: str, stop_reason: str | None = None) -> TurnEnd:
     """An end with `errors`."""
     fields = {"subtype": subtype, "is_error": True, "terminal_reason": terminal, "errors": [error]}
-    return End(fields | {"stop_reason": stop_reason}, is_error=True)
+    return TurnEnd(fields | {"stop_reason": stop_reason}, is_error=True)
 
 
-class Turn:
+class EngineTurn:
     """Answers one prompt.
 
     Attributes:
-        is_over: its result was said.
+        is_finished: its result was said.
         is_error: that of the result.
     """
 
-    def __init__(self, state: State, connect: Connect, permitting: Permitting, saving: Saving, prompt: Prompt) -> None:
-        self._state, self._connect, self._permitting, self._saving = state, connect, permitting, saving
+    def __init__(
+        self,
+        state: SessionState,
+        connect: ConnectApi,
+        permissions: PermissionChecker,
+        writer: TranscriptWriter,
+        prompt: TurnPrompt,
+    ) -> None:
+        self._state, self._connect, self._permissions, self._writer = state, connect, permissions, writer
         self._prompt = prompt
-        self._marks = Marks((prompt.name,) if prompt.name else ())
-        self._began = time.monotonic()
-        self._asking: Asking | None = None
-        self._calls: Calls | None = None
-        self._said = False  # the prompt is part of the conversation
+        self._prompt_ids = PromptIds((prompt.uuid,) if prompt.uuid else ())
+        self._started_at = time.monotonic()
+        self._request: ReplyRequest | None = None
+        self._calls: ToolCalls | None = None
+        self._is_recorded = False  # the prompt is part of the conversation
         self._turns = 1
-        self._replies = 0
-        self._first: float | None = None  # when the first reply began
-        self._misfits = 0
-        self._continued = 0
+        self._reply_count = 0
+        self._first_reply_at: float | None = None  # when the first reply began
+        self._schema_failures = 0
+        self._continuations = 0
         self._nudged: set[str] = set()
-        self._stop_hook = False
-        self._denials: list[JSON] = []
-        self._usage: JSON = {}
-        self.is_over = False
+        self._is_stop_hook_active = False
+        self._denials: list[JsonObject] = []
+        self._usage: JsonObject = {}
+        self.is_finished = False
         self.is_error = False
-        state.spending.begin_turn()
+        state.totals.start_turn()
 
     async def run(self) -> None:
         """Answer it, and say the result."""
         if self._prompt.frame.get("shouldQuery") is False:
-            self._state.history.prompt(self._prompt.content, self._state.mode, self._prompt.name)
+            self._state.history.add_prompt(self._prompt.content, self._state.permission_mode, self._prompt.uuid)
             self._turns = 0
-            await self._finish(success("", None))
+            await self._finish(make_success("", None))
             return
-        end = await self._begin()
+        end = await self._start()
         while end is None:
-            end = await self._round()
+            end = await self._run_round()
         await self._finish(end)
 
     # The beginning.
 
-    async def _begin(self) -> End | None:
+    async def _start(self) -> TurnEnd | None:
         state = self._state
         await state.servers.wait()
         try:
-            about = state.about() | {"prompt": self._prompt.text}
-            verdict = await state.hooks.fire("UserPromptSubmit", about)
-        except HostGoneError:
+            about = state.make_hook_fields() | {"prompt": self._prompt.text}
+            verdict = await state.hooks.run("UserPromptSubmit", about)
+        except HostDisconnectedError:
             verdict = None
-        names = {"user_message_uuids": list(self._marks.names)} if self._marks.names else {}
-        await state.wire.say(frames.init(state) | names)
-        if state.launch.replay:
-            await state.wire.say(frames.user(self._prompt.content, isReplay=True, uuid=self._prompt.name))
-        if verdict is not None and (verdict.blocks or verdict.stop_reason is not None):
+        names = {"user_message_uuids": list(self._prompt_ids.uuids)} if self._prompt_ids.uuids else {}
+        await state.wire.send(frames.init(state) | names)
+        if state.arguments.replay_user_messages:
+            await state.wire.send(frames.user(self._prompt.content, isReplay=True, uuid=self._prompt.uuid))
+        if verdict is not None and (verdict.is_blocking or verdict.stop_reason is not None):
             self._turns = 0
             why = verdict.reason or verdict.stop_reason or ""
-            return success(f"UserPromptSubmit operation blocked by hook:\n{why}", None)
-        state.history.prompt(self._prompt.content, state.mode, self._prompt.name)
-        self._said = True
-        state.history.note("last-prompt", lastPrompt=self._prompt.text[:2000])
+            return make_success(f"UserPromptSubmit operation blocked by hook:\n{why}", None)
+        state.history.add_prompt(self._prompt.content, state.permission_mode, self._prompt.uuid)
+        self._is_recorded = True
+        state.history.add_metadata("last-prompt", lastPrompt=self._prompt.text[:2000])
         if verdict is not None:
-            self._remind(verdict.contexts)
-        await self._saving.flush()
+            self._add_reminders(verdict.contexts)
+        await self._writer.flush()
         return None
 
-    def _remind(self, contexts: Sequence[str]) -> None:
+    def _add_reminders(self, contexts: Sequence[str]) -> None:
         if contexts:
-            self._state.history.user([{"type": "text", "text": reminder(text)} for text in contexts], isMeta=True)
+            self._state.history.add_user_message(
+                [{"type": "text", "text": make_reminder(text)} for text in contexts], isMeta=True
+            )
 
     # One reply, and what follows from it.
 
-    async def _round(self) -> End | None:
+    async def _run_round(self) -> TurnEnd | None:
         try:
-            if self._usage and is_due(self._state, self._usage):
+            if self._usage and needs_compaction(self._state, self._usage):
                 await self._compact()
-            reply = await self._ask()
+            reply = await self._request_reply()
         except ApiError as error:
-            return await self._failed(error)
-        self._keep(reply, self._asking.names if self._asking is not None else ())
-        await self._saving.flush()
-        limit = self._state.launch.max_budget_usd
-        if limit is not None and self._state.spending.usd > limit:
+            return await self._on_api_error(error)
+        self._record_reply(reply, self._request.frame_uuids if self._request is not None else ())
+        await self._writer.flush()
+        limit = self._state.arguments.max_budget_usd
+        if limit is not None and self._state.totals.cost_usd > limit:
             text = f"Reached maximum budget (${limit:g})"
-            return failure("error_max_budget_usd", "budget_exhausted", text, reply.stop_reason)
-        return await (self._act(reply) if reply.calls else self._rest(reply))
+            return make_failure("error_max_budget_usd", "budget_exhausted", text, reply.stop_reason)
+        return await (self._run_calls(reply) if reply.tool_calls else self._on_reply_without_calls(reply))
 
-    async def _ask(self) -> Reply:
+    async def _request_reply(self) -> StreamedReply:
         for again in (True, False):
-            self._asking = Asking(self._state, self._connect, self._marks)
+            self._request = ReplyRequest(self._state, self._connect, self._prompt_ids)
             try:
-                reply = await self._asking.run(self._state.request)
+                reply = await self._request.run(self._state.make_request)
             except ApiError as error:
-                if again and is_too_long(error) and await self._compact():
+                if again and is_prompt_too_long(error) and await self._compact():
                     continue
                 raise
-            self._replies += 1
-            self._first = self._first or self._asking.begun
+            self._reply_count += 1
+            self._first_reply_at = self._first_reply_at or self._request.first_event_at
             self._usage = reply.usage
             return reply
         raise AssertionError("the second round returns or raises")
@@ -185,199 +194,246 @@ class Turn:
         self._usage = {}
         return await compact(self._state, self._connect, "auto", request=self._prompt.text) >= 0
 
-    def _keep(self, reply: Reply, names: Sequence[str], blocks: Sequence[JSON] | None = None) -> None:
+    def _record_reply(
+        self, reply: StreamedReply, names: Sequence[str], blocks: Sequence[JsonObject] | None = None
+    ) -> None:
         kept = reply.blocks if blocks is None else blocks
-        message = reply.head | {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
-        request_id = self._asking.request_id if self._asking is not None else None
+        message = reply.header | {"stop_reason": reply.stop_reason, "stop_sequence": reply.stop_sequence}
+        request_id = self._request.request_id if self._request is not None else None
         about = {"requestId": request_id} if request_id else {}
-        self._state.history.assistant(kept, message | {"usage": reply.usage}, names, **about)
+        self._state.history.add_reply(kept, message | {"usage": reply.usage}, names, **about)
 
-    async def _failed(self, error: ApiError) -> End:
-        words = told(error)
-        about: JSON = {
-            "error": words.error,
+    async def _on_api_error(self, error: ApiError) -> TurnEnd:
+        words = describe_failure(error)
+        about: JsonObject = {
+            "error": words.category,
             "is_api_error_message": True,
             **words.fields,
-            **self._marks.first("assistant"),
+            **self._prompt_ids.take_fields("assistant"),
         }
         if error.request_id:
             about["request_id"] = error.request_id
         frame = frames.synthetic(words.text, **about)
-        name = await self._state.wire.say(frame)
-        self._state.history.failure(frame["message"], name, error=words.error)
-        await self._stop_failed(words.error, words.text)
-        fields = {"is_error": True, "terminal_reason": words.terminal, **words.fields}
-        end = success(words.text, "stop_sequence", **fields)
+        name = await self._state.wire.send(frame)
+        self._state.history.add_failure(frame["message"], name, error=words.category)
+        await self._run_stop_failure_hooks(words.category, words.text)
+        fields = {"is_error": True, "terminal_reason": words.terminal_reason, **words.fields}
+        end = make_success(words.text, "stop_sequence", **fields)
         end.is_error = True
         return end
 
-    async def _stop_failed(self, error: str, details: str) -> None:
+    async def _run_stop_failure_hooks(self, error: str, details: str) -> None:
         about = {"error": error, "error_details": details}
         try:
-            await self._state.hooks.fire("StopFailure", self._state.about() | about, subject=error)
-        except HostGoneError:
+            await self._state.hooks.run("StopFailure", self._state.make_hook_fields() | about, subject=error)
+        except HostDisconnectedError:
             return  # it can do nothing about the failure anyway
 
-    async def _rest(self, reply: Reply) -> End | None:
+    async def _on_reply_without_calls(self, reply: StreamedReply) -> TurnEnd | None:
         """A reply without calls: the end, unless something speaks against it."""
         if reply.stop_reason == "pause_turn":
             return None
         if reply.stop_reason == "refusal":
-            return self._refused(reply)
+            return self._on_refusal(reply)
         if reply.stop_reason == "max_tokens":
-            return self._go_on(reply)
+            return self._continue_reply(reply)
         if self._state.schema is not None and self._nudge("schema", STRUCTURED_NUDGE):
             return None
         if not reply.text.strip() and self._nudge("empty", EMPTY_NUDGE):
             return None
-        return await self._stop_hooks(reply)
+        return await self._run_stop_hooks(reply)
 
     def _nudge(self, kind: str, text: str) -> bool:
         if kind in self._nudged:
             return False
         self._nudged.add(kind)
-        self._state.history.user(reminder(text), isMeta=True)
+        self._state.history.add_user_message(make_reminder(text), isMeta=True)
         return True
 
-    def _go_on(self, reply: Reply) -> End | None:
-        if self._continued < MAX_CONTINUED:
-            self._continued += 1
-            self._state.history.user(GO_ON, isMeta=True)
+    def _continue_reply(self, reply: StreamedReply) -> TurnEnd | None:
+        if self._continuations < MAX_CONTINUATIONS:
+            self._continuations += 1
+            self._state.history.add_user_message(CONTINUE_REPLY, isMeta=True)
             return None
         text = f"API Error: the reply is longer than {self._state.max_output} tokens"
         fields = {"is_error": True, "terminal_reason": "api_error", "api_error": "max_output_tokens"}
-        end = success(text, reply.stop_reason, **fields)
+        end = make_success(text, reply.stop_reason, **fields)
         end.is_error = True
         return end
 
-    def _refused(self, reply: Reply) -> End:
+    def _on_refusal(self, reply: StreamedReply) -> TurnEnd:
         text = reply.text or "The model refused to answer"
-        end = success(text, "refusal", is_error=True, terminal_reason="model_error")
+        end = make_success(text, "refusal", is_error=True, terminal_reason="model_error")
         end.is_error = True
         return end
 
-    async def _stop_hooks(self, reply: Reply) -> End | None:
-        about = {"stop_hook_active": self._stop_hook, "last_assistant_message": reply.text}
+    async def _run_stop_hooks(self, reply: StreamedReply) -> TurnEnd | None:
+        about = {"stop_hook_active": self._is_stop_hook_active, "last_assistant_message": reply.text}
         try:
-            verdict = await self._state.hooks.fire("Stop", self._state.about() | about)
-        except HostGoneError:
-            return success(reply.text, reply.stop_reason)
+            verdict = await self._state.hooks.run("Stop", self._state.make_hook_fields() | about)
+        except HostDisconnectedError:
+            return make_success(reply.text, reply.stop_reason)
         if verdict.stop_reason is not None:
-            return success(reply.text, reply.stop_reason, terminal_reason="stop_hook_prevented")
-        if verdict.blocks or verdict.contexts:
-            self._stop_hook = True
+            return make_success(reply.text, reply.stop_reason, terminal_reason="stop_hook_prevented")
+        if verdict.is_blocking or verdict.contexts:
+            self._is_stop_hook_active = True
             feedback = "\n".join([verdict.reason, *verdict.contexts]).strip()
-            self._state.history.user(f"Stop hook feedback:\n{feedback}", isMeta=True)
+            self._state.history.add_user_message(f"Stop hook feedback:\n{feedback}", isMeta=True)
             return None
-        return success(reply.text, reply.stop_reason)
+        return make_success(reply.text, reply.stop_reason)
 
-    async def _act(self, reply: Reply) -> End | None:
+    async def _run_calls(self, reply: StreamedReply) -> TurnEnd | None:
         """A reply with calls."""
-        calls = self._calls = Calls(self._state, self._permitting, reply.calls)
+        calls = self._calls = ToolCalls(self._state, self._permissions, reply.tool_calls)
         await calls.run()
         self._denials += calls.denials
-        if calls.interrupts:
-            return await self._interrupted_by_denial(calls, reply)
-        self._keep_results(calls)
+        if calls.ends_turn:
+            return await self._finish_denied(calls, reply)
+        self._record_results(calls)
         self._turns += 1
-        await self._saving.flush()
-        return self._after_calls(calls, reply)
+        await self._writer.flush()
+        return self._find_end(calls, reply)
 
-    def _keep_results(self, calls: Calls) -> None:
+    def _record_results(self, calls: ToolCalls) -> None:
         self._calls = None
-        for answered in calls.rows():
-            about: JSON = {"toolUseResult": answered.result}
-            self._state.history.user([answered.block], **about)
-        self._remind(calls.contexts)
+        for answered in calls.list_answers():
+            about: JsonObject = {"toolUseResult": answered.result}
+            self._state.history.add_user_message([answered.block], **about)
+        self._add_reminders(calls.contexts)
 
-    def _after_calls(self, calls: Calls, reply: Reply) -> End | None:
-        if calls.structured is not None:
-            text = frames.compact_json(calls.structured)
-            return success(text, reply.stop_reason, structured_output=calls.structured)
-        self._misfits += calls.misfits
-        if self._misfits >= MAX_MISFITS:
-            text = f"Failed to provide valid structured output after {self._misfits} attempts"
+    def _find_end(self, calls: ToolCalls, reply: StreamedReply) -> TurnEnd | None:
+        if calls.structured_output is not None:
+            text = frames.encode_compact_json(calls.structured_output)
+            return make_success(text, reply.stop_reason, structured_output=calls.structured_output)
+        self._schema_failures += calls.schema_failures
+        if self._schema_failures >= MAX_SCHEMA_FAILURES:
+            text = f"Failed to provide valid structured output after {self._schema_failures} attempts"
             terminal = "structured_output_retry_exhausted"
-            return failure("error_max_structured_output_retries", terminal, text, reply.stop_reason)
-        if calls.deferred is not None:
-            about = {"terminal_reason": "tool_deferred", "deferred_tool_use": calls.deferred}
-            return success(reply.text, "tool_deferred", **about)
+            return make_failure("error_max_structured_output_retries", terminal, text, reply.stop_reason)
+        if calls.deferred_call is not None:
+            about = {"terminal_reason": "tool_deferred", "deferred_tool_use": calls.deferred_call}
+            return make_success(reply.text, "tool_deferred", **about)
         if calls.stop_reason is not None:
-            return success(reply.text, reply.stop_reason, terminal_reason="hook_stopped")
-        limit = self._state.launch.max_turns
-        if limit is not None and self._replies >= limit:
+            return make_success(reply.text, reply.stop_reason, terminal_reason="hook_stopped")
+        limit = self._state.arguments.max_turns
+        if limit is not None and self._reply_count >= limit:
             text = f"Reached maximum number of turns ({limit})"
-            return failure("error_max_turns", "max_turns", text, reply.stop_reason)
+            return make_failure("error_max_turns", "max_turns", text, reply.stop_reason)
         return None
 
     # The end.
 
     @property
-    def usage(self) -> JSON:
+    def usage(self) -> JsonObject:
         """Usage of the last reply."""
         return self._usage
 
-    async def end_command(self, end: End) -> None:
+    async def finish_command(self, end: TurnEnd) -> None:
         """The prompt was a command, and was carried out."""
         self._turns = 0
         await self._finish(end)
 
-    async def _finish(self, end: End) -> None:
-        await self._saving.flush()
-        self._state.history.note("cost-state", **self._state.spending.row(time.monotonic() - self._state.started))
-        self.is_over, self.is_error = True, end.is_error
-        about = {"num_turns": self._turns, "permission_denials": self._denials} | self._marks.all() | end.about
-        if self._first is not None:
-            about["ttft_ms"] = round((self._first - self._began) * 1000)
-        await self._state.wire.say(frames.result(self._state, self._began, **about))
-        await self._saving.flush()
+    async def _finish(self, end: TurnEnd) -> None:
+        await self._writer.flush()
+        self._state.history.add_metadata(
+            "cost-state", **self._state.totals.to_row(time.monotonic() - self._state.started_at)
+        )
+        self.is_finished, self.is_error = True, end.is_error
+        about = (
+            {"num_turns": self._turns, "permission_denials": self._denials}
+            | self._prompt_ids.make_result_fields()
+            | end.fields
+        )
+        if self._first_reply_at is not None:
+            about["ttft_ms"] = round((self._first_reply_at - self._started_at) * 1000)
+        await self._state.wire.send(frames.result(self._state, self._started_at, **about))
+        await self._writer.flush()
 
-    async def _interrupted_by_denial(self, calls: Calls, reply: Reply) -> End:
-        await calls.give_up()
-        self._keep_results(calls)
+    async def _finish_denied(self, calls: ToolCalls, reply: StreamedReply) -> TurnEnd:
+        await calls.answer_unfinished()
+        self._record_results(calls)
         self._turns += 2
-        await self._note(INTERRUPTED_TOOLS)
-        return failure(
+        await self._add_user_note(INTERRUPTED_TOOLS)
+        return make_failure(
             "error_during_execution", "aborted_tools", "interrupted by a denied permission", reply.stop_reason
         )
 
-    async def _note(self, text: str) -> None:
-        self._state.history.user(text)
-        await self._state.wire.say(frames.user([{"type": "text", "text": text}]))
+    async def _add_user_note(self, text: str) -> None:
+        self._state.history.add_user_message(text)
+        await self._state.wire.send(frames.user([{"type": "text", "text": text}]))
 
-    async def interrupted(self) -> None:
+    async def finish_interrupted(self) -> None:
         """It was cancelled in the middle: say what is left of it, and the result."""
-        if self.is_over:
+        if self.is_finished:
             return
-        if not self._said:
-            self._state.history.prompt(self._prompt.content, self._state.mode, self._prompt.name)
+        if not self._is_recorded:
+            self._state.history.add_prompt(self._prompt.content, self._state.permission_mode, self._prompt.uuid)
         if self._calls is not None:
             calls = self._calls
             self._denials += [denial for denial in calls.denials if denial not in self._denials]
-            await calls.give_up()
-            self._keep_results(calls)
+            await calls.answer_unfinished()
+            self._record_results(calls)
             self._turns += 2
-            await self._note(INTERRUPTED_TOOLS)
+            await self._add_user_note(INTERRUPTED_TOOLS)
             terminal, stop_reason = "aborted_tools", "tool_use"
         else:
             self._turns += 1
-            await self._keep_partial()
+            await self._record_partial_reply()
             terminal, stop_reason = "aborted_streaming", None
-        await self._finish(failure("error_during_execution", terminal, "interrupted", stop_reason))
+        await self._finish(make_failure("error_during_execution", terminal, "interrupted", stop_reason))
 
-    async def _keep_partial(self) -> None:
+    async def _record_partial_reply(self) -> None:
         """What had come of a reply: whole blocks of text, and the beginning of one."""
-        asking = self._asking
-        if asking is None or not asking.reply.has_begun or asking.reply.is_complete:
-            await self._note(INTERRUPTED)
+        asking = self._request
+        if asking is None or not asking.reply.has_started or asking.reply.is_complete:
+            await self._add_user_note(INTERRUPTED)
             return
         reply = asking.reply
-        kept = [(b, n) for b, n in zip(reply.blocks, asking.names, strict=False) if b.get("type") == "text"]
-        partial = reply.partial
+        kept = [(b, n) for b, n in zip(reply.blocks, asking.frame_uuids, strict=False) if b.get("type") == "text"]
+        partial = reply.partial_block
         if partial is not None:
-            frame = frames.assistant(reply.head, [partial], aborted=True, **self._marks.first("assistant"))
-            kept.append((partial, await self._state.wire.say(frame)))
+            frame = frames.assistant(reply.header, [partial], aborted=True, **self._prompt_ids.take_fields("assistant"))
+            kept.append((partial, await self._state.wire.send(frame)))
         if kept:
-            self._keep(reply, [name for _, name in kept], [block for block, _ in kept])
-        await self._note(INTERRUPTED)
+            self._record_reply(reply, [name for _, name in kept], [block for block, _ in kept])
+        await self._add_user_note(INTERRUPTED)
         await asking.close_stream(keep=len(reply.blocks) + (partial is not None))
+
+
+class TranscriptWriter:
+    """Writes the rows of a history.
+
+    Args:
+        history, wire: of the session.
+        is_mirrored: tell the host every row as well. (`--session-mirror`)
+    """
+
+    def __init__(self, history: History, wire: Wire, *, is_mirrored: bool) -> None:
+        self._history, self._wire, self._is_mirrored = history, wire, is_mirrored
+        self._lock = anyio.Lock()
+        self._has_failed = False
+
+    async def flush(self) -> None:
+        """Write what is pending. It is written whole, even if this task is cancelled meanwhile."""
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                rows = self._history.take_pending()
+                if not rows:
+                    return
+                path = str(self._history.path)
+                try:
+                    await run_briefly(self._history.write, rows)
+                except OSError as error:
+                    await self._report_failure(error)
+                if self._is_mirrored:
+                    await self._wire.send({"type": "transcript_mirror", "filePath": path, "entries": rows})
+
+    async def _report_failure(self, error: OSError) -> None:
+        self._wire.stderr(f"the transcript cannot be written: {error}")
+        if self._has_failed:
+            return
+        self._has_failed = True
+        code = errno.errorcode.get(error.errno or 0, "EIO")
+        about: dict[str, Any] = {"error_code": code, "lost": ["transcript"]}
+        ids = [self._history.session_id]
+        await self._wire.send(frames.system("session_writes_lost", transcript_session_ids=ids, **about))

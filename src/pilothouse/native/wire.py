@@ -1,7 +1,6 @@
-"""The engine's side of the wire: lines in and out, and the questions that it asks the host.
+"""The engine's side of the wire.
 
-Owns request ids, who waits for which answer, and what happens to them when the host is gone. Knows neither turns nor
-tools.
+Sends frames and control requests to the host, and matches the host's responses to them. Knows neither turns nor tools.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import Any, Protocol, cast
 
 import anyio
 
-from pilothouse.messages.jsonline import dump_line
-from pilothouse.native.shapes import JSON
+from pilothouse.messages.json_lines import encode_json
+from pilothouse.native.json_values import JsonObject
 
-WITHDRAW_SECONDS = 1.0
+CANCEL_SECONDS = 1.0
 """To tell the host that an answer is no longer wanted; it is a courtesy."""
 
 
-class Port(Protocol):
+class WirePort(Protocol):
     """What the engine is plugged into: a pair of pipes, or another task of this process."""
 
     async def read_line(self) -> bytes:
@@ -35,7 +34,7 @@ class Port(Protocol):
         ...
 
 
-class HostGoneError(Exception):
+class HostDisconnectedError(Exception):
     """The input ended before the host had answered."""
 
 
@@ -43,10 +42,10 @@ class HostRefusedError(Exception):
     """The host answered a question with an error."""
 
 
-class _Waiting:
+class _PendingRequest:
     def __init__(self) -> None:
         self.done = anyio.Event()
-        self.answer: JSON | None = None
+        self.response: JsonObject | None = None
         self.error: Exception | None = None
 
 
@@ -55,16 +54,18 @@ class Wire:
 
     Args:
         port: where bytes go.
-        session_id: gives the id that every frame carries.
+
+    Attributes:
+        session_id: the id that every frame carries.
     """
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: WirePort) -> None:
         self._port = port
-        self._waiting: dict[str, _Waiting] = {}
-        self._is_over = False
+        self._pending: dict[str, _PendingRequest] = {}
+        self._input_ended = False
         self.session_id = ""
 
-    async def say(self, frame: Mapping[str, Any]) -> str:
+    async def send(self, frame: Mapping[str, Any]) -> str:
         """Send a message; gives its uuid. It goes out whole, even if this task is cancelled meanwhile."""
         name = frame.get("uuid") or str(uuid.uuid4())
         # The type comes first: who looks for one kind of frame need not read the others.
@@ -73,7 +74,7 @@ class Wire:
 
     async def _write(self, frame: Mapping[str, Any]) -> None:
         with anyio.CancelScope(shield=True):
-            await self._port.write(dump_line(frame) + b"\n")
+            await self._port.write(encode_json(frame) + b"\n")
 
     def stderr(self, text: str) -> None:
         """Say a line on standard error."""
@@ -81,21 +82,21 @@ class Wire:
 
     # Answers to the host.
 
-    async def answer(self, request_id: str, payload: Mapping[str, Any] | None = None) -> None:
+    async def respond(self, request_id: str, payload: Mapping[str, Any] | None = None) -> None:
         """Answer a control request."""
-        body: JSON = {"subtype": "success", "request_id": request_id}
+        body: JsonObject = {"subtype": "success", "request_id": request_id}
         if payload is not None:
             body["response"] = payload
         await self._write({"type": "control_response", "response": body})
 
-    async def refuse(self, request_id: str, error: str, code: str | None = None) -> None:
+    async def respond_error(self, request_id: str, error: str, code: str | None = None) -> None:
         """Answer a control request with an error."""
         body = {"subtype": "error", "request_id": request_id, "error": error}
         await self._write({"type": "control_response", "response": body | ({"error_code": code} if code else {})})
 
     # Questions to the host.
 
-    async def ask(self, subtype: str, body: Mapping[str, Any], timeout: float | None = None) -> JSON:
+    async def request(self, subtype: str, body: Mapping[str, Any], timeout: float | None = None) -> JsonObject:
         """Ask the host, and wait for its answer.
 
         Args:
@@ -104,14 +105,14 @@ class Wire:
             timeout: seconds; None: as long as it takes.
 
         Raises:
-            HostGoneError: its input has ended.
+            HostDisconnectedError: its input has ended.
             HostRefusedError: it answered with an error.
             TimeoutError: it did not answer in time; the question is withdrawn.
         """
-        if self._is_over:
-            raise HostGoneError
+        if self._input_ended:
+            raise HostDisconnectedError
         request_id = str(uuid.uuid4())
-        waiting = self._waiting[request_id] = _Waiting()
+        waiting = self._pending[request_id] = _PendingRequest()
         try:
             await self._write(
                 {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **body}}
@@ -120,34 +121,34 @@ class Wire:
                 await waiting.done.wait()
         except (TimeoutError, anyio.get_cancelled_exc_class()):
             if not waiting.done.is_set():
-                with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
+                with anyio.move_on_after(CANCEL_SECONDS, shield=True):
                     await self._write({"type": "control_cancel_request", "request_id": request_id})
             raise
         finally:
-            del self._waiting[request_id]
+            del self._pending[request_id]
         if waiting.error is not None:
             raise waiting.error
-        return waiting.answer or {}
+        return waiting.response or {}
 
-    def on_answer(self, frame: Mapping[str, Any]) -> None:
+    def on_response(self, frame: Mapping[str, Any]) -> None:
         """A `control_response` of the host; one to an unknown question is ignored, as the CLI does."""
         given = frame.get("response")
         if not isinstance(given, dict):
             return
-        response = cast("JSON", given)
-        waiting = self._waiting.get(str(response.get("request_id")))
+        response = cast("JsonObject", given)
+        waiting = self._pending.get(str(response.get("request_id")))
         if waiting is None:
             return
         if response.get("subtype") == "success":
             payload = response.get("response")
-            waiting.answer = cast("JSON", payload) if isinstance(payload, dict) else {}
+            waiting.response = cast("JsonObject", payload) if isinstance(payload, dict) else {}
         else:
             waiting.error = HostRefusedError(str(response.get("error") or "the host refused"))
         waiting.done.set()
 
-    def end(self) -> None:
+    def end_input(self) -> None:
         """The host says no more: whoever waits for an answer gets none."""
-        self._is_over = True
-        for waiting in self._waiting.values():
-            waiting.error = HostGoneError()
+        self._input_ended = True
+        for waiting in self._pending.values():
+            waiting.error = HostDisconnectedError()
             waiting.done.set()

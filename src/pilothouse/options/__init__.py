@@ -4,44 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilothouse.on_demand import on_demand as on_demand
+from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.options.invocation import Invocation as Invocation
 from pilothouse.options.invocation import PrivateFile as PrivateFile
 from pilothouse.options.option import Option as Option
 from pilothouse.options.options import Options as Options
-from pilothouse.options.render import child_env as child_env
-from pilothouse.options.render import render as render
+from pilothouse.options.renderer import render as render
+from pilothouse.options.renderer import render_child_env as render_child_env
 from pilothouse.options.table import GROUPS as GROUPS
 from pilothouse.options.table import TABLE as TABLE
 
 if TYPE_CHECKING:
     from pilothouse.options.builder import OptionsBuilder as OptionsBuilder
-    from pilothouse.options.contradictions import PolicyWarning as PolicyWarning
     from pilothouse.options.isolation import IsolationReport as IsolationReport
     from pilothouse.options.isolation import isolation_report as isolation_report
-    from pilothouse.options.nested import AdaptiveThinking as AdaptiveThinking
-    from pilothouse.options.nested import AgentDefinition as AgentDefinition
-    from pilothouse.options.nested import CustomSystemPrompt as CustomSystemPrompt
-    from pilothouse.options.nested import DisabledThinking as DisabledThinking
-    from pilothouse.options.nested import EnabledThinking as EnabledThinking
-    from pilothouse.options.nested import HttpServer as HttpServer
-    from pilothouse.options.nested import Plugin as Plugin
-    from pilothouse.options.nested import QuestionConfig as QuestionConfig
-    from pilothouse.options.nested import Sandbox as Sandbox
-    from pilothouse.options.nested import SandboxFilesystem as SandboxFilesystem
-    from pilothouse.options.nested import SandboxNetwork as SandboxNetwork
-    from pilothouse.options.nested import SseServer as SseServer
-    from pilothouse.options.nested import StdioServer as StdioServer
-    from pilothouse.options.nested import SystemPromptFile as SystemPromptFile
-    from pilothouse.options.nested import SystemPromptPreset as SystemPromptPreset
-    from pilothouse.options.nested import ToolConfig as ToolConfig
-    from pilothouse.options.nested import ToolPolicy as ToolPolicy
     from pilothouse.options.policy import Policy as Policy
     from pilothouse.options.policy import PolicyRow as PolicyRow
-    from pilothouse.options.retry_policy import RetryPolicy as RetryPolicy
+    from pilothouse.options.policy import PolicyWarning as PolicyWarning
     from pilothouse.options.settings import Settings as Settings
+    from pilothouse.options.struct_validation import RetryPolicy as RetryPolicy
+    from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
+    from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
+    from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt
+    from pilothouse.options.value_structs import DisabledThinking as DisabledThinking
+    from pilothouse.options.value_structs import EnabledThinking as EnabledThinking
+    from pilothouse.options.value_structs import HttpServer as HttpServer
+    from pilothouse.options.value_structs import Plugin as Plugin
+    from pilothouse.options.value_structs import QuestionConfig as QuestionConfig
+    from pilothouse.options.value_structs import Sandbox as Sandbox
+    from pilothouse.options.value_structs import SandboxFilesystem as SandboxFilesystem
+    from pilothouse.options.value_structs import SandboxNetwork as SandboxNetwork
+    from pilothouse.options.value_structs import SseServer as SseServer
+    from pilothouse.options.value_structs import StdioServer as StdioServer
+    from pilothouse.options.value_structs import SystemPromptFile as SystemPromptFile
+    from pilothouse.options.value_structs import SystemPromptPreset as SystemPromptPreset
+    from pilothouse.options.value_structs import ToolConfig as ToolConfig
+    from pilothouse.options.value_structs import ToolPolicy as ToolPolicy
 
-NESTED = (
+STRUCT_NAMES = (
     "AdaptiveThinking",
     "AgentDefinition",
     "CustomSystemPrompt",
@@ -62,17 +62,6 @@ NESTED = (
 )
 """The typed nested values, by name."""
 
-_ON_DEMAND = {
-    "IsolationReport": "isolation",
-    "OptionsBuilder": "builder",
-    "Policy": "policy",
-    "PolicyRow": "policy",
-    "PolicyWarning": "contradictions",
-    "RetryPolicy": "retry_policy",
-    "Settings": "settings",
-    "isolation_report": "isolation",
-    **dict.fromkeys(NESTED, "nested"),
-}
 
 # These are slow to make, and few queries need them.
-__getattr__, __dir__ = on_demand(__name__, _ON_DEMAND)
+__getattr__, __dir__ = make_lazy_exports(__name__)

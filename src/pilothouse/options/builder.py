@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pilothouse.options.checking import checked
-from pilothouse.options.names import unknown
 from pilothouse.options.options import Options
 from pilothouse.options.table import TABLE
+from pilothouse.options.unknown_options import make_unknown_option_error
+from pilothouse.options.validation import validate_value
 
 if TYPE_CHECKING:
-    from pilothouse.options.nested import AgentDefinition, Plugin, Sandbox, ToolConfig
-    from pilothouse.options.retry_policy import RetryPolicy
     from pilothouse.options.settings import (
         CanUseTool,
         ConfirmCallback,
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
         SystemPromptChoice,
         ThinkingChoice,
     )
+    from pilothouse.options.struct_validation import RetryPolicy
+    from pilothouse.options.value_structs import AgentDefinition, Plugin, Sandbox, ToolConfig
 
 
 class OptionsBuilder:
@@ -72,7 +72,7 @@ class OptionsBuilder:
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are no options: those are methods of the class.
-        raise AttributeError(str(unknown(name)), name=name, obj=self)
+        raise AttributeError(str(make_unknown_option_error(name)), name=name, obj=self)
 
     if TYPE_CHECKING:
 
@@ -291,9 +291,9 @@ class OptionsBuilder:
         def debug_file(self, value: StrPath | None) -> OptionsBuilder: ...
 
 
-def _setter(name: str, doc: str) -> Callable[[OptionsBuilder, Any], OptionsBuilder]:
+def _make_setter(name: str, doc: str) -> Callable[[OptionsBuilder, Any], OptionsBuilder]:
     def set_option(self: OptionsBuilder, value: Any) -> OptionsBuilder:
-        self._values[name] = checked(name, value)  # pyright: ignore[reportPrivateUsage]
+        self._values[name] = validate_value(name, value)  # pyright: ignore[reportPrivateUsage]
         return self
 
     set_option.__name__ = name
@@ -303,4 +303,4 @@ def _setter(name: str, doc: str) -> Callable[[OptionsBuilder, Any], OptionsBuild
 
 
 for _option in TABLE.values():
-    setattr(OptionsBuilder, _option.name, _setter(_option.name, _option.doc))
+    setattr(OptionsBuilder, _option.name, _make_setter(_option.name, _option.doc))

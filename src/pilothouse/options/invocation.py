@@ -30,28 +30,28 @@ class ChildEnvironment(dict[str, str]):
         return f"<environment of {len(self)} variables>"
 
 
-class OwnEnvironment(dict[str, str | None]):
+class ExplicitEnvironment(dict[str, str | None]):
     """The part of it that the settings name. Shows no value either."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} variables>"
 
 
-class Handshake(dict[str, Any]):
+class InitializeBody(dict[str, Any]):
     """The body of the initialize request. It may hold keys: shows the names of its fields alone."""
 
     def __repr__(self) -> str:
         return f"<handshake with {', '.join(self) or 'no fields'}>"
 
 
-class Opening(bytes):
+class InitializeLine(bytes):
     """The line that carries it. Shows its length alone."""
 
     def __repr__(self) -> str:
         return f"<handshake of {len(self)} bytes>"
 
 
-class Home(Protocol):
+class IsolatedHome(Protocol):
     """A home for children that is made when the first of them starts, and removed by who owns it."""
 
     def make(self, owner: tuple[int, int] | None = None) -> str:
@@ -69,14 +69,14 @@ class Invocation(Struct, frozen=True):
         cwd: its working directory; None: that of this process.
         initialize: body of the initialize request; None: no handshake (argv form).
         files: values that travel in private files.
-        tail: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
+        trailing_args: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
         on_stderr: called with every line of standard error, keys removed.
         user: user of this system to run the child as; None: that of this process.
-        isolated: give it a HOME of its own, which goes with it.
+        is_isolated: give it a HOME of its own, which goes with it.
         home: that HOME, where others have it as well; None: the transport makes one, and removes it.
-        may_keep_its_id: the session id in `argv` was made up: a peer that is there already may have another.
-        own_env: those variables of `env` that the settings name; None: one that is not to be inherited. Nothing else of
-            `env` may leave this machine.
+        has_generated_session_id: the session id in `argv` was made up: a peer that is there already may have another.
+        explicit_env: those variables of `env` that the settings name; None: one that is not to be inherited. Nothing
+            else of `env` may leave this machine.
     """
 
     cli: str
@@ -85,13 +85,13 @@ class Invocation(Struct, frozen=True):
     cwd: str | None = None
     initialize: Mapping[str, Any] | None = None
     files: tuple[PrivateFile, ...] = ()
-    tail: tuple[str, ...] = ()
+    trailing_args: tuple[str, ...] = ()
     on_stderr: Callable[[str], object] | None = None
     user: str | int | None = None
-    isolated: bool = False
-    home: Home | None = None
-    may_keep_its_id: bool = False
-    own_env: Mapping[str, str | None] = {}
+    is_isolated: bool = False
+    home: IsolatedHome | None = None
+    has_generated_session_id: bool = False
+    explicit_env: Mapping[str, str | None] = {}
 
     def __repr__(self) -> str:
         return f"Invocation(cli={self.cli!r}, argv={self.argv!r}, cwd={self.cwd!r}, files={self.files!r})"

@@ -1,6 +1,6 @@
 """What an isolated child gets of the environment, and what it was seen to have loaded. Pure.
 
-Owns the list of variables, and the `IsolationReport`. Its home is made by the transport; the flags are in `derived`.
+Owns the list of variables, and the `IsolationReport`. Its home is made by the transport; the flags are in `renderer`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from pilothouse.options.options import Options
 
-KEPT: dict[str, str] = {
+INHERITED_VARIABLES: dict[str, str] = {
     "PATH": "where programs are",
     "LANG": "language",
     "LANGUAGE": "language",
@@ -43,8 +43,8 @@ KEPT: dict[str, str] = {
 }
 """The variables of this process that an isolated child gets, and what for; those for proxies in small letters, too."""
 
-_KEPT = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in KEPT))
-_ANY_CASE = frozenset(name for name, use in KEPT.items() if "proxy" in use or use == "Windows")
+_INHERITED_PATTERN = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in INHERITED_VARIABLES))
+_ANY_CASE = frozenset(name for name, use in INHERITED_VARIABLES.items() if "proxy" in use or use == "Windows")
 
 BUILT_IN_AGENTS = frozenset(
     {"claude", "claude-code-guide", "Explore", "general-purpose", "output-style-setup", "Plan", "statusline-setup"}
@@ -52,9 +52,9 @@ BUILT_IN_AGENTS = frozenset(
 """Agents that every CLI has."""
 
 
-def kept(environ: Mapping[str, str]) -> dict[str, str]:
+def inherit_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that an isolated child gets."""
-    return {k: v for k, v in environ.items() if _KEPT.fullmatch(k) or k.upper() in _ANY_CASE}
+    return {k: v for k, v in environ.items() if _INHERITED_PATTERN.fullmatch(k) or k.upper() in _ANY_CASE}
 
 
 class IsolationReport(Struct, frozen=True):
@@ -110,16 +110,16 @@ def isolation_report(messages: Iterable[Any], options: Options) -> IsolationRepo
     memory: Mapping[str, Any] = init.memory_paths or {}
     home = options.isolation is not None
     found = {
-        "MCP server": _beyond(servers, options.mcp_servers, "tools" if options.custom_tools else ""),
+        "MCP server": _find_unexpected(servers, options.mcp_servers, "tools" if options.custom_tools else ""),
         "plugin": plugins if not options.plugins else (),
-        "agent": _beyond(agents, options.agents) if not options.plugins else (),
+        "agent": _find_unexpected(agents, options.agents) if not options.plugins else (),
         "API key from": (str(init.api_key_source),) if home and init.api_key_source in _LOGINS else (),
     }
     unexpected = tuple(f"{kind} {name}" for kind, names in found.items() for name in names)
     return IsolationReport(tuple(init.tools), servers, plugins, agents, memory, init.api_key_source, unexpected)
 
 
-def _beyond(names: Iterable[str], given: Any, *more: str) -> tuple[str, ...]:
+def _find_unexpected(names: Iterable[str], given: Any, *more: str) -> tuple[str, ...]:
     if isinstance(given, str):  # in a file, which is not read here
         return ()
     expected = {*(given or ()), *more}

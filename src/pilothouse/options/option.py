@@ -1,4 +1,7 @@
-"""One row of the table of options. Plain data; knows no row."""
+"""One row of the table of options, and the CLI version that first accepts each flag.
+
+Plain data; this module knows no single option.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from pilothouse.options.kinds import Kind
 from pilothouse.options.secrets import MASK
-from pilothouse.options.targets import Sdk, Target, flags_of, keys_of
+from pilothouse.options.targets import Internal, Target, list_flags, list_initialize_keys
+from pilothouse.options.value_types import ValueType
 
 
 class Option(Struct, frozen=True):
@@ -17,7 +20,7 @@ class Option(Struct, frozen=True):
 
     Args:
         name: as it is written in Python.
-        kind: what a valid value is.
+        value_type: what a valid value is.
         target: where the value goes.
         doc: what it does, in sentences.
         default: what holds while it is not set.
@@ -31,7 +34,7 @@ class Option(Struct, frozen=True):
     """
 
     name: str
-    kind: Kind
+    value_type: ValueType
     target: Target
     doc: str
     default: Any = None
@@ -41,26 +44,24 @@ class Option(Struct, frozen=True):
     group: str = ""
 
     @property
-    def since(self) -> str:
+    def min_cli_version(self) -> str:
         """The version of the CLI that first accepts it; "" where that is not known, or where none is needed."""
-        from pilothouse.options.since import SINCE  # asked on the way to a page or an error
+        words = (*list_flags(self.target), *list_initialize_keys(self.target))
+        if isinstance(self.target, Internal):
+            words = (self.target.wire_name,)
+        return MIN_CLI_VERSIONS.get(words[0], "") if words else ""
 
-        words = (*flags_of(self.target), *keys_of(self.target))
-        if isinstance(self.target, Sdk):
-            words = (self.target.wire,)
-        return SINCE.get(words[0], "") if words else ""
-
-    def show(self, value: Any) -> str:
+    def format_value(self, value: Any) -> str:
         """`value` as text, without what may be a key."""
-        return MASK if self.secret else self.kind.show(value)
+        return MASK if self.secret else self.value_type.format_value(value)
 
 
-def tunes(value: Any, other: Any) -> bool:
+def allow_any(value: Any, other: Any) -> bool:
     """For options that neither loosen nor restrict anything."""
     return True
 
 
-def is_no_more(value: Any, other: Any) -> bool:
+def is_not_greater(value: Any, other: Any) -> bool:
     """For limits."""
     return value <= other
 
@@ -70,11 +71,78 @@ def is_on(value: Any, other: Any) -> bool:
     return bool(value)
 
 
-def has_no_others(value: Collection[str] | str, other: Collection[str] | str) -> bool:
+def is_subset(value: Collection[str] | str, other: Collection[str] | str) -> bool:
     """For lists of what there is; a word stands for a list that is not known here."""
     return value == other or not (isinstance(value, str) or isinstance(other, str) or set(value) - set(other))
 
 
-def has_all(value: Collection[str], other: Collection[str]) -> bool:
+def is_superset(value: Collection[str], other: Collection[str]) -> bool:
     """For lists of what is forbidden."""
     return set(value) >= set(other)
+
+
+MIN_CLI_VERSIONS: dict[str, str] = {
+    # Flags: releases were run with each of them. "2.0.20 (2.0.0)" reads: 2.0.20 takes it, 2.0.0 refuses it, and the
+    # releases between were not tried. What 2.0.0 takes has no line.
+    "max-thinking-tokens": "2.0.20",  # (2.0.0)
+    "allow-dangerously-skip-permissions": "2.0.28",  # (2.0.20)
+    "plugin-dir": "2.0.28",  # (2.0.20)
+    "max-budget-usd": "2.0.32",  # (2.0.28)
+    "tools": "2.0.32",  # (2.0.28)
+    "append-system-prompt-file": "2.0.37",  # (2.0.32)
+    "json-schema": "2.0.45",  # (2.0.37)
+    "agent": "2.0.64",  # (2.0.56)
+    "betas": "2.0.64",  # (2.0.56)
+    "disable-slash-commands": "2.0.64",  # (2.0.56)
+    "no-session-persistence": "2.0.64",  # (2.0.56)
+    "rewind-files": "2.0.72",  # (2.0.56)
+    "debug-file": "2.1.30",  # (2.1.0)
+    "effort": "2.1.40",  # (2.1.30)
+    "thinking": "2.1.50",  # (2.1.40)
+    "bare": "2.1.83",  # (2.1.50)
+    "name": "2.1.83",  # (2.1.50)
+    "exclude-dynamic-system-prompt-sections": "2.1.98",  # (2.1.83)
+    "include-hook-events": "2.1.98",  # (2.1.83)
+    "session-mirror": "2.1.98",  # (2.1.83)
+    "task-budget": "2.1.98",  # (2.1.83)
+    "thinking-display": "2.1.98",  # (2.1.83)
+    "managed-settings": "2.1.119",  # (2.1.112)
+    "plan-mode-instructions": "2.1.119",  # (2.1.112)
+    "plugin-dir-no-mcp": "2.1.172",  # (2.1.150)
+    "prompt-suggestions": "2.1.172",  # (2.1.150)
+    "safe-mode": "2.1.172",  # (2.1.150)
+    "append-subagent-system-prompt": "2.1.223",  # (2.1.200)
+    "forward-subagent-text": "2.1.223",  # (2.1.200)
+    "resume-drops-turn": "2.1.223",  # (2.1.200)
+    "restricted": "2.1.250",  # (2.1.223)
+    "append-subagent-system-prompt-file": "2.1.270",  # (2.1.250)
+    "await-initialize": "2.1.270",  # (2.1.250)
+    "permission-prompts": "2.1.270",  # (2.1.250)
+    "system-prompt-snapshot": "2.1.270",  # (2.1.250)
+    "project-config-root": "2.1.290",  # (2.1.270)
+    "managed-settings-in-initialize": "2.1.330",  # (2.1.310)
+    # Keys of the initialize request, read off the code of the same releases: an older one ignores them in silence.
+    "appendSystemPrompt": "2.0.45",  # (2.0.37)
+    "jsonSchema": "2.0.45",  # (2.0.37)
+    "systemPrompt": "2.0.45",  # (2.0.37)
+    "promptSuggestions": "2.1.50",  # (2.1.40)
+    "agentProgressSummaries": "2.1.83",  # (2.1.50)
+    "excludeDynamicSections": "2.1.98",  # (2.1.83)
+    "forwardSubagentText": "2.1.119",  # (2.1.112)
+    "planModeInstructions": "2.1.119",  # (2.1.112)
+    "skills": "2.1.119",  # (2.1.112)
+    "title": "2.1.119",  # (2.1.112)
+    "toolAliases": "2.1.150",  # (2.1.119)
+    "supportedDialogKinds": "2.1.172",  # (2.1.150)
+    "perTaskStopAffordance": "2.1.250",  # (2.1.223)
+    "sdkMcpServerConfigs": "2.1.250",  # (2.1.223)
+    "plugins": "2.1.270",  # (2.1.250)
+    "sdkMcpServerManifests": "2.1.270",  # (2.1.250)
+    "systemPromptSnapshot": "2.1.270",  # (2.1.250)
+    "sdkMcpServerManifestsOrigin": "2.1.290",  # (2.1.270)
+    "managedSettings": "2.1.330",  # (2.1.310)
+    "mcpServers": "2.1.330",  # (2.1.310)
+    # Words of the protocol, read off likewise.
+    "client_composed": "2.1.248",
+}
+"""A flag without dashes, a key of the initialize request or a word of the protocol, and the first version with it."""

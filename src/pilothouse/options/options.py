@@ -9,19 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from pilothouse.options.checking import check_combination, check_conflicts, checked
-from pilothouse.options.copies import copied
-from pilothouse.options.signature import shows_options
+from pilothouse.options.signatures import show_options
 from pilothouse.options.table import TABLE
+from pilothouse.options.validation import check_combination, check_conflicts, validate_value
+from pilothouse.options.value_types import copy_value
 from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
     from pilothouse.options.builder import OptionsBuilder
-    from pilothouse.options.explain import Explanation
-    from pilothouse.options.nested import Plugin, ToolConfig
-    from pilothouse.options.policy import Policy
-    from pilothouse.options.presets import PresetName
-    from pilothouse.options.retry_policy import RetryPolicy
+    from pilothouse.options.explanation import Explanation
+    from pilothouse.options.policy import Policy, PresetName
     from pilothouse.options.settings import (
         CanUseTool,
         ConfirmCallback,
@@ -38,6 +35,8 @@ if TYPE_CHECKING:
         SystemPrompt,
         Thinking,
     )
+    from pilothouse.options.struct_validation import RetryPolicy
+    from pilothouse.options.value_structs import Plugin, ToolConfig
 
 
 @user_class
@@ -163,9 +162,9 @@ class Options:
         debug: bool | str
         debug_file: str | None
 
-    @shows_options
+    @show_options
     def __init__(self, **settings: Unpack[Settings]) -> None:
-        values = {name: checked(name, value) for name, value in settings.items()}
+        values = {name: validate_value(name, value) for name, value in settings.items()}
         check_combination(values, {})
         object.__setattr__(self, "_values", MappingProxyType(values))
         object.__setattr__(self, "_origins", MappingProxyType[str, str]({}))
@@ -182,15 +181,15 @@ class Options:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (dict(self._values), dict(self._origins))
+        return _restore, (dict(self._values), dict(self._origins))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={TABLE[name].show(value)}" for name, value in self._values.items())
+        shown = (f"{name}={TABLE[name].format_value(value)}" for name, value in self._values.items())
         return f"Options({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
         """The options that were set, by name, as a new dictionary."""
-        return {name: copied(value) for name, value in self._values.items()}
+        return {name: copy_value(value) for name, value in self._values.items()}
 
     def with_(self, **changes: Unpack[Settings]) -> Options:
         """A copy with `changes`; this object stays as it is. (R35, L21)"""
@@ -203,17 +202,17 @@ class Options:
         Raises:
             OptionsError: unknown name, wrong type, or values that exclude each other.
         """
-        values = {name: checked(name, value) for name, value in settings.items()}
+        values = {name: validate_value(name, value) for name, value in settings.items()}
         check_conflicts(values, {})
-        return _bare(values, {})
+        return _make_unchecked(values, {})
 
     @staticmethod
-    def stack(*layers: Options, whole: bool = True) -> Options:
+    def stack(*layers: Options, is_complete: bool = True) -> Options:
         """All layers as one, the lowest first; each wins field by field over those before it. (L17 to L20)
 
         Args:
             *layers: what `Options` and `layer` made.
-            whole: False if more is to come beneath or above.
+            is_complete: False if more is to come beneath or above.
 
         Raises:
             OptionsError: values that exclude each other; if `whole`, also one that lacks what it needs.
@@ -229,8 +228,8 @@ class Options:
             origins.update(
                 {name: label for name, label in labels.items() if name not in beneath} if beneath else labels
             )
-        (check_combination if whole else check_conflicts)(values, origins)
-        return filled[0] if len(filled) == 1 else _bare(values, origins)
+        (check_combination if is_complete else check_conflicts)(values, origins)
+        return filled[0] if len(filled) == 1 else _make_unchecked(values, origins)
 
     @staticmethod
     def make() -> OptionsBuilder:
@@ -248,15 +247,15 @@ class Options:
         Raises:
             OptionsError: a value is too long to be an argument.
         """
-        from pilothouse.options.render import cli_args  # it imports this module
+        from pilothouse.options.renderer import render_cli_args  # it imports this module
 
-        return cli_args(self)
+        return render_cli_args(self)
 
     def to_env(self) -> dict[str, str]:
         """Environment variables of the child that the options set, `env` included; keys are not masked. (L16)"""
-        from pilothouse.options.render import env_of  # it imports this module
+        from pilothouse.options.renderer import render_env  # it imports this module
 
-        return env_of(self)
+        return render_env(self)
 
     @staticmethod
     def preset(name: PresetName, **settings: Unpack[Settings]) -> Options:
@@ -278,9 +277,9 @@ class Options:
         Raises:
             OptionsError: there is no such preset, or a setting is wrong.
         """
-        from pilothouse.options.presets import preset  # it imports this module
+        from pilothouse.options.policy import make_preset  # it imports this module
 
-        return Options.stack(preset(name), Options.layer(**settings))
+        return Options.stack(make_preset(name), Options.layer(**settings))
 
     def effective_policy(self) -> Policy:
         """What runs unasked, what asks, what is denied, with these options; printing it shows a table.
@@ -295,47 +294,47 @@ class Options:
         """A copy in which every option that `other` sets wins, field by field. (L17, L20)"""
         return self if other is None else Options.stack(self, other)
 
-    def labelled(self, origin: str) -> Options:
+    def with_origin(self, origin: str) -> Options:
         """A copy in which `explain` says `origin` for every option that has no origin yet."""
         if self._values.keys() <= self._origins.keys():
             return self
-        return _bare(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
+        return _make_unchecked(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
 
-    def left_out(self, names: Collection[str], why: str) -> Options:
+    def without(self, names: Collection[str], reason: str) -> Options:
         """A copy without the options `names`; `explain` says where each would have come from, and `why` it does not."""
         kept = {name: value for name, value in self._values.items() if name not in names}
-        dropped = {name: f"left out: {self._origins.get(name, 'set here')} {why}" for name in names}
-        return _bare(kept, {**self._origins, **dropped})
+        dropped = {name: f"left out: {self._origins.get(name, 'set here')} {reason}" for name in names}
+        return _make_unchecked(kept, {**self._origins, **dropped})
 
     def explain(self) -> Explanation:
         """Where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default. (L62)
 
         Printing it shows what was set, one option a line; secrets are masked.
         """
-        from pilothouse.options.explain import explained  # nobody explains on the way to an answer
+        from pilothouse.options.explanation import explain_values  # nobody explains on the way to an answer
 
-        return explained(self._values, self._origins)
+        return explain_values(self._values, self._origins)
 
 
-def _reader(name: str, default: Any) -> property:
+def _make_property(name: str, default: Any) -> property:
     def read(options: Options) -> Any:
         value = options._values.get(name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - they are its own
-        return default if value is None else copied(value)
+        return default if value is None else copy_value(value)
 
     return property(read)
 
 
 for _name, _option in TABLE.items():  # a query reads thirty: `__getattr__` would make, and drop, an error for each
-    setattr(Options, _name, _reader(_name, _option.default))
+    setattr(Options, _name, _make_property(_name, _option.default))
 
 
-def _made(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
+def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     """Options of values that are valid one by one."""
     check_combination(values, origins)
-    return _bare(values, origins)
+    return _make_unchecked(values, origins)
 
 
-def _bare(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
+def _make_unchecked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
     made = object.__new__(Options)
     object.__setattr__(made, "_values", MappingProxyType(dict(values)))
     object.__setattr__(made, "_origins", MappingProxyType(dict(origins)))

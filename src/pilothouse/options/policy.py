@@ -1,36 +1,324 @@
-"""`Policy`: what runs unasked, what asks, and what is denied, worked out from options before anything is started. Pure.
+"""`Policy`: what runs without asking, what asks, and what is denied.
 
-Owns the order in which rules, mode and answers count, and how that is told. What the CLI does by itself stands in
-`policy_facts`; what does not go together, in `contradictions`.
+Computed from options before anything is started. Pure. Holds the permission presets, the rules, the order in which
+rules, mode and callbacks count, the notes, and the warnings about settings that do not go together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pilothouse.options import policy_facts as facts
-from pilothouse.options.contradictions import contradictions
-from pilothouse.options.explain import Explanation
+from pilothouse.errors import OptionsError
+from pilothouse.options import cli_permissions as facts
+from pilothouse.options.cli_permissions import MODE_OUTCOMES, TOOL_ALIASES
+from pilothouse.options.cli_permissions import Outcome as Outcome
+from pilothouse.options.explanation import Explanation
 from pilothouse.options.options import Options
-from pilothouse.options.policy_facts import Outcome as Outcome
-from pilothouse.options.policy_notes import notes_of, unseen_by
-from pilothouse.options.policy_rules import CUSTOM_SERVER, Rule, flag_settings, managed, permissions, rules_of
 
-NOBODY = "nobody, and denied"
-WORDS: dict[Outcome, str] = {
+if TYPE_CHECKING:
+    from pilothouse.options.settings import Settings
+
+
+Behavior: TypeAlias = Literal["deny", "ask", "allow"]
+BEHAVIORS: tuple[Behavior, ...] = ("deny", "ask", "allow")
+"""What a rule may want, in the order in which the CLI looks."""
+
+CUSTOM_TOOL_SERVER = "mcp__tools"
+"""How rules name the server of `custom_tools`."""
+
+
+class PolicyRule(Struct, frozen=True):
+    """One rule, such as "Bash(git:*)".
+
+    Args:
+        text: as it was written.
+        behavior: what it wants.
+        option: which option it stands in.
+    """
+
+    text: str
+    behavior: Behavior
+    option: str
+
+    @property
+    def tool(self) -> str:
+        """The tool that it names; "*" and "mcp__*" name many."""
+        name = self.text.partition("(")[0].strip()
+        if name.startswith("mcp__") and name != "mcp__*":
+            name = name.removesuffix("__*")
+        return TOOL_ALIASES.get(name, name)
+
+    @property
+    def pattern(self) -> str:
+        """What it says about the input; "" if it holds for the whole tool."""
+        inside = self.text.partition("(")[2].strip().removesuffix(")")
+        return "" if inside == "*" else inside
+
+    def covers(self, tool: str) -> bool:
+        """Whether it holds for every call of `tool`, which may also be a server, as "mcp__name"."""
+        if self.pattern:
+            return False
+        if self.behavior == "deny" and (self.tool == "*" or (self.tool == "mcp__*" and tool.startswith("mcp__"))):
+            return True
+        return tool == self.tool or (self.tool.startswith("mcp__") and tool.startswith(f"{self.tool}__"))
+
+
+def collect_rules(options: Options) -> tuple[PolicyRule, ...]:
+    """Every rule that `options` hold, those that deny first."""
+    found = [*_list_option_rules(options), *_list_settings_rules(options)]
+    if get_managed_settings(options).get("allowManagedPermissionRulesOnly") is True:
+        found = [rule for rule in found if rule.option in ("disallowed_tools", "managed_settings")]
+    return tuple(sorted(found, key=lambda rule: BEHAVIORS.index(rule.behavior)))
+
+
+def get_permission_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of settings that speaks of permissions."""
+    part = settings.get("permissions")
+    return cast("Mapping[str, Any]", part) if isinstance(part, Mapping) else {}
+
+
+def read_flag_settings(options: Options) -> Mapping[str, Any]:
+    """What `settings` say; nothing if they are in a file."""
+    given: Any = options.settings
+    if isinstance(given, str):
+        given = msgspec.json.decode(given.encode()) if given.lstrip().startswith("{") else None
+    return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+
+
+def get_managed_settings(options: Options) -> Mapping[str, Any]:
+    """What `managed_settings` say."""
+    return options.managed_settings or {}
+
+
+def _list_option_rules(options: Options) -> Iterator[PolicyRule]:
+    for text in options.disallowed_tools or ():
+        yield PolicyRule(text, "deny", "disallowed_tools")
+    for text in options.allowed_tools or ():
+        yield PolicyRule(text, "allow", "allowed_tools")
+    skills = options.skills
+    for text in ["Skill"] if skills == "all" else [f"Skill({name})" for name in skills or ()]:
+        yield PolicyRule(text, "allow", "skills")
+    if options.custom_tools and options.can_use_tool is None and options.confirm is None:
+        yield PolicyRule(CUSTOM_TOOL_SERVER, "allow", "custom_tools")
+
+
+def _list_settings_rules(options: Options) -> Iterator[PolicyRule]:
+    for option, settings in (
+        ("managed_settings", get_managed_settings(options)),
+        ("settings", read_flag_settings(options)),
+    ):
+        part = get_permission_settings(settings)
+        for behavior in BEHAVIORS:
+            texts = part.get(behavior)
+            for text in cast("list[Any]", texts) if isinstance(texts, list | tuple) else ():
+                if isinstance(text, str):
+                    yield PolicyRule(text, behavior, option)
+
+
+SETTINGS_FILES = {
+    "user": "~/.claude/settings.json",
+    "project": ".claude/settings.json",
+    "local": ".claude/settings.local.json",
+}
+POLICY_FLAGS = ("allowedTools", "disallowedTools", "managed-settings", "permission-mode", "settings", "tools")
+"""Flags in `extra_args` that would change the policy."""
+
+
+def list_unseen_sources(options: Options) -> Iterator[str]:
+    """What may change the policy of `options`, and cannot be seen from them."""
+    sources = options.setting_sources
+    if sources is None:
+        sources = (
+            []
+            if options.bare or options.restricted or options.isolation
+            else ["user", "project"]
+            if options.skills
+            else [*SETTINGS_FILES]
+        )
+    if sources:
+        mode = "" if options.permission_mode else ", and a permission mode"
+        files = ", ".join(SETTINGS_FILES[name] for name in sources)
+        yield f"settings files may add rules and hooks{mode}: {files}; setting_sources=[] loads none"
+    if isinstance(options.settings, str) and not options.settings.lstrip().startswith("{"):
+        yield f"the settings in {options.settings} may add rules, hooks and a permission mode"
+    yield "managed settings of this machine may deny, ask, add hooks, and forbid a permission mode"
+    if isinstance(options.mcp_servers, str):
+        yield "the MCP servers in the file of `mcp_servers`: their tools count as those of other servers"
+    if not (options.strict_mcp_config or options.bare or options.isolation):
+        yield "MCP servers from .mcp.json, plugins and the CLI's own configuration; strict_mcp_config=True has none"
+    if options.plugins:
+        yield "hooks, tools and agents of plugins"
+    for flag in POLICY_FLAGS:
+        if flag in (options.extra_args or {}):
+            yield f"extra_args: --{flag} may change all of this"
+
+
+def make_notes(options: Options, rules: Sequence[PolicyRule], mode: str, *, has_no_answerer: bool) -> Iterator[str]:
+    """What is easily misread in `options`."""
+    if options.allowed_tools and options.tools is None and mode != "bypassPermissions":
+        yield (
+            "allowed_tools takes no tool away: it says what runs without asking; the model still has the others, "
+            "unless tools=[…] leaves them out"
+        )
+    if mode == "bypassPermissions":
+        yield "as root, the CLI starts in 'bypassPermissions' only where IS_SANDBOX=1 says that it is in a sandbox"
+        if any(rule.behavior == "deny" and rule.pattern and rule.tool == "Bash" for rule in rules):
+            yield "a pattern that denies commands does not stop the same deed in other words; a sandbox does"
+    if options.transport is not None:
+        yield (
+            "these rows say what Claude Code does; what is behind `transport` may decide otherwise: the native engine "
+            "asks about every command that no rule allows"
+        )
+    if mode == "plan" and has_no_answerer and options.on_plan is None:
+        yield "nobody can approve a plan: the model answers with one, and cannot leave plan mode"
+    if options.allow_dangerously_skip_permissions and mode != "bypassPermissions":
+        yield "a running session may change to 'bypassPermissions'"
+    for name, agent in (options.agents or {}).items():
+        own = _get_agent_mode(agent)
+        if own in MODE_OUTCOMES and own != mode:
+            yield f"the sub-agent {name!r} has the permission mode {own!r}"
+
+
+def _get_agent_mode(agent: Any) -> Any:
+    if not isinstance(agent, dict):
+        return getattr(agent, "permission_mode", None)
+    own = cast("dict[str, Any]", agent)
+    return own.get("permissionMode") or own.get("permission_mode")
+
+
+_NAME_LIST = re.compile(r"[A-Za-z0-9_|, -]+")
+"""A matcher of these characters is a list of names for the CLI."""
+_TOOLS_BY_LOWER_NAME = {name.lower(): name for name in (*facts.TOOL_CALL_KINDS, *facts.TOOL_ALIASES)}
+_KNOWN_TOOLS = frozenset(_TOOLS_BY_LOWER_NAME.values())
+
+
+class PolicyWarning(UserWarning):
+    """Settings of permissions that do not go together. `warnings.simplefilter("ignore", PolicyWarning)` silences it."""
+
+
+def find_conflicts(view: PolicyInputs) -> Iterator[str]:
+    """What does not go together, a sentence or two each."""
+    for find in _CONFLICT_FINDERS:
+        yield from find(view)
+
+
+def _allow_list_under_bypass(view: PolicyInputs) -> Iterator[str]:
+    if view.mode == "bypassPermissions" and view.options.allowed_tools:
+        yield (
+            "allowed_tools has no effect in permission mode 'bypassPermissions', where everything runs; to leave tools "
+            "out, use tools=[…] or disallowed_tools=[…]"
+        )
+
+
+def _callback_never_called(view: PolicyInputs) -> Iterator[str]:
+    asked = view.answered_by
+    if asked not in ("can_use_tool", "confirm"):
+        return
+    o = view.options
+    if view.mode in ("default", "acceptEdits") and not (o.tools or o.allowed_tools or o.disallowed_tools):
+        return  # the usual case, without making all rows
+    if any(row.outcome == "asks" and row.tool not in facts.NEEDS_PERSON for row in view.rows):
+        return
+    if any(row.outcome == "judged" for row in view.rows) or "PreToolUse" in view.hooks:
+        return  # both may still ask
+    why = f"permission mode {view.mode!r}" if view.mode in ("bypassPermissions", "dontAsk") else "the rules and `tools`"
+    yield (
+        f"{asked} is never asked about the tools that are known here: {why} decide before it; a hook for PreToolUse "
+        "sees every call"
+    )
+
+
+def _rule_for_missing_tool(view: PolicyInputs) -> Iterator[str]:
+    for rule in view.rules:
+        if rule.option != "allowed_tools" or rule.tool not in facts.TOOL_CALL_KINDS:
+            continue
+        missing = view.find_missing_reason(rule.tool)
+        # A layer above may narrow what a layer beneath allows.
+        if missing is not None and missing[0] and view.get_origin(missing[0]) == view.get_origin("allowed_tools"):
+            yield f"allowed_tools: {rule.text!r} has no effect, because the model has no {rule.tool}: {missing[1]}"
+
+
+def _ignored_rule(view: PolicyInputs) -> Iterator[str]:
+    for rule in view.rules:
+        if rule.behavior == "allow" and rule.tool in ("*", "mcp__*"):
+            yield f"{rule.option}: the CLI passes over {rule.text!r}; name the tools, or servers as 'mcp__name'"
+        elif rule.tool == "Write" and rule.pattern:
+            yield f"{rule.option}: the CLI passes over {rule.text!r}; 'Edit({rule.pattern})' holds for all edits"
+        elif meant := _suggest_tool(rule.tool):
+            yield f"{rule.option}: there is no tool {rule.tool!r}, so {rule.text!r} has no effect; it is {meant!r}"
+
+
+def _unknown_tool(view: PolicyInputs) -> Iterator[str]:
+    given = view.options.tools
+    for name in given if isinstance(given, list) else ():
+        if meant := _suggest_tool(name):
+            yield f"tools: there is no tool {name!r}; it is {meant!r}"
+
+
+def _hook_without_effect(view: PolicyInputs) -> Iterator[str]:
+    for event, entries in (view.options.hooks or {}).items():
+        if event not in ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest"):
+            continue
+        for entry in cast("list[Any]", entries) if isinstance(entries, list | tuple) else [entries]:
+            matcher = getattr(entry, "matcher", None)
+            if isinstance(matcher, str) and _NAME_LIST.fullmatch(matcher):
+                yield from _matcher_without_effect(view, event, matcher)
+
+
+def _matcher_without_effect(view: PolicyInputs, event: str, matcher: str) -> Iterator[str]:
+    names = [name.strip() for name in re.split(r"[|,]", matcher) if name.strip()]
+    faults: list[str] = []
+    for name in names:
+        tool = facts.TOOL_ALIASES.get(name, name)
+        missing = view.find_missing_reason(tool) if tool in facts.TOOL_CALL_KINDS else None
+        if meant := _suggest_tool(name):
+            faults.append(f"there is no tool {name!r}, it is {meant!r}")
+        elif missing is not None and missing[0] and view.get_origin(missing[0]) == view.get_origin("hooks"):
+            faults.append(f"the model has no {name}: {missing[1]}")
+    if names and len(faults) == len(names):
+        yield f"hooks[{event!r}]: the matcher {matcher!r} can match nothing: {'; '.join(faults)}"
+
+
+def _suggest_tool(name: str) -> str | None:
+    """The tool that was meant, if the name is nearly that of one."""
+    if name in _KNOWN_TOOLS or name.startswith("mcp__"):
+        return None
+    if known := _TOOLS_BY_LOWER_NAME.get(name.lower()):
+        return known
+    import difflib  # for names that are not known, and there are few
+
+    close = difflib.get_close_matches(name.lower(), _TOOLS_BY_LOWER_NAME, n=1, cutoff=0.85)
+    return _TOOLS_BY_LOWER_NAME[close[0]] if close else None
+
+
+_CONFLICT_FINDERS: tuple[Callable[[PolicyInputs], Iterator[str]], ...] = (
+    _allow_list_under_bypass,
+    _callback_never_called,
+    _rule_for_missing_tool,
+    _ignored_rule,
+    _unknown_tool,
+    _hook_without_effect,
+)
+
+
+NO_ANSWERER = "nobody, and denied"
+OUTCOME_TITLES: dict[Outcome, str] = {
     "runs": "runs unasked",
     "asks": "asks",
     "judged": "is judged by a model of the CLI, each time",
     "denied": "is denied",
     "unavailable": "is not there for the model",
 }
-_BEHAVIORS: dict[str, Outcome] = {"deny": "denied", "ask": "asks", "allow": "runs"}
+_RULE_OUTCOMES: dict[str, Outcome] = {"deny": "denied", "ask": "asks", "allow": "runs"}
 
 
 class PolicyRow(Struct, frozen=True):
@@ -59,7 +347,7 @@ class Policy(Struct, frozen=True):
 
     Args:
         mode: the permission mode at the start.
-        mode_from: which option says so, and where it was set.
+        mode_origin: which option says so, and where it was set.
         rows: rules with a pattern first, then every tool; where several rows of a tool hold, the first one counts.
         answered_by: who answers when something asks.
         hooks: the events whose hooks may decide before, or in place of, what the rows say.
@@ -69,7 +357,7 @@ class Policy(Struct, frozen=True):
     """
 
     mode: str
-    mode_from: str
+    mode_origin: str
     rows: tuple[PolicyRow, ...]
     answered_by: str
     hooks: tuple[str, ...] = ()
@@ -77,13 +365,13 @@ class Policy(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def of(self, tool: str) -> tuple[PolicyRow, ...]:
+    def rows_for(self, tool: str) -> tuple[PolicyRow, ...]:
         """The rows that speak of `tool`; of its server, if there are none of its own."""
-        name = facts.ALIASES.get(tool, tool)
-        found = tuple(row for row in self.rows if _tool_of(row) == name)
+        name = facts.TOOL_ALIASES.get(tool, tool)
+        found = tuple(row for row in self.rows if _get_row_tool(row) == name)
         if found or not name.startswith("mcp__"):
             return found
-        return tuple(row for row in self.rows if name.startswith(f"{_tool_of(row)}__"))
+        return tuple(row for row in self.rows if name.startswith(f"{_get_row_tool(row)}__"))
 
     def outcome(self, tool: str, calls: str = "") -> Outcome:
         """What becomes of the calls of `tool` that no pattern speaks of.
@@ -95,15 +383,15 @@ class Policy(Struct, frozen=True):
         Raises:
             KeyError: there is no such tool here, or its calls differ and `calls` names none of them.
         """
-        rows = [row for row in self.of(tool) if "(" not in row.tool]
+        rows = [row for row in self.rows_for(tool) if "(" not in row.tool]
         fits = [row for row in rows if not row.calls or calls in row.calls.split("; ")]
         if len(fits) != 1:
             raise KeyError(f"{tool!r}: say which calls, one of {[row.calls for row in rows]}")
         return fits[0].outcome
 
     def __str__(self) -> str:
-        lines = [f"permission mode: {self.mode} ({self.mode_from}): {facts.MEANINGS[self.mode]}"]
-        lines += [f"what asks is answered by {self.answered_by}", *_table(self.rows)]
+        lines = [f"permission mode: {self.mode} ({self.mode_origin}): {facts.MODE_DESCRIPTIONS[self.mode]}"]
+        lines += [f"what asks is answered by {self.answered_by}", *_format_rows(self.rows)]
         for title, texts in (
             ("may decide before", tuple(f"hooks for {name}" for name in self.hooks)),
             ("not seen from here", self.unseen),
@@ -114,38 +402,40 @@ class Policy(Struct, frozen=True):
         return "\n".join(lines)
 
 
-class View:
+class PolicyInputs:
     """Everything about `options` that the rows and the warnings are made from."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.rules = rules_of(options)
-        self.mode, self.mode_option = _mode_of(options)
+        self.rules = collect_rules(options)
+        self.mode, self.mode_option = _find_start_mode(options)
         self.hooks = tuple(name for name in ("PreToolUse", "PermissionRequest") if (options.hooks or {}).get(name))
-        self.answered_by = _answered_by(options)
-        self.servers = _servers_of(options)
+        self.answered_by = _find_answerer(options)
+        self.servers = _list_servers(options)
         given = options.tools
-        self.named = None if given is None or isinstance(given, str) else {facts.ALIASES.get(t, t) for t in given}
+        self.listed_tools = (
+            None if given is None or isinstance(given, str) else {facts.TOOL_ALIASES.get(t, t) for t in given}
+        )
 
-    def origin(self, option: str) -> str:
+    def get_origin(self, option: str) -> str:
         """Where an option was set."""
-        return self._explained[option].origin if option else ""
+        return self._explanation[option].origin if option else ""
 
     @cached_property
-    def _explained(self) -> Explanation:
+    def _explanation(self) -> Explanation:
         return self.options.explain()
 
     @cached_property
     def rows(self) -> tuple[PolicyRow, ...]:
         """The rows of the policy."""
-        return (*_pattern_rows(self), *_tool_rows(self))
+        return (*_make_pattern_rows(self), *_make_tool_rows(self))
 
     @property
-    def somebody(self) -> bool:
+    def has_answerer(self) -> bool:
         """Whether there is anybody who answers, be it a hook."""
-        return self.answered_by != NOBODY or "PermissionRequest" in self.hooks
+        return self.answered_by != NO_ANSWERER or "PermissionRequest" in self.hooks
 
-    def missing(self, tool: str) -> tuple[str, str] | None:
+    def find_missing_reason(self, tool: str) -> tuple[str, str] | None:
         """Which option takes `tool` away, and why; None if the model has it."""
         for rule in self.rules:
             if rule.behavior == "deny" and rule.covers(tool):
@@ -159,16 +449,20 @@ class View:
                 "tool_bridge 'xml' has none of the CLI's own tools",
             ),
             (self.options.bare and tool not in facts.BARE_TOOLS, "bare", "bare has Bash, Edit and Read only"),
-            (self.named is not None and tool not in self.named, "tools", "tools does not name it"),
+            (self.listed_tools is not None and tool not in self.listed_tools, "tools", "tools does not name it"),
             (
-                self.named is None and self.options.restricted and tool in facts.NOT_RESTRICTED,
+                self.listed_tools is None and self.options.restricted and tool in facts.HIDDEN_WHEN_RESTRICTED,
                 "restricted",
                 "restricted",
             ),
-            (tool in facts.NEEDS_SOMEBODY and not self._is_asked, "", "nobody is there to answer"),
-            (tool in facts.WITH_BASH and self.named is None and self.missing("Bash"), "", "it goes with Bash"),
+            (tool in facts.NEEDS_PERSON and not self._has_callback, "", "nobody is there to answer"),
             (
-                tool in facts.WITHOUT_BASH and self.named is None and not self.missing("Bash"),
+                tool in facts.NEEDS_BASH and self.listed_tools is None and self.find_missing_reason("Bash"),
+                "",
+                "it goes with Bash",
+            ),
+            (
+                tool in facts.HIDDEN_BESIDE_BASH and self.listed_tools is None and not self.find_missing_reason("Bash"),
                 "tools" if self.options.tools else "",
                 "the CLI leaves it out beside Bash; tools=[…] can name it",
             ),
@@ -176,10 +470,10 @@ class View:
         return next(((option, why) for holds, option, why in reasons if holds), None)
 
     def _is_restricted(self, tool: str) -> bool:
-        return self.options.restricted and self.named is None and tool in facts.NOT_RESTRICTED
+        return self.options.restricted and self.listed_tools is None and tool in facts.HIDDEN_WHEN_RESTRICTED
 
     @property
-    def _is_asked(self) -> bool:
+    def _has_callback(self) -> bool:
         o = self.options
         return any(f is not None for f in (o.can_use_tool, o.confirm, o.on_question, o.on_plan))
 
@@ -189,19 +483,19 @@ class View:
             return "denied", "restricted", "restricted"
         for rule in self.rules:
             if rule.covers(tool) and rule.behavior == "ask":
-                return self.answered("asks"), rule.option, f"{rule.option}: {rule.text}"
-        mode = facts.MODES[self.mode][kind]
-        if mode != "runs" and kind not in facts.UNMOVED[self.mode]:
+                return self.apply_answerer("asks"), rule.option, f"{rule.option}: {rule.text}"
+        mode = facts.MODE_OUTCOMES[self.mode][kind]
+        if mode != "runs" and kind not in facts.NOT_CHANGED_BY_RULES[self.mode]:
             for rule in self.rules:
-                if rule.behavior == "allow" and (rule.covers(tool) or _is_everywhere(rule, tool, kind)):
+                if rule.behavior == "allow" and (rule.covers(tool) or _allows_all_edits(rule, tool, kind)):
                     return "runs", rule.option, f"{rule.option}: {rule.text}"
         if kind in ("ask", "plan"):
-            return self._asked_person(kind, mode)
-        told = self.answered(mode)
+            return self._decide_for_person(kind, mode)
+        told = self.apply_answerer(mode)
         nobody = "; nobody answers" if (mode, told) == ("asks", "denied") else ""
         return told, self.mode_option, f"permission mode {self.mode!r}{nobody}"
 
-    def _asked_person(self, kind: str, mode: Outcome) -> tuple[Outcome, str, str]:
+    def _decide_for_person(self, kind: str, mode: Outcome) -> tuple[Outcome, str, str]:
         mine = "on_question" if kind == "ask" else "on_plan"
         asked = (mine, "can_use_tool", *(("confirm",) if kind == "plan" else ()))  # a yes answers no question
         answers = next((name for name in asked if getattr(self.options, name) is not None), None)
@@ -209,9 +503,9 @@ class View:
             return mode, self.mode_option, f"permission mode {self.mode!r}"
         return (mode, answers, f"{answers} answers") if answers else ("denied", "", "nobody answers")
 
-    def answered(self, outcome: Outcome) -> Outcome:
+    def apply_answerer(self, outcome: Outcome) -> Outcome:
         """`outcome`; "denied" if it asks and nobody is there, or the mode asks nobody."""
-        return "denied" if outcome == "asks" and (self.mode == "dontAsk" or not self.somebody) else outcome
+        return "denied" if outcome == "asks" and (self.mode == "dontAsk" or not self.has_answerer) else outcome
 
 
 def effective_policy(options: Options) -> Policy:
@@ -219,124 +513,132 @@ def effective_policy(options: Options) -> Policy:
 
     It says what the CLI does with these options and nothing else; `unseen` names what else may count.
     """
-    view = View(options)
+    view = PolicyInputs(options)
     return Policy(
         mode=view.mode,
-        mode_from=_said(view, view.mode_option),
+        mode_origin=_describe_origin(view, view.mode_option),
         rows=view.rows,
         answered_by=view.answered_by,
         hooks=view.hooks,
-        unseen=tuple(unseen_by(options)),
-        notes=tuple(notes_of(options, view.rules, view.mode, nobody=view.answered_by == NOBODY)),
-        warnings=tuple(contradictions(view)),
+        unseen=tuple(list_unseen_sources(options)),
+        notes=tuple(make_notes(options, view.rules, view.mode, has_no_answerer=view.answered_by == NO_ANSWERER)),
+        warnings=tuple(find_conflicts(view)),
     )
 
 
-def contradictions_of(options: Options) -> tuple[str, ...]:
+def find_policy_conflicts(options: Options) -> tuple[str, ...]:
     """`effective_policy(options).warnings`, without the work for the rest."""
-    return tuple(contradictions(View(options)))
+    return tuple(find_conflicts(PolicyInputs(options)))
 
 
-def _pattern_rows(view: View) -> Iterator[PolicyRow]:
+def _make_pattern_rows(view: PolicyInputs) -> Iterator[PolicyRow]:
     for rule in view.rules:
-        if not rule.pattern or (rule.behavior == "allow" and _is_everywhere(rule, rule.tool, "edit")):
+        if not rule.pattern or (rule.behavior == "allow" and _allows_all_edits(rule, rule.tool, "edit")):
             continue
-        outcome, option, why = _BEHAVIORS[rule.behavior], rule.option, rule.option
-        missing = view.missing(rule.tool) if rule.tool in facts.TOOLS else None
+        outcome, option, why = _RULE_OUTCOMES[rule.behavior], rule.option, rule.option
+        missing = view.find_missing_reason(rule.tool) if rule.tool in facts.TOOL_CALL_KINDS else None
         if missing is not None:
             outcome, (option, why) = "unavailable", missing
         elif rule.behavior != "deny" and any(r.covers(rule.tool) and r.behavior == "ask" for r in view.rules):
             outcome = "asks"
         elif rule.behavior == "allow" and view.mode == "plan" and rule.tool != "WebFetch":
             outcome, option, why = "judged", view.mode_option, "permission mode 'plan'"
-        yield PolicyRow(rule.text, "", view.answered(outcome), why, option, view.origin(option))
+        yield PolicyRow(rule.text, "", view.apply_answerer(outcome), why, option, view.get_origin(option))
 
 
-def _tool_rows(view: View) -> Iterator[PolicyRow]:
-    for tool, kinds in facts.TOOLS.items():
+def _make_tool_rows(view: PolicyInputs) -> Iterator[PolicyRow]:
+    for tool, kinds in facts.TOOL_CALL_KINDS.items():
         if tool == "ExitPlanMode" and view.mode != "plan":
             continue  # there is nothing to leave
-        missing = view.missing(tool)
+        missing = view.find_missing_reason(tool)
         if missing is not None:
-            yield PolicyRow(tool, "", "unavailable", missing[1], missing[0], view.origin(missing[0]))
+            yield PolicyRow(tool, "", "unavailable", missing[1], missing[0], view.get_origin(missing[0]))
             continue
         decided = [(view.decide(tool, kind), kind) for kind in kinds]
         if len({decision for decision, _ in decided}) == 1:
             decided = [(decided[0][0], "")]
-        for (outcome, option, why), same in _merged(decided):
-            calls = "; ".join(facts.CALLS[kind] for kind in same if kind)
-            yield PolicyRow(tool, calls, outcome, why, option, view.origin(option))
+        for (outcome, option, why), same in _group_decisions(decided):
+            calls = "; ".join(facts.CALL_KINDS[kind] for kind in same if kind)
+            yield PolicyRow(tool, calls, outcome, why, option, view.get_origin(option))
     for server in view.servers:
-        yield from _server_rows(view, server)
+        yield from _make_server_rows(view, server)
 
 
-def _merged(decided: list[tuple[Any, str]]) -> Iterator[tuple[Any, list[str]]]:
+def _group_decisions(decided: list[tuple[Any, str]]) -> Iterator[tuple[Any, list[str]]]:
     for decision, group in groupby(decided, key=lambda pair: pair[0]):
         yield decision, [kind for _, kind in group]
 
 
-def _server_rows(view: View, server: str) -> Iterator[PolicyRow]:
+def _make_server_rows(view: PolicyInputs, server: str) -> Iterator[PolicyRow]:
     named = dict.fromkeys(r.tool for r in view.rules if r.tool.startswith(f"{server}__"))
     for tool in (*named, server):
-        missing = view.missing(tool)
+        missing = view.find_missing_reason(tool)
         if missing is not None:
             outcome, (option, why) = "unavailable", missing
         else:
             outcome, option, why = view.decide(tool, "serve")
         calls = "its other tools" if named and tool == server else ""
-        yield PolicyRow(tool, calls, outcome, why, option, view.origin(option))
+        yield PolicyRow(tool, calls, outcome, why, option, view.get_origin(option))
 
 
-def _is_everywhere(rule: Rule, tool: str, kind: str) -> bool:
+def _allows_all_edits(rule: PolicyRule, tool: str, kind: str) -> bool:
     """Whether it is the rule for edits below the working directory, which holds for every tool that edits."""
-    return kind == "edit" and tool in facts.FILE_TOOLS and rule.tool == "Edit" and rule.pattern in facts.BELOW
+    return (
+        kind == "edit" and tool in facts.FILE_TOOLS and rule.tool == "Edit" and rule.pattern in facts.BELOW_CWD_PATTERNS
+    )
 
 
-def _mode_of(options: Options) -> tuple[str, str]:
+def _find_start_mode(options: Options) -> tuple[str, str]:
     """The permission mode at the start, and the option that says so."""
     if "dangerously-skip-permissions" in (options.extra_args or {}):
         mode, option = "bypassPermissions", "extra_args"
     elif options.permission_mode is not None:
         mode, option = options.permission_mode, "permission_mode"
     else:
-        mode, option = permissions(flag_settings(options)).get("defaultMode"), "settings"
+        mode, option = get_permission_settings(read_flag_settings(options)).get("defaultMode"), "settings"
     if mode == "manual":
         mode = "default"
-    for source, settings in (("managed_settings", managed(options)), ("settings", flag_settings(options))):
-        if mode == "bypassPermissions" and permissions(settings).get("disableBypassPermissionsMode") == "disable":
+    for source, settings in (
+        ("managed_settings", get_managed_settings(options)),
+        ("settings", read_flag_settings(options)),
+    ):
+        if (
+            mode == "bypassPermissions"
+            and get_permission_settings(settings).get("disableBypassPermissionsMode") == "disable"
+        ):
             return "default", source
-    return (mode, option) if mode in facts.MODES else ("default", "")
+    return (mode, option) if mode in facts.MODE_OUTCOMES else ("default", "")
 
 
-def _answered_by(options: Options) -> str:
+def _find_answerer(options: Options) -> str:
     if options.permission_prompts == "none":
-        return NOBODY
+        return NO_ANSWERER
     for name in ("can_use_tool", "confirm"):
         if getattr(options, name) is not None:
             return name
     tool = options.permission_prompt_tool_name
-    return NOBODY if tool in (None, "stdio") else f"the tool {tool}"
+    return NO_ANSWERER if tool in (None, "stdio") else f"the tool {tool}"
 
 
-def _servers_of(options: Options) -> tuple[str, ...]:
+def _list_servers(options: Options) -> tuple[str, ...]:
     given = options.mcp_servers
     names = [f"mcp__{name}" for name in given] if isinstance(given, dict) else []
-    if options.custom_tools and CUSTOM_SERVER not in names:
-        names.append(CUSTOM_SERVER)
+    if options.custom_tools and CUSTOM_TOOL_SERVER not in names:
+        names.append(CUSTOM_TOOL_SERVER)
     return tuple(names)
 
 
-def _said(view: View, option: str) -> str:
-    return f"{option}, {view.origin(option)}" if option else "default"
+def _describe_origin(view: PolicyInputs, option: str) -> str:
+    return f"{option}, {view.get_origin(option)}" if option else "default"
 
 
-def _tool_of(row: PolicyRow) -> str:
-    return Rule(row.tool, "allow", "").tool
+def _get_row_tool(row: PolicyRow) -> str:
+    return PolicyRule(row.tool, "allow", "").tool
 
 
-def _table(rows: tuple[PolicyRow, ...]) -> Iterator[str]:
+def _format_rows(rows: tuple[PolicyRow, ...]) -> Iterator[str]:
     """The rows by outcome; calls of several tools on which the same decides stand together."""
-    for outcome, title in WORDS.items():
+    for outcome, title in OUTCOME_TITLES.items():
         same: dict[PolicyRow, list[str]] = {}
         for row in rows:
             if row.outcome == outcome:
@@ -348,3 +650,31 @@ def _table(rows: tuple[PolicyRow, ...]) -> Iterator[str]:
             calls = f" ({row.calls})" if row.calls else ""
             origin = f", {row.origin}" if row.origin and row.option else ""
             yield f"  {', '.join(tools)}{calls}: {row.why}{origin}"
+
+
+PresetName: TypeAlias = Literal["read_only", "edit", "full"]
+
+PRESETS: dict[str, Settings] = {
+    "read_only": {"tools": ["Read", "Glob", "Grep"], "allowed_tools": [], "permission_mode": "default"},
+    "edit": {
+        "tools": ["Read", "Glob", "Grep", "Edit", "Write", "NotebookEdit", "Bash"],
+        "allowed_tools": ["Edit(**)"],
+        "permission_mode": "default",
+    },
+    "full": {"tools": "default", "allowed_tools": [], "permission_mode": "bypassPermissions"},
+}
+"""The settings of each preset."""
+
+
+def make_preset(name: str) -> Options:
+    """The settings of a preset as one layer, labelled for `explain`.
+
+    Raises:
+        OptionsError: there is no such preset.
+    """
+    settings = PRESETS.get(name)
+    if settings is None:
+        close = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise OptionsError(f"there is no preset {name!r}{hint} ({', '.join(PRESETS)})")
+    return Options.layer(**settings).with_origin(f"preset {name!r}")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pilothouse.options.invocation import Invocation
 
 MASK = "[redacted]"
-SHORTEST = 6
+MIN_SECRET_CHARS = 6
 """Characters. Anything shorter is hardly a key, and masking it would make ordinary text unreadable."""
 SECRET_FIELDS = frozenset({"env", "headers"})
 """Fields of nested values that hold keys more often than not: all that is in them is masked where it is shown."""
-_DEEPEST = 50
+_MAX_DEPTH = 50
 """Levels of nested values. What lies deeper is masked as a whole."""
 
 # Patterns as text, because most queries have nothing to remove secrets from: whoever looks first compiles them.
@@ -88,7 +88,7 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
     Args:
         env: names and values.
     """
-    found = _Found()
+    found = _SecretCollector()
     for name, value in env.items():
         found.add_variable(name, value)
     return found.sorted()
@@ -96,7 +96,7 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
     """The secret values that a child gets in any way: its environment, its arguments, servers and settings."""
-    found = _Found()
+    found = _SecretCollector()
     for name, value in invocation.env.items():
         found.add_variable(name, value)
     found.walk([invocation.initialize, list(invocation.argv)])
@@ -106,7 +106,7 @@ def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
     return found.sorted()
 
 
-class _Found:
+class _SecretCollector:
     """Collects secrets. What masks a value and what looks for secrets in it are the same walk."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Found:
     def sorted(self) -> tuple[str, ...]:
         # "Bearer <token>" may be printed without its first word.
         parts = {part for value in self.values for part in re.findall(r"^(?i:bearer|basic|token)\s+(\S+)$", value)}
-        kept = (value for value in self.values | parts if len(value) >= SHORTEST)
+        kept = (value for value in self.values | parts if len(value) >= MIN_SECRET_CHARS)
         return tuple(sorted(kept, key=lambda value: (-len(value), value)))
 
     def add_variable(self, name: str, value: str) -> None:
@@ -123,7 +123,7 @@ class _Found:
             self.values.add(value)
             if name.upper().endswith("HEADERS"):  # a header line may be printed without its name
                 self.values.update(line.partition(":")[2].strip() for line in value.splitlines())
-        elif len(value) >= SHORTEST:
+        elif len(value) >= MIN_SECRET_CHARS:
             mask_text(value, self.values.add)
 
     def walk(self, value: Any) -> None:
@@ -157,20 +157,20 @@ def mask(value: Any) -> Any:
     return _mask(value, lambda _name, _value: MASK, _ignore, 0)
 
 
-def mask_text(text: str, found: Callable[[str], object] | None = None) -> str:
+def mask_text(text: str, on_secret: Callable[[str], object] | None = None) -> str:
     """A text without what has the shape of a key, and without the passwords and secret parameters of URLs.
 
     Args:
         text: the text.
-        found: called with each secret.
+        on_secret: called with each secret.
     """
 
     def hide(match: re.Match[str]) -> str:
         group = match.re.groups  # the last one
-        if group == 2 and not _names_parameter(match[1]):
+        if group == 2 and not _is_secret_parameter(match[1]):
             return match[0]
-        if found is not None:
-            found(match[group])
+        if on_secret is not None:
+            on_secret(match[group])
         start, end = match.span(group)
         return f"{match.string[match.start() : start]}{MASK}{match.string[end : match.end()]}"
 
@@ -180,7 +180,7 @@ def mask_text(text: str, found: Callable[[str], object] | None = None) -> str:
     return _compiled(_PARAMETER).sub(hide, text) if "=" in text and "?" in text else text
 
 
-def _names_parameter(name: str) -> bool:
+def _is_secret_parameter(name: str) -> bool:
     return is_secret_name(name) or bool(re.search(_PARAMETER_LIKE, name.replace("-", "_").upper()))
 
 
@@ -188,76 +188,80 @@ def _ignore(_secret: str) -> None:
     """For whoever only masks."""
 
 
-def _mask(value: Any, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int) -> Any:
-    if depth > _DEEPEST:
+def _mask(value: Any, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int) -> Any:
+    if depth > _MAX_DEPTH:
         return MASK
     if isinstance(value, str):
-        return _mask_string(value, field, found, depth)
+        return _mask_string(value, mask_field, on_secret, depth)
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
-        return {key: _mask_item(str(key), item, field, found, depth) for key, item in items}
+        return {key: _mask_item(str(key), item, mask_field, on_secret, depth) for key, item in items}
     if isinstance(value, list | tuple):
-        masked = _mask_list(cast("list[Any]", value), field, found, depth)
+        masked = _mask_list(cast("list[Any]", value), mask_field, on_secret, depth)
         return tuple(masked) if isinstance(value, tuple) else masked
     return value
 
 
 def _mask_item(
-    key: str, item: Any, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int
+    key: str, item: Any, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
 ) -> Any:
     if key in SECRET_FIELDS:
         if isinstance(item, dict):
-            return {name: field(str(name), inner) for name, inner in cast("dict[Any, Any]", item).items()}
-        return field("", item)
+            return {name: mask_field(str(name), inner) for name, inner in cast("dict[Any, Any]", item).items()}
+        return mask_field("", item)
     if isinstance(item, str) and item and is_secret_name(key):
-        found(item)
+        on_secret(item)
         return MASK
-    return _mask(item, field, found, depth + 1)
+    return _mask(item, mask_field, on_secret, depth + 1)
 
 
-def _mask_string(text: str, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int) -> str:
+def _mask_string(
+    text: str, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
+) -> str:
     if text.lstrip()[:1] in {"{", "["}:  # settings may be JSON text
         import json  # not needed for most
 
         try:
             inner = json.loads(text)
         except (ValueError, RecursionError):
-            return mask_text(text, found)
-        masked = _mask(inner, field, found, depth + 1)
+            return mask_text(text, on_secret)
+        masked = _mask(inner, mask_field, on_secret, depth + 1)
         return text if masked == inner else json.dumps(masked)
-    return mask_text(text, found)
+    return mask_text(text, on_secret)
 
 
 def _mask_list(
-    values: list[Any], field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int
+    values: list[Any], mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
 ) -> list[Any]:
     """A list, which may be arguments: `--token x`, `--token=x`, `TOKEN=x` and `Authorization: x` have names too."""
     masked: list[Any] = []
     named = False
     for value in values:
         if not isinstance(value, str):
-            masked.append(_mask(value, field, found, depth + 1))
+            masked.append(_mask(value, mask_field, on_secret, depth + 1))
             named = False
             continue
         if named and value and not value.startswith("-"):
-            found(value)
+            on_secret(value)
             masked.append(MASK)
             named = False
             continue
         named = value.startswith("-") and is_secret_name(value)
-        masked.append(_mask_argument(value, field, found, depth))
+        masked.append(_mask_argument(value, mask_field, on_secret, depth))
     return masked
 
 
-def _mask_argument(text: str, field: Callable[[str, Any], Any], found: Callable[[str], object], depth: int) -> str:
+def _mask_argument(
+    text: str, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
+) -> str:
     assigned = re.match(r"(-{0,2}[A-Za-z_][\w.-]*)(?:=(?=\S)|:\s*(?=(?:\w+\s+)?\S+$)(?!//))", text)
     if assigned is None:
-        return _mask_string(text, field, found, depth)
+        return _mask_string(text, mask_field, on_secret, depth)
     value = text[assigned.end() :]
     if is_secret_name(assigned[1]) and not _is_ordinary(assigned[1].lstrip("-").replace("-", "_"), value):
-        found(value)
+        on_secret(value)
         return f"{assigned[0]}{MASK}"
-    return f"{assigned[0]}{_mask_string(value, field, found, depth)}"
+    return f"{assigned[0]}{_mask_string(value, mask_field, on_secret, depth)}"
 
 
 class Redactor:
@@ -269,9 +273,11 @@ class Redactor:
 
     def __init__(self, values: Iterable[str]) -> None:
         lines = {line.strip() for value in values for line in value.splitlines()}
-        self.values = tuple(sorted((line for line in lines if len(line) >= SHORTEST), key=lambda v: (-len(v), v)))
-        parts = {form for line in self.values for form in _forms(line)}
-        kept = sorted((p for p in parts if len(p) >= SHORTEST), key=lambda p: (-len(p), p))
+        self.values = tuple(
+            sorted((line for line in lines if len(line) >= MIN_SECRET_CHARS), key=lambda v: (-len(v), v))
+        )
+        parts = {form for line in self.values for form in _encode_forms(line)}
+        kept = sorted((p for p in parts if len(p) >= MIN_SECRET_CHARS), key=lambda p: (-len(p), p))
         self.longest = len(kept[0]) if kept else 0
         self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
 
@@ -280,7 +286,7 @@ class Redactor:
         return mask_text(self._pattern.sub(MASK, text) if self._pattern else text)
 
 
-def _forms(line: str) -> Iterator[str]:
+def _encode_forms(line: str) -> Iterator[str]:
     """A value as it is, inside a JSON string, in a URL, and in base64."""
     import base64  # none of them is needed before something is said on standard error
     import json
@@ -291,6 +297,6 @@ def _forms(line: str) -> Iterator[str]:
     yield quote(line, safe="", errors="replace")
     data = line.encode("utf-8", "surrogatepass")
     whole = data[: len(data) // 3 * 3]  # what follows the value would change the last letters
-    if len(whole) >= SHORTEST:
+    if len(whole) >= MIN_SECRET_CHARS:
         yield base64.b64encode(whole).decode()
         yield base64.urlsafe_b64encode(whole).decode()

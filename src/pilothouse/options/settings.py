@@ -11,7 +11,8 @@ from pilothouse.messages.system import PermissionMode as PermissionMode
 if TYPE_CHECKING:
     from pilothouse.hooks import Hooks
     from pilothouse.instrumentation import Instrumentation
-    from pilothouse.options.nested import (
+    from pilothouse.options.struct_validation import RetryPolicy
+    from pilothouse.options.value_structs import (
         AdaptiveThinking,
         AgentDefinition,
         CustomSystemPrompt,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         SystemPromptPreset,
         ToolConfig,
     )
-    from pilothouse.options.retry_policy import RetryPolicy
     from pilothouse.permissions import (
         CanUseTool,
         ConfirmCallback,

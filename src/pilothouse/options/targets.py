@@ -1,11 +1,12 @@
-"""Where the value of an option goes. Plain data: `render` acts on it, the docs and the drift test read it.
+"""Where the value of an option goes: a flag, an environment variable, a field of the initialize request.
 
-Owns the kinds of places and their description in words. Knows no option and no value.
+Owns how a value with several targets is split. Plain data and pure functions; `renderer` acts on them, the docs and the
+drift test read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ class Flag(Struct, frozen=True):
     name: str
 
 
-class Names(Struct, frozen=True):
+class ListFlag(Struct, frozen=True):
     """`--name=a,b`; a list that is too long for one argument is spread over several, which the CLI adds up."""
 
     name: str
@@ -29,7 +30,7 @@ class PathFlag(Struct, frozen=True):
     name: str
 
 
-class Repeated(Struct, frozen=True):
+class RepeatedFlag(Struct, frozen=True):
     """`--name=path` once for each item."""
 
     name: str
@@ -48,7 +49,7 @@ class SwitchOrFlag(Struct, frozen=True):
     name: str
 
 
-class Text(Struct, frozen=True):
+class TextFlag(Struct, frozen=True):
     """`--name=value` while it is short.
 
     Longer text goes into a private file, passed as `--file_flag=path`, or into the initialize request under `key`,
@@ -60,7 +61,7 @@ class Text(Struct, frozen=True):
     key: str = ""
 
 
-class Config(Struct, frozen=True):
+class ConfigFlag(Struct, frozen=True):
     """Text or a path goes as `--name=value`; a mapping, which may hold secrets, as a private JSON file.
 
     `wrap` is the key that a mapping is put under.
@@ -70,7 +71,7 @@ class Config(Struct, frozen=True):
     wrap: str | None = None
 
 
-class Json(Struct, frozen=True):
+class JsonFlag(Struct, frozen=True):
     """A JSON value: `--name={...}` while it is short, else the initialize request carries it under `key`.
 
     `switches` are flags that make the CLI look for it there. A `private` one may hold secrets: it is never an
@@ -83,7 +84,7 @@ class Json(Struct, frozen=True):
     switches: tuple[str, ...] = ()
 
 
-class Initialize(Struct, frozen=True):
+class InitializeField(Struct, frozen=True):
     """A key of the initialize request; the argv form has none."""
 
     key: str
@@ -104,19 +105,19 @@ class EnvSwitch(Struct, frozen=True):
     on: bool = True
 
 
-class Merged(Struct, frozen=True):
+class PartOfOption(Struct, frozen=True):
     """Becomes a part of another option before rendering."""
 
     option: str
 
 
-class Sdk(Struct, frozen=True):
+class Internal(Struct, frozen=True):
     """Used by pilothouse itself. `wire` is the word of the protocol that it makes it say, if any."""
 
-    wire: str = ""
+    wire_name: str = ""
 
 
-class Parts(Struct, frozen=True):
+class SplitTarget(Struct, frozen=True):
     """Goes to several places: `split` says which part of a value goes where; `targets` are all that it may name."""
 
     split: Callable[[Any], Iterable[tuple[Target, Any]]]
@@ -125,68 +126,68 @@ class Parts(Struct, frozen=True):
 
 Target = (
     Flag
-    | Names
+    | ListFlag
     | PathFlag
-    | Repeated
+    | RepeatedFlag
     | Switch
     | SwitchOrFlag
-    | Text
-    | Config
-    | Json
-    | Initialize
+    | TextFlag
+    | ConfigFlag
+    | JsonFlag
+    | InitializeField
     | EnvVar
     | EnvSwitch
-    | Merged
-    | Sdk
-    | Parts
+    | PartOfOption
+    | Internal
+    | SplitTarget
 )
 
 
-def flags_of(target: Target) -> tuple[str, ...]:
+def list_flags(target: Target) -> tuple[str, ...]:
     """Every flag that `target` can put on the command line, without dashes."""
-    if isinstance(target, Parts):
-        return tuple(dict.fromkeys(flag for part in target.targets for flag in flags_of(part)))
-    if isinstance(target, Text):
+    if isinstance(target, SplitTarget):
+        return tuple(dict.fromkeys(flag for part in target.targets for flag in list_flags(part)))
+    if isinstance(target, TextFlag):
         return tuple(filter(None, (target.name, target.file_flag)))
-    if isinstance(target, Json):
+    if isinstance(target, JsonFlag):
         return target.switches if target.private and target.switches else (target.name, *target.switches)
-    if isinstance(target, Flag | Names | PathFlag | Repeated | Switch | SwitchOrFlag | Config):
+    if isinstance(target, Flag | ListFlag | PathFlag | RepeatedFlag | Switch | SwitchOrFlag | ConfigFlag):
         return (target.name,)
     return ()
 
 
-def keys_of(target: Target) -> tuple[str, ...]:
+def list_initialize_keys(target: Target) -> tuple[str, ...]:
     """Every key that `target` can put into the initialize request."""
-    if isinstance(target, Parts):
-        return tuple(dict.fromkeys(key for part in target.targets for key in keys_of(part)))
-    return (target.key,) if isinstance(target, Text | Json | Initialize) and target.key else ()
+    if isinstance(target, SplitTarget):
+        return tuple(dict.fromkeys(key for part in target.targets for key in list_initialize_keys(part)))
+    return (target.key,) if isinstance(target, TextFlag | JsonFlag | InitializeField) and target.key else ()
 
 
-def variables_of(target: Target) -> tuple[str, ...]:
+def list_variables(target: Target) -> tuple[str, ...]:
     """Every environment variable that `target` can set or remove."""
-    if isinstance(target, Parts):
-        return tuple(dict.fromkeys(name for part in target.targets for name in variables_of(part)))
+    if isinstance(target, SplitTarget):
+        return tuple(dict.fromkeys(name for part in target.targets for name in list_variables(part)))
     return (target.name,) if isinstance(target, EnvVar | EnvSwitch) else ()
 
 
-def describe(target: Target) -> str:
+def describe_target(target: Target) -> str:
     """Where a value goes, in words, for the documentation."""
-    return _DESCRIBED[type(target)](target)
+    return _DESCRIPTIONS[type(target)](target)
 
 
-def _parts(target: Any) -> str:
-    places = [f"`--{flag}`" for flag in flags_of(target)]
-    places += [f"handshake, `{key}`" for key in keys_of(target)]
-    places += [f"environment, `{name}`" for name in variables_of(target)]
+def _describe_split(target: Any) -> str:
+    places = [f"`--{flag}`" for flag in list_flags(target)]
+    places += [f"handshake, `{key}`" for key in list_initialize_keys(target)]
+    places += [f"environment, `{name}`" for name in list_variables(target)]
     return "; ".join(places)
 
 
-def _text(target: Any) -> str:
+def _describe_text(target: Any) -> str:
     long = f"a private file, `--{target.file_flag}`" if target.file_flag else f"the handshake as `{target.key}`"
     return f"`--{target.name}`; long text in {long}"
 
 
-def _json(target: Any) -> str:
+def _describe_json(target: Any) -> str:
     if target.private and target.switches:
         return f"handshake, `{target.key}`"
     if target.private:
@@ -194,24 +195,87 @@ def _json(target: Any) -> str:
     return f"`--{target.name}`; a long one in the handshake as `{target.key}`"
 
 
-def _flag(target: Any) -> str:
+def _describe_flag(target: Any) -> str:
     return f"`--{target.name}`"
 
 
-_DESCRIBED: dict[type, Callable[[Any], str]] = {
-    Flag: _flag,
-    Names: _flag,
-    PathFlag: _flag,
-    Repeated: _flag,
-    Switch: _flag,
-    SwitchOrFlag: _flag,
-    Text: _text,
-    Config: lambda target: f"`--{target.name}`; a mapping goes in a private file",
-    Json: _json,
-    Initialize: lambda target: f"handshake, `{target.key}`",
+_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
+    Flag: _describe_flag,
+    ListFlag: _describe_flag,
+    PathFlag: _describe_flag,
+    RepeatedFlag: _describe_flag,
+    Switch: _describe_flag,
+    SwitchOrFlag: _describe_flag,
+    TextFlag: _describe_text,
+    ConfigFlag: lambda target: f"`--{target.name}`; a mapping goes in a private file",
+    JsonFlag: _describe_json,
+    InitializeField: lambda target: f"handshake, `{target.key}`",
     EnvVar: lambda target: f"environment, `{target.name}`",
     EnvSwitch: lambda target: f"environment, `{target.name}`",
-    Merged: lambda target: f"part of `{target.option}`",
-    Sdk: lambda target: f"pilothouse; `{target.wire}` of each prompt" if target.wire else "pilothouse",
-    Parts: _parts,
+    PartOfOption: lambda target: f"part of `{target.option}`",
+    Internal: lambda target: f"pilothouse; `{target.wire_name}` of each prompt" if target.wire_name else "pilothouse",
+    SplitTarget: _describe_split,
 }
+
+
+Pieces = Iterator[tuple[Target, Any]]
+
+PROMPT = TextFlag("system-prompt", "system-prompt-file")
+APPEND = TextFlag("append-system-prompt", "append-system-prompt-file")
+PROMPT_FILE = PathFlag("system-prompt-file")
+PROMPT_BLOCKS = InitializeField("systemPrompt")
+EXCLUDE_DYNAMIC = Switch("exclude-dynamic-system-prompt-sections")
+SNAPSHOT = Flag("system-prompt-snapshot")
+THINKING = Flag("thinking")
+THINKING_TOKENS = Flag("max-thinking-tokens")
+THINKING_DISPLAY = Flag("thinking-display")
+PLUGIN_DIR = PathFlag("plugin-dir")
+PLUGIN_DIR_NO_MCP = PathFlag("plugin-dir-no-mcp")
+PREVIEW_FORMAT = EnvVar("CLAUDE_CODE_QUESTION_PREVIEW_FORMAT")
+SKILL_NAMES = InitializeField("skills")
+SESSION_MIRROR = Switch("session-mirror")
+
+PROMPT_TARGETS = (PROMPT, APPEND, PROMPT_FILE, EXCLUDE_DYNAMIC, SNAPSHOT, PROMPT_BLOCKS)
+THINKING_TARGETS = (THINKING, THINKING_TOKENS, THINKING_DISPLAY)
+PLUGIN_TARGETS = (PLUGIN_DIR, PLUGIN_DIR_NO_MCP)
+PROVIDER_VARIABLES = {
+    "bedrock": EnvVar("CLAUDE_CODE_USE_BEDROCK"),
+    "vertex": EnvVar("CLAUDE_CODE_USE_VERTEX"),
+    "foundry": EnvVar("CLAUDE_CODE_USE_FOUNDRY"),
+}
+
+
+def split_system_prompt(value: Any) -> Pieces:
+    """Text is the prompt; the structs know their parts."""
+    if isinstance(value, str):
+        yield PROMPT, value
+    else:
+        yield from value.pieces()
+
+
+def split_struct(value: Any) -> Pieces:
+    """A struct knows its parts."""
+    yield from value.pieces()
+
+
+def split_structs(value: Any) -> Pieces:
+    """Each one after the other."""
+    for item in value:
+        yield from item.pieces()
+
+
+def split_skills(value: Any) -> Pieces:
+    """Only names narrow the list that the model sees; the permission is a part of `allowed_tools`."""
+    if value != "all":
+        yield SKILL_NAMES, value
+
+
+def split_session_store(value: Any) -> Pieces:
+    """A store hears of transcripts from the CLI itself."""
+    yield SESSION_MIRROR, True
+
+
+def split_provider(value: str) -> Pieces:
+    """The switch of the one that was chosen; what the others would inherit is removed."""
+    for name, variable in PROVIDER_VARIABLES.items():
+        yield variable, "1" if name == value else None

@@ -1,6 +1,7 @@
-"""The desk that answers `request_user_dialog`: the CLI wants the host to show a dialog of its own.
+"""Handles `elicitation` and `request_user_dialog` requests.
 
-Owns the request and the defaults. What a dialog shows, and what it gives, is between the CLI and whoever renders it.
+In the first an MCP server asks the user for a form or to open a page, in the second the CLI wants a dialog shown.
+Elicitations of servers in this process never come here: the CLI asks only for servers that it connects to itself.
 """
 
 from __future__ import annotations
@@ -11,12 +12,161 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from pilothouse.callbacks import Callback
+from pilothouse.callbacks import UserCallback
 from pilothouse.errors import ControlError, OptionsError
-from pilothouse.messages.base import brief
-from pilothouse.permissions.asking import NOBODY, Report, ask_safely, callback, seconds
-from pilothouse.permissions.elicitation import Cancel
+from pilothouse.messages.base import short_repr
+from pilothouse.permissions.decisions import InvalidAnswerError
+from pilothouse.permissions.dispatcher import DECIDED_BY_NOBODY, Report, check_timeout, decide_safely, make_callback
 from pilothouse.protocol import encode_line
+
+
+class ElicitationRequest(Struct, frozen=True, kw_only=True):
+    """What an MCP server wants to know.
+
+    Attributes:
+        server: the name of the server.
+        message: what it asks.
+        mode: "form", to be answered with `Accept(content)`; "url", to be opened by the user: `Accept()` says that the
+            user agreed.
+        url: the page.
+        schema: JSON Schema of the content: a flat object of texts, numbers, booleans and choices.
+        property_order: the fields of the form in the order of the server.
+        elicitation_id: the id of one in mode "url".
+        title, display_name, description: texts to show, if the server sent some.
+        session: who asks: the query or session, as its owner set it.
+        raw: the whole request as it came; do not change it.
+    """
+
+    server: str
+    message: str = ""
+    mode: str = "form"
+    url: str | None = None
+    schema: Mapping[str, Any] | None = None
+    property_order: tuple[str, ...] = ()
+    elicitation_id: str | None = None
+    title: str | None = None
+    display_name: str | None = None
+    description: str | None = None
+    session: Any = None
+    raw: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return short_repr(self, ("server", "message", "mode"))
+
+
+class Accept(Struct, frozen=True):
+    """The user agreed.
+
+    Args:
+        content: what was filled in, by name of the field; None in mode "url".
+    """
+
+    content: Mapping[str, Any] | None = None
+
+
+class Decline(Struct, frozen=True):
+    """The user said no."""
+
+
+class Cancel(Struct, frozen=True):
+    """The user went away without an answer. Of an elicitation, and of a dialog."""
+
+
+ElicitationAnswer = Accept | Decline | Cancel | Mapping[str, Any] | bool | None
+ElicitationCallback = Callable[[ElicitationRequest], ElicitationAnswer | Awaitable[ElicitationAnswer]]
+
+
+class ElicitationDispatcher:
+    """Answers elicitations; made by `make_elicitation_dispatcher`.
+
+    Attributes:
+        session: what `request.session` is; its owner may set it.
+        report: hears of each elicitation and answer; its owner may set it.
+    """
+
+    def __init__(self, on_elicitation: UserCallback | None, timeout: float | None) -> None:
+        self._on_elicitation = on_elicitation
+        self._timeout = timeout
+        self.session: Any = None
+        self.report: Report | None = None
+
+    def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
+        """Answer one elicitation; never raises but for cancellation.
+
+        Args:
+            body: the body of an `elicitation` request.
+        """
+        return decide_safely(
+            partial(self._decide, body),
+            lambda: f"the elicitation of {body.get('mcp_server_name')!s:.80}",
+            kind="elicitation",
+            body=body,
+            report=self.report,
+            timeout=self._timeout,
+            failure_decision={"action": "cancel"},
+            timeout_decision={"action": "cancel"},
+        )
+
+    async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+        if self._on_elicitation is None:
+            return {"action": "decline"}, DECIDED_BY_NOBODY
+        return _encode_elicitation_answer(
+            await self._on_elicitation(read_elicitation(body, self.session))
+        ), "on_elicitation"
+
+
+def make_elicitation_dispatcher(
+    on_elicitation: ElicitationCallback | None = None, timeout: float | None = None
+) -> ElicitationDispatcher:
+    """Make the desk that answers elicitations.
+
+    Args:
+        on_elicitation: `f(request)`, sync or async; returns `Accept(content)`, a mapping (the content), `Decline()`,
+            `Cancel()`; True, False and None mean `Accept()`, `Decline()`, `Decline()`. Without it, everything is
+            declined; what raises, takes too long or is none of these is a `Cancel()`, and logged.
+        timeout: seconds for each; None: no limit.
+
+    Raises:
+        UsageError: it cannot be called like that, or the time is no time.
+    """
+    return ElicitationDispatcher(make_callback(on_elicitation, "on_elicitation", "request"), check_timeout(timeout))
+
+
+def _encode_elicitation_answer(returned: object) -> dict[str, Any]:
+    if isinstance(returned, Mapping):
+        returned = Accept(cast("Mapping[str, Any]", returned))
+    if isinstance(returned, Cancel):
+        return {"action": "cancel"}
+    if isinstance(returned, Decline) or returned is None or returned is False:
+        return {"action": "decline"}
+    if returned is True:
+        return {"action": "accept"}
+    if not isinstance(returned, Accept):
+        raise InvalidAnswerError(
+            f"on_elicitation returned {type(returned).__name__}; expected Accept, Decline or Cancel"
+        )
+    if returned.content is None:
+        return {"action": "accept"}
+    content = dict(returned.content)
+    encode_line(content)
+    return {"action": "accept", "content": content}
+
+
+def read_elicitation(body: Mapping[str, Any], session: Any = None) -> ElicitationRequest:
+    """Read the body of an `elicitation` request."""
+    texts = {key: value for key, value in body.items() if key in _TEXT_FIELDS and isinstance(value, str)}
+    schema, order = body.get("requested_schema"), body.get("property_order")
+    return ElicitationRequest(
+        server=str(body.get("mcp_server_name", "")),
+        schema=cast("Mapping[str, Any]", schema) if isinstance(schema, dict) else None,
+        property_order=tuple(map(str, cast("list[object]", order))) if isinstance(order, list) else (),
+        session=session,
+        raw=body,
+        **texts,
+    )
+
+
+_TEXT_FIELDS = frozenset({"message", "mode", "url", "elicitation_id", "title", "display_name", "description"})
 
 
 class DialogRequest(Struct, frozen=True, kw_only=True):
@@ -37,21 +187,21 @@ class DialogRequest(Struct, frozen=True, kw_only=True):
     raw: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
-        return brief(self, ("kind", "payload", "tool_use_id"))
+        return short_repr(self, ("kind", "payload", "tool_use_id"))
 
 
 DialogCallback = Callable[[DialogRequest], Any]
 
 
-class DialogDesk:
-    """Answers dialogs; made by `dialog_desk`.
+class DialogDispatcher:
+    """Answers dialogs; made by `make_dialog_dispatcher`.
 
     Attributes:
         session: what `request.session` is; its owner may set it.
         report: hears of each dialog and answer; its owner may set it.
     """
 
-    def __init__(self, on_user_dialog: Callback | None, kinds: tuple[str, ...], timeout: float | None) -> None:
+    def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...], timeout: float | None) -> None:
         self._on_user_dialog = on_user_dialog
         self._kinds = kinds
         self._timeout = timeout
@@ -59,11 +209,11 @@ class DialogDesk:
         self.report: Report | None = None
 
     @property
-    def initialize(self) -> Mapping[str, Any]:
+    def initialize_fields(self) -> Mapping[str, Any]:
         """What the `initialize` request has to say: the CLI sends no dialog that is not declared there."""
         return {"supportedDialogKinds": list(self._kinds)} if self._kinds else {}
 
-    def answer(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
+    def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
         """Answer one dialog.
 
         Args:
@@ -76,20 +226,20 @@ class DialogDesk:
         kind = body.get("dialog_kind")
         if kind not in self._kinds:
             raise ControlError(f"this host shows no dialog of kind {kind!r:.80}", subtype="request_user_dialog")
-        return ask_safely(
-            partial(self._answer, body),
+        return decide_safely(
+            partial(self._decide, body),
             lambda: f"the dialog {kind!s:.80}",
             kind="dialog",
             body=body,
             report=self.report,
             timeout=self._timeout,
-            failed={"behavior": "cancelled"},
-            timed_out={"behavior": "cancelled"},
+            failure_decision={"behavior": "cancelled"},
+            timeout_decision={"behavior": "cancelled"},
         )
 
-    async def _answer(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         if self._on_user_dialog is None:
-            return {"behavior": "cancelled"}, NOBODY
+            return {"behavior": "cancelled"}, DECIDED_BY_NOBODY
         result = await self._on_user_dialog(read_dialog(body, self.session))
         if result is None or isinstance(result, Cancel):
             return {"behavior": "cancelled"}, "on_user_dialog"
@@ -109,9 +259,9 @@ def read_dialog(body: Mapping[str, Any], session: Any = None) -> DialogRequest:
     )
 
 
-def dialog_desk(
+def make_dialog_dispatcher(
     on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = (), timeout: float | None = None
-) -> DialogDesk:
+) -> DialogDispatcher:
     """Make the desk that answers dialogs.
 
     Args:
@@ -130,4 +280,4 @@ def dialog_desk(
     if (on_user_dialog is None) != (not names):
         missing = "on_user_dialog shows no dialog until its kinds are named" if not names else "nobody can show them"
         raise OptionsError(f"supported_dialog_kinds: {missing}", option="supported_dialog_kinds")
-    return DialogDesk(callback(on_user_dialog, "on_user_dialog", "request"), names, seconds(timeout))
+    return DialogDispatcher(make_callback(on_user_dialog, "on_user_dialog", "request"), names, check_timeout(timeout))

@@ -17,7 +17,7 @@ from msgspec.structs import fields
 from msgspec.structs import force_setattr as set_field
 
 from pilothouse.errors import UsageError
-from pilothouse.messages.base import brief
+from pilothouse.messages.base import short_repr
 from pilothouse.permissions.updates import PermissionRule, PermissionUpdate, update_from_wire
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
     raw: Mapping[str, Any] = {}
 
     def __repr__(self) -> str:
-        return brief(self, ("tool_name", "tool_input", "tool_use_id"))
+        return short_repr(self, ("tool_name", "tool_input", "tool_use_id"))
 
     # Read when wanted: most callbacks never look, and reading them takes longer than all of the rest.
     @cached_property
@@ -90,7 +90,7 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
     @property
     def matched_rule(self) -> PermissionRule | None:
         """The rule that makes the CLI ask."""
-        fields = _object(self.raw.get("matched_ask_rule"))
+        fields = _as_dict(self.raw.get("matched_ask_rule"))
         name, content = fields.get("tool_name"), fields.get("rule_content")
         try:
             return PermissionRule(name, content) if isinstance(name, str) else None
@@ -184,11 +184,11 @@ def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequ
     tool_input = request.tool_input
     for key, value in tool_input.items():
         if isinstance(value, _CONTAINERS):
-            tool_input[key] = _copy(value)
+            tool_input[key] = _copy_json(value)
     set_field(request, "raw", body)
     set_field(request, "session", session)
     if "mcp_server" in body:
-        set_field(request, "mcp_server", _of(str, _object(body["mcp_server"]).get("name")))
+        set_field(request, "mcp_server", _as_type(str, _as_dict(body["mcp_server"]).get("name")))
     return request
 
 
@@ -211,12 +211,12 @@ def read_questions(request: PermissionRequest) -> QuestionRequest:
         ValidationError: they have another form.
     """
     questions = msgspec.convert(request.tool_input.get("questions"), tuple[UserQuestion, ...])
-    return QuestionRequest(questions=questions, title=_of(str, request.tool_input.get("title")), request=request)
+    return QuestionRequest(questions=questions, title=_as_type(str, request.tool_input.get("title")), request=request)
 
 
 def read_plan(request: PermissionRequest) -> PlanRequest:
     """The plan in a request."""
-    plan, path = (_of(str, request.tool_input.get(key)) for key in ("plan", "planFilePath"))
+    plan, path = (_as_type(str, request.tool_input.get(key)) for key in ("plan", "planFilePath"))
     return PlanRequest(plan=plan or "", path=path, request=request)
 
 
@@ -224,15 +224,15 @@ _UNUSABLE: Final = "a permission request without a tool, or without an input"
 _CONTAINERS: Final = (dict, list)
 
 
-def _of(kind: type[T], value: object) -> T | None:
+def _as_type(kind: type[T], value: object) -> T | None:
     return value if isinstance(value, kind) else None
 
 
-def _object(value: object) -> dict[str, Any]:
+def _as_dict(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _copy(value: Any) -> Any:
+def _copy_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copy(item) for key, item in cast("dict[str, Any]", value).items()}
-    return [_copy(item) for item in cast("Sequence[Any]", value)] if isinstance(value, list) else value
+        return {key: _copy_json(item) for key, item in cast("dict[str, Any]", value).items()}
+    return [_copy_json(item) for item in cast("Sequence[Any]", value)] if isinstance(value, list) else value

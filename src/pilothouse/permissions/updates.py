@@ -46,9 +46,9 @@ class PermissionRule(
     content: str | None = None
 
     def __post_init__(self) -> None:
-        if not _is(self.tool_name, str) or not self.tool_name or _TO_ESCAPE.search(self.tool_name):
+        if not _is_instance(self.tool_name, str) or not self.tool_name or _TO_ESCAPE.search(self.tool_name):
             raise UsageError(f"a permission rule needs the name of a tool, got {self.tool_name!r:.80}")
-        if self.content is not None and not _is(self.content, str):
+        if self.content is not None and not _is_instance(self.content, str):
             raise UsageError(f"the content of a permission rule is text, got {type(self.content).__name__}")
 
     @classmethod
@@ -86,18 +86,18 @@ class _Update(Struct, frozen=True, tag_field="type"):
         return msgspec.structs.replace(self, destination=destination)
 
 
-class _Rules(_Update, frozen=True):
+class _RulesUpdate(_Update, frozen=True):
     rules: Sequence[PermissionRule]
     behavior: PermissionBehavior = "allow"
     destination: PermissionDestination = "session"
 
     def __post_init__(self) -> None:
-        _store(self, "rules", tuple(_rule(rule) for rule in _items("rules", self.rules)))
-        _one_of("behavior", self.behavior, _BEHAVIORS)
-        _one_of("destination", self.destination, _DESTINATIONS)
+        _set_field(self, "rules", tuple(_check_rule(rule) for rule in _check_items("rules", self.rules)))
+        _check_choice("behavior", self.behavior, _BEHAVIORS)
+        _check_choice("destination", self.destination, _DESTINATIONS)
 
 
-class AddRules(_Rules, frozen=True, tag="addRules"):
+class AddRules(_RulesUpdate, frozen=True, tag="addRules"):
     """Add rules.
 
     Args:
@@ -111,11 +111,11 @@ class AddRules(_Rules, frozen=True, tag="addRules"):
     """
 
 
-class ReplaceRules(_Rules, frozen=True, tag="replaceRules"):
+class ReplaceRules(_RulesUpdate, frozen=True, tag="replaceRules"):
     """Put these rules in the place of all rules of this behavior and destination; fields as in `AddRules`."""
 
 
-class RemoveRules(_Rules, frozen=True, tag="removeRules"):
+class RemoveRules(_RulesUpdate, frozen=True, tag="removeRules"):
     """Remove rules; fields as in `AddRules`."""
 
 
@@ -131,20 +131,22 @@ class SetMode(_Update, frozen=True, tag="setMode"):
     destination: PermissionDestination = "session"
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, _MODES)
-        _one_of("destination", self.destination, _DESTINATIONS)
+        _check_choice("mode", self.mode, _MODES)
+        _check_choice("destination", self.destination, _DESTINATIONS)
 
 
-class _Directories(_Update, frozen=True):
+class _DirectoriesUpdate(_Update, frozen=True):
     directories: Sequence[str]
     destination: PermissionDestination = "session"
 
     def __post_init__(self) -> None:
-        _store(self, "directories", tuple(_path(path) for path in _items("directories", self.directories)))
-        _one_of("destination", self.destination, _DESTINATIONS)
+        _set_field(
+            self, "directories", tuple(_check_path(path) for path in _check_items("directories", self.directories))
+        )
+        _check_choice("destination", self.destination, _DESTINATIONS)
 
 
-class AddDirectories(_Directories, frozen=True, tag="addDirectories"):
+class AddDirectories(_DirectoriesUpdate, frozen=True, tag="addDirectories"):
     """Let the tools work in more directories.
 
     Args:
@@ -153,7 +155,7 @@ class AddDirectories(_Directories, frozen=True, tag="addDirectories"):
     """
 
 
-class RemoveDirectories(_Directories, frozen=True, tag="removeDirectories"):
+class RemoveDirectories(_DirectoriesUpdate, frozen=True, tag="removeDirectories"):
     """Take directories back; fields as in `AddDirectories`."""
 
 
@@ -170,19 +172,19 @@ class UnknownUpdate(Struct, frozen=True):
 
     def with_destination(self, destination: PermissionDestination) -> Self:
         """The same change, remembered elsewhere, as for the others."""
-        _one_of("destination", destination, _DESTINATIONS)
+        _check_choice("destination", destination, _DESTINATIONS)
         return msgspec.structs.replace(self, data={**self.data, "destination": destination})
 
 
-_Known = AddRules | ReplaceRules | RemoveRules | SetMode | AddDirectories | RemoveDirectories
-PermissionUpdate = _Known | UnknownUpdate
-_KNOWN: Final = get_args(_Known)
+_KnownUpdate = AddRules | ReplaceRules | RemoveRules | SetMode | AddDirectories | RemoveDirectories
+PermissionUpdate = _KnownUpdate | UnknownUpdate
+_KNOWN_UPDATES: Final = get_args(_KnownUpdate)
 
 
 def update_from_wire(data: Any) -> PermissionUpdate:
     """Read a change that the CLI suggests; never fails. What is not known, or not valid, stays an `UnknownUpdate`."""
     try:
-        return msgspec.convert(data, _Known)
+        return msgspec.convert(data, _KnownUpdate)
     except msgspec.ValidationError:
         fields = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
         return UnknownUpdate(str(fields.get("type", "")), fields)
@@ -196,39 +198,39 @@ def update_to_wire(update: Any) -> dict[str, Any]:
     """
     if isinstance(update, UnknownUpdate):
         return update.data
-    if isinstance(update, _KNOWN):
+    if isinstance(update, _KNOWN_UPDATES):
         return msgspec.json.decode(msgspec.json.encode(update))
     raise UsageError(f"not a permission update: {type(update).__name__}")
 
 
-def _rule(value: Any) -> PermissionRule:
+def _check_rule(value: Any) -> PermissionRule:
     if isinstance(value, PermissionRule):
         return value
     raise UsageError(f"rules: expected PermissionRule.parse({value!r:.80}) or the like, got {type(value).__name__}")
 
 
-def _path(value: Any) -> str:
+def _check_path(value: Any) -> str:
     if isinstance(value, str) and value:
         return value
     raise UsageError(f"directories: expected paths as text, got {value!r:.80}")
 
 
-def _items(name: str, value: Any) -> Iterable[Any]:
+def _check_items(name: str, value: Any) -> Iterable[Any]:
     # A text is a sequence of texts too, and "Bash" would become four rules.
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise UsageError(f"{name}: expected a list, got {type(value).__name__}")
     return cast("Iterable[Any]", value)
 
 
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r:.80}")
 
 
-def _is(value: Any, kind: type) -> bool:
+def _is_instance(value: Any, kind: type) -> bool:
     """`isinstance` for values that the annotations promise, and callers may break."""
     return isinstance(value, kind)
 
 
-def _store(struct: Struct, name: str, value: Any) -> None:
+def _set_field(struct: Struct, name: str, value: Any) -> None:
     msgspec.structs.force_setattr(struct, name, value)

@@ -26,13 +26,13 @@ from msgspec import Struct
 
 from pilothouse.errors import MessageParseError, SessionClosedError
 from pilothouse.messages import Message
-from pilothouse.protocol.envelopes import (
-    ENVELOPES,
+from pilothouse.protocol.control_frames import (
+    CONTROL_FRAMES,
     ControlCancelRequest,
     ControlRequest,
     ControlResponse,
     KeepAlive,
-    Question,
+    ParsedRequest,
     cancel_line,
     error_line,
     read_id,
@@ -42,12 +42,21 @@ from pilothouse.protocol.envelopes import (
     success_line,
     user_message,
 )
-from pilothouse.protocol.events import BadLine, EndOfOutput, Event, Inbound, Refusal, Reply, Stats, Withdrawn
+from pilothouse.protocol.events import (
+    ConnectionEvent,
+    ConnectionStats,
+    ErrorReceived,
+    InvalidFrame,
+    OutputEnd,
+    RequestCancelled,
+    RequestReceived,
+    ResponseReceived,
+)
+from pilothouse.protocol.frame_reader import FrameReader
 from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
-from pilothouse.protocol.reader import FrameReader
 
 
-class State(StrEnum):
+class ConnectionState(StrEnum):
     """Where a connection is in its life."""
 
     OPENING = "opening"
@@ -56,35 +65,50 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-class Call(StrEnum):
+class ConnectionCall(StrEnum):
     """What can be done with a connection."""
 
     FEED = "feed"
     REQUEST = "request"
-    WITHDRAW = "withdraw"
-    ANSWER = "answer"
-    REFUSE = "refuse"
+    CANCEL_REQUEST = "withdraw"
+    RESPOND = "answer"
+    RESPOND_ERROR = "refuse"
     USER = "user"
     END_INPUT = "end_input"
     END_OUTPUT = "end_output"
 
 
-def _row(here: State, *, moves: Mapping[Call, State], stays: tuple[Call, ...]) -> dict[Call, State]:
+def _transitions_from(
+    state: ConnectionState, *, moves: Mapping[ConnectionCall, ConnectionState], stays: tuple[ConnectionCall, ...]
+) -> dict[ConnectionCall, ConnectionState]:
     # Late answers and withdrawals are no mistake: a callback cannot know that the peer is gone. They give b"".
-    late = (Call.WITHDRAW, Call.ANSWER, Call.REFUSE)
-    return {**dict.fromkeys((*late, *stays), here), **moves}
+    late = (ConnectionCall.CANCEL_REQUEST, ConnectionCall.RESPOND, ConnectionCall.RESPOND_ERROR)
+    return {**dict.fromkeys((*late, *stays), state), **moves}
 
 
-_ENDINGS: Final = {Call.END_INPUT: State.INPUT_ENDED, Call.END_OUTPUT: State.ENDED}
-TRANSITIONS: Final[Mapping[State, Mapping[Call, State]]] = {
-    State.OPENING: _row(State.OPENING, stays=(Call.REQUEST, Call.USER), moves={Call.FEED: State.OPEN, **_ENDINGS}),
-    State.OPEN: _row(State.OPEN, stays=(Call.FEED, Call.REQUEST, Call.USER), moves=_ENDINGS),
-    State.INPUT_ENDED: _row(State.INPUT_ENDED, stays=(Call.FEED,), moves=_ENDINGS),
-    State.ENDED: _row(State.ENDED, stays=(Call.END_INPUT, Call.END_OUTPUT), moves={}),
+_ENDINGS: Final = {
+    ConnectionCall.END_INPUT: ConnectionState.INPUT_ENDED,
+    ConnectionCall.END_OUTPUT: ConnectionState.ENDED,
+}
+TRANSITIONS: Final[Mapping[ConnectionState, Mapping[ConnectionCall, ConnectionState]]] = {
+    ConnectionState.OPENING: _transitions_from(
+        ConnectionState.OPENING,
+        stays=(ConnectionCall.REQUEST, ConnectionCall.USER),
+        moves={ConnectionCall.FEED: ConnectionState.OPEN, **_ENDINGS},
+    ),
+    ConnectionState.OPEN: _transitions_from(
+        ConnectionState.OPEN, stays=(ConnectionCall.FEED, ConnectionCall.REQUEST, ConnectionCall.USER), moves=_ENDINGS
+    ),
+    ConnectionState.INPUT_ENDED: _transitions_from(
+        ConnectionState.INPUT_ENDED, stays=(ConnectionCall.FEED,), moves=_ENDINGS
+    ),
+    ConnectionState.ENDED: _transitions_from(
+        ConnectionState.ENDED, stays=(ConnectionCall.END_INPUT, ConnectionCall.END_OUTPUT), moves={}
+    ),
 }
 
-_SENDING: Final = frozenset({State.OPENING, State.OPEN})
-_REMEMBERED_QUESTIONS: Final = 1024
+_SENDING: Final = frozenset({ConnectionState.OPENING, ConnectionState.OPEN})
+_REMEMBERED_REQUESTS: Final = 1024
 """So many answered questions at least are remembered, so that one that is repeated is not handled twice."""
 
 
@@ -102,25 +126,25 @@ class Connection:
     """
 
     def __init__(self, *, max_line_bytes: int = DEFAULT_MAX_LINE_BYTES, id_prefix: str = "ph") -> None:
-        self.events: deque[Event] = deque()
-        self.stats = Stats()
-        self._state = State.OPENING
+        self.events: deque[ConnectionEvent] = deque()
+        self.stats = ConnectionStats()
+        self._state = ConnectionState.OPENING
         self._id_prefix = id_prefix
         self._next_id = 1
         self._pending: dict[str, str] = {}
-        self._questions: dict[str, Question] = {}
-        self._settled: set[str] = set()
-        self._settled_before: set[str] = set()
+        self._open_requests: dict[str, ParsedRequest] = {}
+        self._closed_requests: set[str] = set()
+        self._closed_before: set[str] = set()
         self._reader = FrameReader(
-            ENVELOPES,
+            CONTROL_FRAMES,
             max_line_bytes=max_line_bytes,
-            on_envelope=self._on_envelope,
+            on_control_frame=self._on_control_frame,
             events=self.events,
             stats=self.stats,
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """Where the connection is in its life."""
         return self._state
 
@@ -130,14 +154,14 @@ class Connection:
         return MappingProxyType(self._pending)
 
     @property
-    def open_questions(self) -> Mapping[str, str]:
+    def open_requests(self) -> Mapping[str, str]:
         """The peer's questions that wait for an answer of ours: id to subtype, oldest first."""
-        return {request_id: question.subtype for request_id, question in self._questions.items()}
+        return {request_id: question.subtype for request_id, question in self._open_requests.items()}
 
     @property
-    def noise(self) -> tuple[bytes, ...]:
+    def non_json_lines(self) -> tuple[bytes, ...]:
         """The last odd lines, oldest first, clipped: what to show when the peer never came to speak. (L28)"""
-        return tuple(self._reader.noise)
+        return tuple(self._reader.non_json_lines)
 
     @property
     def fragment(self) -> bytes:
@@ -155,24 +179,24 @@ class Connection:
         Raises:
             SessionClosedError: the output has ended.
         """
-        if self._state is not State.OPEN:
-            self._step(Call.FEED)
+        if self._state is not ConnectionState.OPEN:
+            self._step(ConnectionCall.FEED)
         return self._reader.feed(data)
 
-    def end_output(self) -> EndOfOutput:
+    def end_output(self) -> OutputEnd:
         """The peer's output is over: take what its last line held and give up on what is pending.
 
-        Nothing is pending and no question is open afterwards. A second call returns an empty `EndOfOutput`.
+        Nothing is pending and no question is open afterwards. A second call returns an empty `OutputEnd`.
         """
-        already_ended = self._state is State.ENDED
-        self._step(Call.END_OUTPUT)
+        already_ended = self._state is ConnectionState.ENDED
+        self._step(ConnectionCall.END_OUTPUT)
         if already_ended:
-            return EndOfOutput()
+            return OutputEnd()
         messages, fragment = self._reader.flush()
         unanswered = tuple(self._pending)
         self._pending.clear()
-        self._questions.clear()
-        return EndOfOutput(messages, unanswered, fragment)
+        self._open_requests.clear()
+        return OutputEnd(messages, unanswered, fragment)
 
     # -- bytes out -------------------------------------------------------------------------------------------------
 
@@ -190,25 +214,25 @@ class Connection:
             UsageError: the body cannot be written as JSON; nothing is pending then.
             SessionClosedError: nothing can be sent any more.
         """
-        self._step(Call.REQUEST)
+        self._step(ConnectionCall.REQUEST)
         request_id = f"{self._id_prefix}_{self._next_id}"
         line = request_line(request_id, subtype, body)
         self._next_id += 1
         self._pending[request_id] = subtype
         return request_id, line
 
-    def withdraw(self, request_id: str) -> bytes:
+    def cancel_request(self, request_id: str) -> bytes:
         """Stop waiting for the answer to one of our requests.
 
         Returns:
             Bytes that tell the peer; b"" if the request is not pending or nothing can be sent any more.
         """
-        self._step(Call.WITHDRAW)
+        self._step(ConnectionCall.CANCEL_REQUEST)
         if self._pending.pop(request_id, None) is None or self._state not in _SENDING:
             return b""
         return cancel_line(request_id)
 
-    def answer(self, request_id: str, payload: object) -> bytes:
+    def respond(self, request_id: str, payload: object) -> bytes:
         """Answer a question of the peer.
 
         Args:
@@ -221,13 +245,13 @@ class Connection:
         Raises:
             UsageError: the payload cannot be written as JSON; the question is still open then, and can be refused.
         """
-        return self._settle(Call.ANSWER, request_id, success_line, payload)
+        return self._respond(ConnectionCall.RESPOND, request_id, success_line, payload)
 
-    def refuse(self, request_id: str, error: str, code: str | None = None) -> bytes:
+    def respond_error(self, request_id: str, error: str, code: str | None = None) -> bytes:
         """Answer a question of the peer with an error. Arguments and result as in `answer`."""
-        return self._settle(Call.REFUSE, request_id, error_line, error, code)
+        return self._respond(ConnectionCall.RESPOND_ERROR, request_id, error_line, error, code)
 
-    def user(
+    def user_message_line(
         self,
         content: object,
         *,
@@ -243,7 +267,7 @@ class Connection:
             UsageError: it cannot be written as JSON.
             SessionClosedError: nothing can be sent any more.
         """
-        self._step(Call.USER)
+        self._step(ConnectionCall.USER)
         return user_message(
             content,
             uuid=uuid,
@@ -255,51 +279,55 @@ class Connection:
 
     def end_input(self) -> None:
         """Nothing will be sent any more. Idempotent."""
-        self._step(Call.END_INPUT)
+        self._step(ConnectionCall.END_INPUT)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _step(self, call: Call) -> None:
+    def _step(self, call: ConnectionCall) -> None:
         state = TRANSITIONS[self._state].get(call)
         if state is None:
             raise SessionClosedError(f"`{call}` came too late: the connection is in state `{self._state}`")
         self._state = state
 
-    def _settle(self, call: Call, request_id: str, line_for: Callable[..., bytes], *said: object) -> bytes:
+    def _respond(self, call: ConnectionCall, request_id: str, line_for: Callable[..., bytes], *said: object) -> bytes:
         self._step(call)
-        question = self._questions.get(request_id)
+        question = self._open_requests.get(request_id)
         if question is None:
             return b""
         line = line_for(question.wire_id, *said) if self._state in _SENDING else b""
-        self._close_question(request_id)
+        self._close_request(request_id)
         return line
 
-    def _close_question(self, request_id: str) -> None:
-        del self._questions[request_id]
-        self._settled.add(request_id)
-        if len(self._settled) >= _REMEMBERED_QUESTIONS:
-            self._settled_before, self._settled = self._settled, set()
+    def _close_request(self, request_id: str) -> None:
+        del self._open_requests[request_id]
+        self._closed_requests.add(request_id)
+        if len(self._closed_requests) >= _REMEMBERED_REQUESTS:
+            self._closed_before, self._closed_requests = self._closed_requests, set()
 
-    def _on_envelope(self, frame: Struct, line: bytes) -> None:
+    def _on_control_frame(self, frame: Struct, line: bytes) -> None:
         self._ROUTES[type(frame)](self, frame, line)
 
     def _on_request(self, frame: ControlRequest, line: bytes) -> None:
         self.stats.control_frames += 1
         question = read_request(frame, line)
         if question is not None:
-            self._open_question(question)
+            self._open_request(question)
             return
-        self.stats.bad_lines += 1
+        self.stats.invalid_frames += 1
         data = {"type": "control_request", "request_id": frame.request_id, "request": frame.request}
-        self.events.append(BadLine(MessageParseError("a control request without a usable request_id", data=data)))
+        self.events.append(InvalidFrame(MessageParseError("a control request without a usable request_id", data=data)))
 
-    def _open_question(self, question: Question) -> None:
-        request_id = question.request_id
-        if request_id in self._questions or request_id in self._settled or request_id in self._settled_before:
-            self.stats.repeated_questions += 1
+    def _open_request(self, request: ParsedRequest) -> None:
+        request_id = request.request_id
+        if (
+            request_id in self._open_requests
+            or request_id in self._closed_requests
+            or request_id in self._closed_before
+        ):
+            self.stats.repeated_requests += 1
             return
-        self._questions[request_id] = question
-        self.events.append(Inbound(request_id, question.subtype, question.body))
+        self._open_requests[request_id] = request
+        self.events.append(RequestReceived(request_id, request.subtype, request.body))
 
     def _on_response(self, frame: ControlResponse, line: bytes) -> None:
         self.stats.control_frames += 1
@@ -307,23 +335,23 @@ class Connection:
         subtype = None if answer is None else self._pending.pop(answer.request_id, None)
         if answer is None or subtype is None:
             # The CLI echoes our own answers when it replays user messages, so this is no fault.
-            self.stats.unmatched_answers += 1
+            self.stats.unmatched_responses += 1
             return
         if answer.error is None:
-            self.events.append(Reply(answer.request_id, subtype, answer.payload))
+            self.events.append(ResponseReceived(answer.request_id, subtype, answer.payload))
         else:
-            self.events.append(Refusal(answer.request_id, subtype, answer.error, answer.code))
-        for question in answer.questions:
-            self._open_question(question)
+            self.events.append(ErrorReceived(answer.request_id, subtype, answer.error, answer.code))
+        for question in answer.open_requests:
+            self._open_request(question)
 
     def _on_cancel(self, frame: ControlCancelRequest, line: bytes) -> None:
         self.stats.control_frames += 1
         request_id = read_id(frame.request_id)
-        if request_id is None or request_id not in self._questions:
-            self.stats.idle_withdrawals += 1
+        if request_id is None or request_id not in self._open_requests:
+            self.stats.unmatched_cancellations += 1
             return
-        self._close_question(request_id)
-        self.events.append(Withdrawn(request_id))
+        self._close_request(request_id)
+        self.events.append(RequestCancelled(request_id))
 
     def _on_keep_alive(self, frame: KeepAlive, line: bytes) -> None:
         self.stats.keep_alives += 1

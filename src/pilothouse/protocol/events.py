@@ -13,7 +13,7 @@ from pilothouse.errors import PeerError
 from pilothouse.messages import Message
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ResponseReceived(msgspec.Struct, frozen=True):
     """The peer answered one of our requests. `subtype` is that of the request. (R9, G17)"""
 
     request_id: str
@@ -21,7 +21,7 @@ class Reply(msgspec.Struct, frozen=True):
     payload: dict[str, Any]
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ErrorReceived(msgspec.Struct, frozen=True):
     """The peer answered one of our requests with an error; `code` is its `error_code`, if it sent one. (G29)"""
 
     request_id: str
@@ -30,7 +30,7 @@ class Refusal(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
-class Inbound(msgspec.Struct, frozen=True):
+class RequestReceived(msgspec.Struct, frozen=True):
     """The peer asks us. `subtype` is "" when it did not say what it wants; refuse that."""
 
     request_id: str
@@ -38,35 +38,37 @@ class Inbound(msgspec.Struct, frozen=True):
     body: dict[str, Any]
 
 
-class Withdrawn(msgspec.Struct, frozen=True):
+class RequestCancelled(msgspec.Struct, frozen=True):
     """The peer took back a question that we had not answered; it expects no answer any more."""
 
     request_id: str
 
 
-class Noise(msgspec.Struct, frozen=True):
+class NonJsonLine(msgspec.Struct, frozen=True):
     """A line that is not JSON, such as startup text; long ones are clipped. (L28)"""
 
     line: bytes
 
 
-class Oversize(msgspec.Struct, frozen=True):
+class LineTooLong(msgspec.Struct, frozen=True):
     """A line, or an object cut over several lines, that was dropped for its length in bytes. (G32)"""
 
     size: int
     head: bytes
 
 
-class BadLine(msgspec.Struct, frozen=True):
+class InvalidFrame(msgspec.Struct, frozen=True):
     """JSON that is no message or no usable control frame, or an object that was cut and never went on."""
 
     error: PeerError
 
 
-Event = Reply | Refusal | Inbound | Withdrawn | Noise | Oversize | BadLine
+ConnectionEvent = (
+    ResponseReceived | ErrorReceived | RequestReceived | RequestCancelled | NonJsonLine | LineTooLong | InvalidFrame
+)
 
 
-class EndOfOutput(msgspec.Struct, frozen=True):
+class OutputEnd(msgspec.Struct, frozen=True):
     """What the end of the peer's output brought to light.
 
     Attributes:
@@ -80,7 +82,7 @@ class EndOfOutput(msgspec.Struct, frozen=True):
     fragment: bytes = b""
 
 
-class Stats(msgspec.Struct):
+class ConnectionStats(msgspec.Struct):
     """Counters of one connection.
 
     Attributes:
@@ -88,25 +90,25 @@ class Stats(msgspec.Struct):
         messages: messages handed out.
         control_frames: control frames received, heartbeats not counted.
         keep_alives: heartbeats received.
-        noise_lines: lines that were not JSON.
-        bad_lines: JSON lines that were neither a message nor a usable control frame.
-        oversize_lines: lines dropped for their length.
+        non_json_lines: lines that were not JSON.
+        invalid_frames: JSON lines that were neither a message nor a usable control frame.
+        long_lines: lines dropped for their length.
         cut_objects: JSON objects that were cut and never completed.
-        mended_objects: JSON objects that were cut and completed by later lines.
-        unmatched_answers: answers to requests that are not, or no longer, pending.
-        repeated_questions: questions received again under the same id.
-        idle_withdrawals: withdrawals of questions that were not open.
+        repaired_objects: JSON objects that were cut and completed by later lines.
+        unmatched_responses: answers to requests that are not, or no longer, pending.
+        repeated_requests: questions received again under the same id.
+        unmatched_cancellations: withdrawals of questions that were not open.
     """
 
     received_bytes: int = 0
     messages: int = 0
     control_frames: int = 0
     keep_alives: int = 0
-    noise_lines: int = 0
-    bad_lines: int = 0
-    oversize_lines: int = 0
+    non_json_lines: int = 0
+    invalid_frames: int = 0
+    long_lines: int = 0
     cut_objects: int = 0
-    mended_objects: int = 0
-    unmatched_answers: int = 0
-    repeated_questions: int = 0
-    idle_withdrawals: int = 0
+    repaired_objects: int = 0
+    unmatched_responses: int = 0
+    repeated_requests: int = 0
+    unmatched_cancellations: int = 0

@@ -31,7 +31,7 @@ enough that chunks of a usual pipe size reach the default limit without being jo
 class OversizeLine(Struct, frozen=True):
     """A line that was dropped: where it belongs among the lines of the same call, its bytes without the line end."""
 
-    place: int
+    index: int
     size: int
     head: bytes
 

@@ -41,7 +41,7 @@ from pilothouse.messages import (
 _REMEMBERED_TOOLS: Final = 10_000
 """How many tool ids are kept of each kind, open and settled."""
 
-_RESULT_OF: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
+_TOOL_USE_ID_PATTERN: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
 """Where a result names its tool use; `parent_tool_use_id` does not match."""
 
 _NO_MODEL: Final = "<synthetic>"
@@ -51,7 +51,7 @@ _LISTED_FAULTS: Final = 100
 _LISTED_TYPES: Final = 100
 
 
-class FaultKind(StrEnum):
+class StreamFaultKind(StrEnum):
     """What is wrong."""
 
     NO_RESULT = "no result message"
@@ -62,10 +62,10 @@ class FaultKind(StrEnum):
     SKIPPED_LINE = "lines that could not be read were skipped"
 
 
-class Fault(Struct, frozen=True):
+class StreamFault(Struct, frozen=True):
     """One finding. `parent_tool_use_id` is set for those of sub-agents."""
 
-    kind: FaultKind
+    kind: StreamFaultKind
     tool_use_id: str | None = None
     tool_name: str | None = None
     parent_tool_use_id: str | None = None
@@ -92,7 +92,7 @@ class ValidationReport(Struct, frozen=True):
         tools_abandoned: tool uses that an interrupt, a limit, a failure or a retraction left without a result.
     """
 
-    faults: tuple[Fault, ...]
+    faults: tuple[StreamFault, ...]
     fault_count: int
     messages: Mapping[str, int]
     results: int
@@ -117,34 +117,34 @@ class ValidationReport(Struct, frozen=True):
         return f"{self.fault_count} faults: {shown}{more}"
 
 
-class _Use(Struct, frozen=True):
+class _OpenToolUse(Struct, frozen=True):
     tool_use_id: str
     tool_name: str
     parent: str | None
     message: str | None
-    said_in: _Place | None = None
+    origin: _ToolUseOrigin | None = None
 
 
-class _Place(Struct, frozen=True):
+class _ToolUseOrigin(Struct, frozen=True):
     """Where a tool use was said: the thread, and the message of the API."""
 
     parent: str | None
     agent: str | None
     api_message: str
 
-    def is_before(self, other: _Place) -> bool:
+    def is_before(self, other: _ToolUseOrigin) -> bool:
         same_thread = self.parent == other.parent and self.agent == other.agent
         return same_thread and self.api_message != other.api_message
 
 
-class _Settled(Struct, frozen=True):
+class _ClosedToolUse(Struct, frozen=True):
     """A tool use that is no longer waited for: uuids of the messages that asked and answered; None: not answered."""
 
     message: str | None
     answer: str | None
 
 
-class _Tally(Struct):
+class _Counts(Struct):
     requested: int = 0
     received: int = 0
     unmatched: int = 0
@@ -165,35 +165,35 @@ class StreamValidator:
 
     def __init__(self, *, resumed: bool = False) -> None:
         self._resumed = resumed
-        self._open: dict[str, _Use] = {}
-        self._settled: dict[str, _Settled] = {}
+        self._open: dict[str, _OpenToolUse] = {}
+        self._closed: dict[str, _ClosedToolUse] = {}
         # Open ones that may still run, and those among them of which that is in doubt. The rest of the open ones are
         # not settled: that they have no result is a fault.
-        self._running: dict[str, _Use] = {}
-        self._doubted: set[str] = set()
-        self._place: _Place | None = None  # of the last message
-        self._faults: list[Fault] = []
-        self._tally = _Tally()
+        self._running: dict[str, _OpenToolUse] = {}
+        self._uncertain: set[str] = set()
+        self._place: _ToolUseOrigin | None = None  # of the last message
+        self._faults: list[StreamFault] = []
+        self._counts = _Counts()
         self._classes: Counter[type[Message]] = Counter()
         self._unknown_types: Counter[str] = Counter()
 
     @property
-    def waiting_for_tools(self) -> bool:
+    def has_open_tools(self) -> bool:
         """Whether a tool use has no result yet: a tool runs, or waits for permission.
 
         One whose result must have been lost does not count: its thread has gone on to another message of the API, its
         turn or its sub-agent has ended, or the result was seen in a line that could not be read. Nor does one that is
-        `in_doubt`.
+        `has_uncertain_tools`.
         """
-        return len(self._running) > len(self._doubted)
+        return len(self._running) > len(self._uncertain)
 
     @property
-    def in_doubt(self) -> bool:
+    def has_uncertain_tools(self) -> bool:
         """Whether the result of a tool use may have been in a line that was skipped, so that it may run or not."""
-        return bool(self._doubted)
+        return bool(self._uncertain)
 
-    def skipped(self, line: bytes, *, is_frame: bool) -> bool:
-        """A line that gave no message; whether more is `in_doubt` now.
+    def track_skipped(self, line: bytes, *, is_frame: bool) -> bool:
+        """A line that gave no message; whether more is `has_uncertain_tools` now.
 
         Args:
             line: it, or its beginning.
@@ -201,14 +201,14 @@ class StreamValidator:
         """
         if not self._running:
             return False
-        names: list[bytes] = re.findall(_RESULT_OF, line) if b"tool_result" in line else []
+        names: list[bytes] = re.findall(_TOOL_USE_ID_PATTERN, line) if b"tool_result" in line else []
         if found := self._running.keys() & {name.decode("utf-8", "replace") for name in names}:
             self._lose(found)
             return False
-        before = len(self._doubted)
+        before = len(self._uncertain)
         if is_frame:
-            self._doubted |= self._running.keys()
-        return len(self._doubted) > before
+            self._uncertain |= self._running.keys()
+        return len(self._uncertain) > before
 
     def track(self, message: Message) -> None:
         """Take the next message."""
@@ -246,12 +246,15 @@ class StreamValidator:
             if route is not None:
                 route(self, message)
 
-    def finish(self) -> ValidationReport:
+    def report(self) -> ValidationReport:
         """What has been seen so far, taken as the whole stream. Changes nothing, so it may be asked at any time."""
-        tally = self._tally
-        last = [Fault(FaultKind.USE_WITHOUT_RESULT, u.tool_use_id, u.tool_name, u.parent) for u in self._open.values()]
+        tally = self._counts
+        last = [
+            StreamFault(StreamFaultKind.USE_WITHOUT_RESULT, u.tool_use_id, u.tool_name, u.parent)
+            for u in self._open.values()
+        ]
         if not tally.ended:
-            last.append(Fault(FaultKind.NO_RESULT))
+            last.append(StreamFault(StreamFaultKind.NO_RESULT))
         return ValidationReport(
             faults=(*self._faults, *last)[:_LISTED_FAULTS],
             fault_count=tally.faults + len(last),
@@ -278,63 +281,63 @@ class StreamValidator:
     def _on_assistant(self, message: AssistantMessage) -> None:
         if message.supersedes:
             self._retract(message.supersedes)
-        place = _place_of(message)
+        place = _find_origin(message)
         if place is not None and place != self._place:
             # The API is asked again once every call of the message before has its result.
-            self._lose_where(lambda use: use.said_in is not None and use.said_in.is_before(place))
+            self._lose_where(lambda use: use.origin is not None and use.origin.is_before(place))
             self._place = place
         here: set[str] = set()
         for block in message.tool_uses:
             tool_use_id = block.id
-            earlier = self._open.get(tool_use_id) or self._settled.get(tool_use_id)
+            earlier = self._open.get(tool_use_id) or self._closed.get(tool_use_id)
             sent_again = tool_use_id not in here and earlier is not None and _same_uuid(earlier.message, message.uuid)
             here.add(tool_use_id)
             if sent_again or message.historical:
                 continue
-            self._tally.requested += 1
-            use = _Use(tool_use_id, block.name, message.parent_tool_use_id, message.uuid, place)
+            self._counts.requested += 1
+            use = _OpenToolUse(tool_use_id, block.name, message.parent_tool_use_id, message.uuid, place)
             if earlier is not None:
-                self._report(Fault(FaultKind.DUPLICATE_USE, tool_use_id, use.tool_name, use.parent))
+                self._add_fault(StreamFault(StreamFaultKind.DUPLICATE_USE, tool_use_id, use.tool_name, use.parent))
             elif message.aborted:
-                self._tally.abandoned += 1
-                self._settle(use, None)
+                self._counts.abandoned += 1
+                self._record_closed(use, None)
             else:
-                self._ask(use)
+                self._open_use(use)
 
     def _on_user(self, message: UserMessage) -> None:
         if message.retracted_message_uuids:
             self._retract(message.retracted_message_uuids)
         if self._running and any(isinstance(block, UnknownBlock) for block in message.content):
-            self.skipped(message.raw_line, is_frame=False)
+            self.track_skipped(message.raw_line, is_frame=False)
         for block in message.tool_results:
             tool_use_id = block.tool_use_id
             use = self._close(tool_use_id)
-            settled = self._settled.get(tool_use_id)
-            kind: FaultKind | None = None
+            settled = self._closed.get(tool_use_id)
+            kind: StreamFaultKind | None = None
             if use is not None:
-                self._tally.received += 1
-                self._settle(use, message.uuid or "")
+                self._counts.received += 1
+                self._record_closed(use, message.uuid or "")
             elif settled is None:
-                kind = None if self._resumed else FaultKind.RESULT_WITHOUT_USE
+                kind = None if self._resumed else StreamFaultKind.RESULT_WITHOUT_USE
             elif settled.answer is None:
-                self._tally.received += 1
-                self._settled[tool_use_id] = _Settled(settled.message, message.uuid or "")
+                self._counts.received += 1
+                self._closed[tool_use_id] = _ClosedToolUse(settled.message, message.uuid or "")
             elif not _same_uuid(settled.answer, message.uuid):
-                kind = FaultKind.DUPLICATE_RESULT
+                kind = StreamFaultKind.DUPLICATE_RESULT
             if kind is None or message.is_replay or message.historical:
                 continue
-            self._tally.unmatched += kind is FaultKind.RESULT_WITHOUT_USE
-            self._report(Fault(kind, tool_use_id, None, message.parent_tool_use_id))
+            self._counts.unmatched += kind is StreamFaultKind.RESULT_WITHOUT_USE
+            self._add_fault(StreamFault(kind, tool_use_id, None, message.parent_tool_use_id))
 
     def _on_result(self, message: ResultMessage) -> None:
-        tally = self._tally
+        tally = self._counts
         tally.ended = True
         tally.results += 1
         tally.errors += message.is_error
         if message.terminal_reason == "tool_deferred":
-            tally.deferred += self._let_go(lambda use: use.parent is None)
+            tally.deferred += self._abandon(lambda use: use.parent is None)
         elif message.is_error or message.subtype != "success" or message.terminal_reason not in (None, "completed"):
-            tally.abandoned += self._let_go(lambda _: True)
+            tally.abandoned += self._abandon(lambda _: True)
         else:
             self._lose_where(lambda use: use.parent is None)
 
@@ -344,64 +347,66 @@ class StreamValidator:
 
     def _on_progress(self, message: ToolProgressMessage) -> None:
         if message.tool_use_id is not None:
-            self._doubted.discard(message.tool_use_id)
+            self._uncertain.discard(message.tool_use_id)
             if (use := self._open.get(message.tool_use_id)) is not None:
                 self._running[use.tool_use_id] = use
 
     def _on_line_skipped(self, message: LineSkippedMessage) -> None:
-        self._tally.faults += max(0, message.lines - 1)
-        self._report(Fault(FaultKind.SKIPPED_LINE))
+        self._counts.faults += max(0, message.lines - 1)
+        self._add_fault(StreamFault(StreamFaultKind.SKIPPED_LINE))
 
     def _on_done(self, _: DoneMessage) -> None:
-        self._tally.ended = True
+        self._counts.ended = True
 
     def _on_unknown(self, message: UnknownMessage) -> None:
         kind = message.type
         known = kind in self._unknown_types or len(self._unknown_types) < _LISTED_TYPES
         self._unknown_types[kind if known else "(other)"] += 1
-        self.skipped(message.raw_line, is_frame=False)
+        self.track_skipped(message.raw_line, is_frame=False)
 
     # -- the books -------------------------------------------------------------------------------------------------
 
-    def _ask(self, use: _Use) -> None:
+    def _open_use(self, use: _OpenToolUse) -> None:
         self._open[use.tool_use_id] = self._running[use.tool_use_id] = use
         if len(self._open) > _REMEMBERED_TOOLS:
             oldest = self._close(next(iter(self._open)))
             assert oldest is not None
-            self._report(Fault(FaultKind.USE_WITHOUT_RESULT, oldest.tool_use_id, oldest.tool_name, oldest.parent))
-            self._settle(oldest, None)
+            self._add_fault(
+                StreamFault(StreamFaultKind.USE_WITHOUT_RESULT, oldest.tool_use_id, oldest.tool_name, oldest.parent)
+            )
+            self._record_closed(oldest, None)
 
-    def _close(self, tool_use_id: str) -> _Use | None:
+    def _close(self, tool_use_id: str) -> _OpenToolUse | None:
         self._lose({tool_use_id})
         return self._open.pop(tool_use_id, None)
 
-    def _lose_where(self, which: Callable[[_Use], bool]) -> None:
+    def _lose_where(self, which: Callable[[_OpenToolUse], bool]) -> None:
         self._lose({use.tool_use_id for use in self._running.values() if which(use)})
 
     def _lose(self, tool_use_ids: set[str]) -> None:
         for tool_use_id in tool_use_ids:
             self._running.pop(tool_use_id, None)
-        self._doubted -= tool_use_ids
+        self._uncertain -= tool_use_ids
 
-    def _settle(self, use: _Use, answer: str | None) -> None:
-        self._settled[use.tool_use_id] = _Settled(use.message, answer)
-        if len(self._settled) > _REMEMBERED_TOOLS:
-            del self._settled[next(iter(self._settled))]
+    def _record_closed(self, use: _OpenToolUse, answer: str | None) -> None:
+        self._closed[use.tool_use_id] = _ClosedToolUse(use.message, answer)
+        if len(self._closed) > _REMEMBERED_TOOLS:
+            del self._closed[next(iter(self._closed))]
 
-    def _let_go(self, which: Callable[[_Use], bool]) -> int:
+    def _abandon(self, which: Callable[[_OpenToolUse], bool]) -> int:
         """Stop waiting for some of the open tool uses; how many."""
         chosen = [use for use in self._open.values() if which(use)]
         for use in chosen:
             self._close(use.tool_use_id)
-            self._settle(use, None)
+            self._record_closed(use, None)
         return len(chosen)
 
     def _retract(self, uuids: Sequence[str]) -> None:
         taken_back = frozenset(uuids)
-        self._tally.abandoned += self._let_go(lambda use: use.message in taken_back)
+        self._counts.abandoned += self._abandon(lambda use: use.message in taken_back)
 
-    def _report(self, fault: Fault) -> None:
-        self._tally.faults += 1
+    def _add_fault(self, fault: StreamFault) -> None:
+        self._counts.faults += 1
         if len(self._faults) < _LISTED_FAULTS:
             self._faults.append(fault)
 
@@ -419,11 +424,11 @@ class StreamValidator:
     }
 
 
-def _place_of(message: AssistantMessage) -> _Place | None:
+def _find_origin(message: AssistantMessage) -> _ToolUseOrigin | None:
     """None for what the API has not said now: it tells nothing of the tools that run."""
     if message.message_id is None or message.historical or message.is_api_error_message or message.model == _NO_MODEL:
         return None
-    return _Place(message.parent_tool_use_id, message.agent_id, message.message_id)
+    return _ToolUseOrigin(message.parent_tool_use_id, message.agent_id, message.message_id)
 
 
 def _same_uuid(one: str | None, other: str | None) -> bool:

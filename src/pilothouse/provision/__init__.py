@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilothouse.on_demand import on_demand as on_demand
+from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.provision.cli import PINNED_VERSION as PINNED_VERSION
 from pilothouse.provision.cli import ensure_cli as ensure_cli
 from pilothouse.provision.cli import managed_cli as managed_cli
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from pilothouse.provision.model import ensure_model as ensure_model
     from pilothouse.provision.model import model_path as model_path
 
-_HOME_OF = {
-    "ensure_model": "model",
-    "install_cli": "managed",
-    "managed_versions": "managed",
-    "model_path": "model",
-    "prune_cli": "managed",
-    "uninstall_cli": "managed",
-}
 
 # Looking for the CLI before a query needs none of these.
-__getattr__, __dir__ = on_demand(__name__, _HOME_OF)
+__getattr__, __dir__ = make_lazy_exports(__name__)

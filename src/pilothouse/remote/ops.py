@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import ProtocolError, UsageError
-from pilothouse.messages.jsonline import plain_scalar
+from pilothouse.messages.json_lines import to_plain_scalar
 
 VERSION: Final = 1
 SUBPROTOCOL: Final = "pilothouse.v1"
@@ -185,7 +185,7 @@ Op = Start | Attach | Ready | Refused | Ack | EndInput | Ended | Close | Detach 
 Said = Op | Data
 
 _decoder: Final = msgspec.json.Decoder(Op)
-_encoder: Final = msgspec.json.Encoder(enc_hook=plain_scalar)
+_encoder: Final = msgspec.json.Encoder(enc_hook=to_plain_scalar)
 
 
 def encode(said: Said) -> str | bytes:

@@ -2,7 +2,7 @@
 
 ::
 
-    settings → Host ── WireSession ─────── Output ── Journal (SQLite)
+    settings → Host ── WireSession ─────── Output ── OutputJournal (SQLite)
                  │ └── PromptedSession ──────┘
     guard → rest, events, wire (ASGI) ── application (address, signals)
 """

@@ -101,7 +101,7 @@ class Slot:
         return self._slots.take(self._transport)
 
 
-class Connection(H11Protocol):
+class HostConnection(H11Protocol):
     """The HTTP of uvicorn, with a time limit while the connection waits. A WebSocket begins as one, too."""
 
     slots: Slots
@@ -124,9 +124,9 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
 
-def connection_class(slots: Slots) -> type[Connection]:
+def connection_class(slots: Slots) -> type[HostConnection]:
     """The class of the connections that share these slots."""
-    return type("Connection", (Connection,), {"slots": slots})
+    return type("HostConnection", (HostConnection,), {"slots": slots})
 
 
 async def accept(listening: socket.socket, make: Callable[[], asyncio.Protocol], slots: Slots) -> None:

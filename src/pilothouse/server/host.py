@@ -22,12 +22,12 @@ from pilothouse.client import Query
 from pilothouse.client.prompt import Prompt
 from pilothouse.errors import OptionsError, PilothouseError
 from pilothouse.options import Invocation, Options, render
-from pilothouse.options.outside import from_table
 from pilothouse.options.secrets import invocation_secrets, mask
+from pilothouse.options.sources import read_config_table
 from pilothouse.server.hosted import HostedSession
 from pilothouse.server.input_check import InputCheck
-from pilothouse.server.journal import Journal, SessionRecord
-from pilothouse.server.policy import Policy, Refusal, Wish
+from pilothouse.server.journal import OutputJournal, SessionRecord
+from pilothouse.server.policy import HostPolicy, Refusal, Wish
 from pilothouse.server.prompted_session import PromptedSession
 from pilothouse.server.settings import HostSettings
 from pilothouse.server.wire_session import WireSession
@@ -71,8 +71,8 @@ class Host:
     ) -> None:
         self.settings = settings
         base = dict(os.environ if environ is None else environ)
-        self.policy = Policy(settings.cli, settings.real_roots(), settings.env, base, settings.clients)
-        self.journal = Journal(
+        self.policy = HostPolicy(settings.cli, settings.real_roots(), settings.env, base, settings.clients)
+        self.journal = OutputJournal(
             settings.journal,
             keep_bytes=settings.keep_bytes,
             keep_seconds=settings.keep_seconds,
@@ -290,7 +290,7 @@ class Host:
         for name in _NOT_OVER_REST:
             if name in given:
                 raise OptionsError(f"option {name!r} is the host's own", option=name)
-        options = from_table(given, self.policy.roots[0], lambda name: f"options.{name}")
+        options = read_config_table(given, self.policy.roots[0], lambda name: f"options.{name}")
         root = self.policy.roots[0]
         # A session of this process would turn partial messages on; those who listen here say so if they want them.
         # A prompt as it is written reads no file: `@/path` would, wherever it lies.
@@ -309,7 +309,7 @@ class Host:
         return PromptedSession(self.journal, record, options, admit=admit, make_transport=self._make_transport)
 
     def _admitted(self, options: Options, invocation: Invocation) -> Invocation:
-        given = (invocation.argv, invocation.tail, invocation.files, options.to_env(), invocation.cwd)
+        given = (invocation.argv, invocation.trailing_args, invocation.files, options.to_env(), invocation.cwd)
         return self.policy.admit(Wish(*given, initialize=invocation.initialize))
 
     async def ask(self, session: PromptedSession, prompt: Prompt) -> Query:

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from pilothouse.server.journal import Journal, JournalError, SessionRecord
+from pilothouse.server.journal import JournalError, OutputJournal, SessionRecord
 from pilothouse.server.output import Output
 from pilothouse.transports import Ending
 
@@ -35,7 +35,7 @@ class HostedSession(ABC):
         last_used: when somebody was last attached or something happened, on the clock of the event loop.
     """
 
-    def __init__(self, journal: Journal, record: SessionRecord) -> None:
+    def __init__(self, journal: OutputJournal, record: SessionRecord) -> None:
         self.journal = journal
         self.record = record
         self.output = Output(journal, record, acknowledged=record.kind == "wire")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from pilothouse.errors import LineDecodeError, PilothouseError, ProtocolError
-from pilothouse.messages.jsonline import dump_line, load_line
-from pilothouse.server.policy import ClientLimits, Policy, Refusal
+from pilothouse.messages.json_lines import decode_line, encode_json
+from pilothouse.server.policy import ClientLimits, HostPolicy, Refusal
 from pilothouse.server.powers import Powers
 
 TAKEN_TYPES = frozenset({"user", "control_request", "control_response", "control_cancel_request", "keep_alive"})
@@ -69,7 +69,7 @@ class RequestRefused(PilothouseError):  # noqa: N818 - it is an answer
     def answer(self) -> bytes:
         """The line that answers it, as the child would."""
         response = {"subtype": "error", "request_id": self.request_id, "error": str(self)}
-        return dump_line({"type": "control_response", "response": response}) + b"\n"
+        return encode_json({"type": "control_response", "response": response}) + b"\n"
 
 
 class InputCheck:
@@ -79,7 +79,7 @@ class InputCheck:
         policy: of the host.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: HostPolicy) -> None:
         self._policy = policy
         self._limits = policy.limits
         self._is_limited = policy.limits != ClientLimits()
@@ -107,7 +107,7 @@ class InputCheck:
         elif kind == "control_response" and self._is_limited:
             self._check_response(said)
         elif kind == "user" and self._limits.verbatim_prompts and said.get("client_composed") is not True:
-            return dump_line({**said, "client_composed": True}) + b"\n"
+            return encode_json({**said, "client_composed": True}) + b"\n"
         return line
 
     def _check_request(self, said: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ class InputCheck:
 def _decoded(line: bytes) -> Mapping[str, Any] | None:
     """A line as an object; None for one that no reader can take for an object, wherever it sees lines end."""
     try:
-        said = load_line(line)
+        said = decode_line(line)
     except LineDecodeError:
         if b"{" in line:
             raise ProtocolError("a line of input is not valid JSON, or is nested too deeply") from None

@@ -84,7 +84,7 @@ class SessionRecord(Struct):
         return str(self.start.get("owner", ""))
 
 
-class Journal:
+class OutputJournal:
     """The sessions of a host on disk. Used from one event loop of asyncio. (E84)
 
     Args:
@@ -252,4 +252,4 @@ def _forgotten(future: asyncio.Future[None]) -> None:
         future.exception()
 
 
-__all__ = ["RESTARTED", "Journal", "JournalError", "Kind", "SessionRecord", "State"]
+__all__ = ["RESTARTED", "JournalError", "Kind", "OutputJournal", "SessionRecord", "State"]

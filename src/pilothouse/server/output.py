@@ -11,7 +11,7 @@ from collections import deque
 import anyio
 
 from pilothouse.errors import PilothouseError
-from pilothouse.server.journal import Journal, SessionRecord
+from pilothouse.server.journal import OutputJournal, SessionRecord
 from pilothouse.transports.changes import Changes
 
 TAIL = 512 * 1024
@@ -37,7 +37,7 @@ class Output:
         acknowledged: whether somebody says what it has, so that the rest has to be kept.
     """
 
-    def __init__(self, journal: Journal, record: SessionRecord, *, acknowledged: bool) -> None:
+    def __init__(self, journal: OutputJournal, record: SessionRecord, *, acknowledged: bool) -> None:
         self._journal = journal
         self._record = record
         self._is_acknowledged = acknowledged

@@ -16,26 +16,26 @@ from typing import Any, Literal, cast
 from msgspec import Struct
 
 from pilothouse.errors import LineDecodeError, PilothouseError, UsageError
-from pilothouse.messages.jsonline import dump_line, load_line
+from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.options import Invocation, PrivateFile
 from pilothouse.options.invocation import ChildEnvironment
-from pilothouse.options.kinds import MODES, permits_more
-from pilothouse.options.render import COMMON_ARGS, STDIN_ARGS
+from pilothouse.options.renderer import COMMON_ARGS, STDIN_ARGS
 from pilothouse.options.secrets import secret_values
 from pilothouse.options.table import TABLE
 from pilothouse.options.targets import (
-    Config,
+    ConfigFlag,
     Flag,
-    Json,
-    Names,
-    Parts,
+    JsonFlag,
+    ListFlag,
     PathFlag,
-    Repeated,
+    RepeatedFlag,
+    SplitTarget,
     Switch,
     SwitchOrFlag,
     Target,
-    Text,
+    TextFlag,
 )
+from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
 from pilothouse.server.powers import Powers
 
 TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
@@ -63,22 +63,22 @@ Use = Literal["switch", "value", "path", "settings", "servers", "agents"]
 def _uses(target: Target) -> Iterator[tuple[str, Use]]:
     """The flags of a target, and what stands behind each."""
     match target:
-        case Parts(targets=targets):
+        case SplitTarget(targets=targets):
             for part in targets:
                 yield from _uses(part)
         case Switch(name) | SwitchOrFlag(name):
             yield name, "switch"
-        case PathFlag(name) | Repeated(name):
+        case PathFlag(name) | RepeatedFlag(name):
             yield name, "path"
-        case Text(name, file_flag):
+        case TextFlag(name, file_flag):
             yield name, "value"
             if file_flag:
                 yield file_flag, "path"
-        case Json(name, switches=switches):
+        case JsonFlag(name, switches=switches):
             yield name, "value"
             for switch in switches:
                 yield switch, "switch"
-        case Flag(name) | Names(name) | Config(name):
+        case Flag(name) | ListFlag(name) | ConfigFlag(name):
             yield name, "value"
         case _:
             pass
@@ -138,14 +138,16 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.permission_mode not in MODES:
-            raise UsageError(f"permission_mode: expected one of {', '.join(MODES)}, got {self.permission_mode!r}")
+        if self.permission_mode not in MODES_BY_PERMISSIVENESS:
+            raise UsageError(
+                f"permission_mode: expected one of {', '.join(MODES_BY_PERMISSIVENESS)}, got {self.permission_mode!r}"
+            )
         for flag in self.flags:
             if not _FILE_FLAG.fullmatch(flag):
                 raise UsageError(f"flags: expected the name of a flag without dashes, such as 'brief', got {flag!r}")
 
         try:
-            size = len(dump_line(self.managed_settings))
+            size = len(encode_json(self.managed_settings))
         except PilothouseError as error:
             raise UsageError(f"managed_settings: {error}") from None
         if size > LONGEST // 2:
@@ -196,7 +198,7 @@ class Wish(Struct, frozen=True):
     initialize: Mapping[str, Any] | None = None
 
 
-class Policy(Struct, frozen=True):
+class HostPolicy(Struct, frozen=True):
     """What is taken.
 
     Args:
@@ -234,15 +236,15 @@ class Policy(Struct, frozen=True):
         self.limits.check_powers(found, "the session")
         if self.limits.managed_settings is not None:
             # As an argument: the CLI passes over a file that it is given for this flag.
-            argv.append(f"--managed-settings={dump_line(self.limits.managed_settings).decode()}")
+            argv.append(f"--managed-settings={encode_json(self.limits.managed_settings).decode()}")
         return Invocation(
             cli=self.cli,
             argv=tuple(argv),
-            tail=wish.tail,
+            trailing_args=wish.tail,
             files=tuple(files),
             env=self._environment(wish.env, found),
             cwd=cwd,
-            isolated=wish.isolated,
+            is_isolated=wish.isolated,
         )
 
     # Directories and paths.
@@ -299,7 +301,7 @@ class Policy(Struct, frozen=True):
         if name == "permission-mode":
             found.modes.add(value or "")
         elif name == "allow-dangerously-skip-permissions":
-            found.modes.add(MODES[-1])
+            found.modes.add(MODES_BY_PERMISSIVENESS[-1])
         elif name == "managed-settings-in-initialize" and self.limits.managed_settings is not None:
             raise Refusal("forbidden", f"--{name}: the managed settings of this host hold")
         elif name in _PROGRAM_DIRECTORIES:
@@ -342,7 +344,7 @@ class Policy(Struct, frozen=True):
         if not isinstance(value, dict):
             raise Refusal("bad_request", f"--{file.flag}: expected a JSON object")
         self._look(file.flag, use, cast("dict[str, Any]", value), found)
-        return PrivateFile(file.flag, ".json", dump_line(value))
+        return PrivateFile(file.flag, ".json", encode_json(value))
 
     def _look(self, name: str, use: Use, value: Mapping[str, Any], found: Powers) -> None:
         if use == "servers":
@@ -426,6 +428,6 @@ class Policy(Struct, frozen=True):
 def _parsed(content: bytes) -> Any:
     """JSON, as the CLI would read it; None if it is none."""
     try:
-        return load_line(content)
+        return decode_line(content)
     except LineDecodeError:
         return None

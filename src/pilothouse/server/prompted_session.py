@@ -19,7 +19,7 @@ from pilothouse.client.sessions import Session
 from pilothouse.errors import PilothouseError, SessionClosedError
 from pilothouse.options import Invocation, Options
 from pilothouse.server.hosted import HostedSession
-from pilothouse.server.journal import Journal, SessionRecord
+from pilothouse.server.journal import OutputJournal, SessionRecord
 from pilothouse.transports import Ending, Transport
 from pilothouse.transports.wrapper import TransportWrapper
 
@@ -77,7 +77,7 @@ class PromptedSession(HostedSession):
 
     def __init__(
         self,
-        journal: Journal,
+        journal: OutputJournal,
         record: SessionRecord,
         options: Options | None,
         *,

@@ -20,7 +20,7 @@ from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
 from pilothouse.remote import WINDOW, Inbound, WholeLines
 from pilothouse.server.hosted import HostedSession
 from pilothouse.server.input_check import InputCheck, RequestRefused
-from pilothouse.server.journal import Journal, SessionRecord
+from pilothouse.server.journal import OutputJournal, SessionRecord
 from pilothouse.transports import Ending, Transport
 
 _log = logging.getLogger("pilothouse.server")
@@ -53,7 +53,7 @@ class WireSession(HostedSession):
     """
 
     def __init__(
-        self, journal: Journal, record: SessionRecord, *, unacknowledged: int, check: InputCheck | None = None
+        self, journal: OutputJournal, record: SessionRecord, *, unacknowledged: int, check: InputCheck | None = None
     ) -> None:
         super().__init__(journal, record)
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)

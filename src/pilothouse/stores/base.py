@@ -1,47 +1,6 @@
-"""What a session store is: the protocol, what our own backends promise beyond it, and the checks that they share.
+"""The protocol of a session store.
 
-This file must not know any backend, any event loop or the client. All of it is pure.
-
-Two levels:
-
-- `SessionStore` is a structural protocol, that of other Claude Code SDKs too: `append` and `load` are needed, the
-  rest is optional and looked for (`implements`). A store that somebody wrote for those SDKs fits unchanged.
-- `StoreBackend` is the base class of the stores of this package. On top of the protocol it promises:
-
-**Keys.** `place_of(key)` takes a key apart and refuses one that no store may hold (`UsageError`): every method begins
-with it. A backend encodes the parts for its own medium and never joins them with a character that may stand in them.
-
-**Append** is atomic (all of its entries, or none), durable when it returns, and the only writer of entries. With a
-`Batch` made from the arguments, in one transaction, in this order:
-
-1. `check_writer(place, lease_state, lease)`. A lease that is not the newest, or was released, may not write
-   (`LeaseLostError`); one that ran out may, as long as nobody took another. Without a lease, nobody may write while an
-   unexpired lease is held (`SessionLeasedError`).
-2. `batch.is_stored(place, count, last)`: `count` is how many entries this key (with its subpath) holds, `last` the
-   `Batch.id` that the last append left at this key. True: this is a retry of a write whose answer got lost; nothing
-   is written, `count` is returned. A count other than `after` raises `StoreConflictError`.
-3. Entries whose uuid this key holds already are skipped; the others are added at the end, in order.
-4. The key keeps `batch.id` as its `last`, the new count, and the time of the write; the summary of the session is
-   folded (`summaries.fold_summary`) with the added entries unless the key has a subpath.
-
-It returns the new count, which is the next `after` of this writer. An empty list writes nothing, creates nothing and
-checks nothing; it returns the count. Entries come back deep-equal, in order; what has the same uuid twice in one batch
-is stored once (the first).
-
-**Leases** are per session: a subpath in the key is ignored. There is one lease record for a session: owner, token, and
-when it runs out, judged by the store's clock alone (the server's `now()`; for files the clock of the machine that
-holds them): no time of a client is ever compared. `acquire` is atomic: `check_taker` on the state, then the token of
-the record plus one, the owner, the store's now plus `ttl`. The token of a session only grows, also over release and
-over the deletion of the session: the record outlives both. The same owner may acquire again at any time, and gets a
-new token. `renew` (`check_keeper`) sets now plus `ttl` and keeps the token; it succeeds after the expiry as long as
-nobody took another. `release` sets the owner to none if the lease is still the newest one, and does nothing otherwise.
-
-**The rest.** `delete` without a subpath removes the session with all its subpaths and its summary; it is refused while
-an unexpired lease is held (`SessionLeasedError`), as a write without a lease is. `list_sessions` and
-`list_session_summaries` know main transcripts only (no session that has subpaths alone); both carry the same `mtime`,
-the time of the last write to the main transcript in milliseconds since 1970. A medium that fails raises `StoreError`,
-whose text says what to do and carries no password; the next call connects again. A method after `aclose` raises
-`StoreError`; `aclose` twice does nothing.
+Owns the checks of leases and appends that all stores share, and session summaries.
 """
 
 from __future__ import annotations
@@ -49,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, NotRequired, Protocol, Self, TypedDict, cast
 
 from pilothouse.errors import LeaseLostError, SessionLeasedError, StoreConflictError, UsageError
+from pilothouse.transcripts.session_info import extract_prompt, parse_milliseconds
 
 Entry = dict[str, Any]  # one line of a transcript: any JSON object
 OptionalCall = Literal["delete", "list_session_summaries", "list_sessions", "list_subkeys"]
 
-LONGEST_PART = 1024  # characters of one part of a key: what every medium can hold
-SPELLED_AS_PATHS = frozenset({".", ".."})
+MAX_PART_CHARS = 1024  # characters of one part of a key: what every medium can hold
+RESERVED_NAMES = frozenset({".", ".."})
 
 
 class SessionKey(TypedDict):
@@ -104,7 +64,7 @@ class SessionStore(Protocol):
         ...
 
 
-class Place(NamedTuple):
+class TranscriptKey(NamedTuple):
     """A checked key. `subpath` is empty for the main transcript."""
 
     project: str
@@ -112,7 +72,7 @@ class Place(NamedTuple):
     subpath: str = ""
 
     @property
-    def key(self) -> SessionKey:
+    def session_key(self) -> SessionKey:
         """The same as a `SessionKey`."""
         key: SessionKey = {"project_key": self.project, "session_id": self.session}
         if self.subpath:
@@ -120,22 +80,22 @@ class Place(NamedTuple):
         return key
 
     @property
-    def main(self) -> Place:
+    def main(self) -> TranscriptKey:
         """The main transcript of the session."""
-        return Place(self.project, self.session)
+        return TranscriptKey(self.project, self.session)
 
 
 class Lease(NamedTuple):
     """The right to write to a session. Only `StoreBackend.acquire` and `renew` make one.
 
     Attributes:
-        place: the session; never with a subpath.
+        transcript: the session; never with a subpath.
         owner: who holds it, in words that help the one who is refused, such as `host-7:4711:3f2a`.
         token: the fencing token: a later lease of the session has a larger one.
         ttl: seconds for which it was given.
     """
 
-    place: Place
+    transcript: TranscriptKey
     owner: str
     token: int
     ttl: float
@@ -154,7 +114,7 @@ class LeaseState(NamedTuple):
         return self.owner is not None and self.seconds_left > 0
 
 
-class Batch(NamedTuple):
+class EntryBatch(NamedTuple):
     """The entries of one append, checked.
 
     Attributes:
@@ -168,7 +128,7 @@ class Batch(NamedTuple):
     id: str
 
     @classmethod
-    def of(cls, entries: Sequence[Any], after: int | None) -> Batch:
+    def parse(cls, entries: Sequence[Any], after: int | None) -> EntryBatch:
         """Check what was given to `append`.
 
         Raises:
@@ -181,18 +141,18 @@ class Batch(NamedTuple):
         for entry in entries:
             if not isinstance(entry, dict):
                 raise UsageError(f"an entry of a transcript is a dict, not {type(entry).__name__}")
-            uuid = entry_uuid(cast("Entry", entry))
+            uuid = get_entry_uuid(cast("Entry", entry))
             if uuid is None or uuid not in seen:
                 kept.append(cast("Entry", entry))
             if uuid is not None:
                 seen.add(uuid)
-        return cls(kept, after, _batch_id(kept, after))
+        return cls(kept, after, _make_batch_id(kept, after))
 
-    def is_stored(self, place: Place, count: int, last: str | None) -> bool:
+    def is_stored(self, transcript: TranscriptKey, count: int, last: str | None) -> bool:
         """Say whether this very batch is the last that was stored.
 
         Args:
-            place: for the error.
+            transcript: for the error.
             count: how many entries the key holds.
             last: the id of the last batch with `after` that it stored; None or empty if there was none.
 
@@ -205,16 +165,16 @@ class Batch(NamedTuple):
             return True
         if count != self.after:
             raise StoreConflictError(
-                f"session {place.session} holds {count} entries in the store where {self.after} were expected: "
+                f"session {transcript.session} holds {count} entries in the store where {self.after} were expected: "
                 "somebody else wrote to it. Load it again before you write.",
-                session_id=place.session,
+                session_id=transcript.session,
                 expected=self.after,
                 found=count,
             )
         return False
 
 
-def _batch_id(entries: list[Entry], after: int | None) -> str:
+def _make_batch_id(entries: list[Entry], after: int | None) -> str:
     if after is None:
         return ""
     try:
@@ -224,13 +184,13 @@ def _batch_id(entries: list[Entry], after: int | None) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def entry_uuid(entry: Entry) -> str | None:
+def get_entry_uuid(entry: Entry) -> str | None:
     """Give the id by which an entry is known, if it has one (titles, tags and modes have none)."""
     uuid = entry.get("uuid")
     return uuid if isinstance(uuid, str) and uuid else None
 
 
-def place_of(key: SessionKey) -> Place:
+def parse_key(key: SessionKey) -> TranscriptKey:
     """Take a key apart.
 
     Raises:
@@ -241,27 +201,29 @@ def place_of(key: SessionKey) -> Place:
     if parts["subpath"] is None:
         del parts["subpath"]
     for name, part in parts.items():
-        fault = _fault(part, may_have_folders=name == "subpath")
+        fault = _find_fault(part, may_have_folders=name == "subpath")
         if fault:
             raise UsageError(f"the {name} of a session key {fault}: {part!r:.80}")
-    return Place(cast("str", parts["project_key"]), cast("str", parts["session_id"]), parts.get("subpath") or "")
+    return TranscriptKey(
+        cast("str", parts["project_key"]), cast("str", parts["session_id"]), parts.get("subpath") or ""
+    )
 
 
-def _fault(part: object, *, may_have_folders: bool) -> str | None:
+def _find_fault(part: object, *, may_have_folders: bool) -> str | None:
     if not isinstance(part, str) or not part:
         return "must be text that is not empty"
-    if len(part) > LONGEST_PART:
-        return f"is longer than {LONGEST_PART} characters"
+    if len(part) > MAX_PART_CHARS:
+        return f"is longer than {MAX_PART_CHARS} characters"
     if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in part):
         return "holds NUL or half a character"
     if "\\" in part or ("/" in part and not may_have_folders):
         return "holds a slash"
-    if any(not segment or segment in SPELLED_AS_PATHS for segment in part.split("/")):
+    if any(not segment or segment in RESERVED_NAMES for segment in part.split("/")):
         return "would leave its folder"
     return None
 
 
-def check_writer(place: Place, state: LeaseState, lease: Lease | None) -> None:
+def check_write_allowed(transcript: TranscriptKey, state: LeaseState, lease: Lease | None) -> None:
     """Refuse a write, or the deletion of a session, to one who has no right to it. See the rules above.
 
     Raises:
@@ -269,41 +231,41 @@ def check_writer(place: Place, state: LeaseState, lease: Lease | None) -> None:
         SessionLeasedError: no lease was given, and somebody holds one.
     """
     if lease is not None:
-        check_keeper(place, state, lease)
+        check_lease_current(transcript, state, lease)
     elif state.is_held:
-        raise _leased(place, state)
+        raise _make_leased_error(transcript, state)
 
 
-def check_taker(place: Place, state: LeaseState, owner: str) -> None:
+def check_lease_free(transcript: TranscriptKey, state: LeaseState, owner: str) -> None:
     """Refuse a lease while another owner holds one.
 
     Raises:
         SessionLeasedError: somebody else holds it; the error says who, and for how long.
     """
     if state.is_held and state.owner != owner:
-        raise _leased(place, state)
+        raise _make_leased_error(transcript, state)
 
 
-def check_keeper(place: Place, state: LeaseState, lease: Lease) -> None:
+def check_lease_current(transcript: TranscriptKey, state: LeaseState, lease: Lease) -> None:
     """Refuse a lease that is not the newest of its session.
 
     Raises:
         LeaseLostError: another one was given out since, it was released, or it is that of another session.
     """
-    if lease.place != place.main or lease.token != state.token or lease.owner != state.owner:
+    if lease.transcript != transcript.main or lease.token != state.token or lease.owner != state.owner:
         taken = f"{state.owner} has taken it over" if state.owner and state.token > lease.token else "it was given back"
         raise LeaseLostError(
-            f"session {place.session} is no longer leased to {lease.owner}: {taken}. Nothing was written.",
-            session_id=place.session,
+            f"session {transcript.session} is no longer leased to {lease.owner}: {taken}. Nothing was written.",
+            session_id=transcript.session,
             holder=state.owner,
         )
 
 
-def _leased(place: Place, state: LeaseState) -> SessionLeasedError:
+def _make_leased_error(transcript: TranscriptKey, state: LeaseState) -> SessionLeasedError:
     return SessionLeasedError(
-        f"session {place.session} is in use by {state.owner}, for {state.seconds_left:.1f} s more, or longer if it is "
-        "renewed. Close it there, or wait.",
-        session_id=place.session,
+        f"session {transcript.session} is in use by {state.owner}, for {state.seconds_left:.1f} s more, or longer if "
+        "it is renewed. Close it there, or wait.",
+        session_id=transcript.session,
         holder=state.owner or "",
         seconds_left=state.seconds_left,
     )
@@ -421,3 +383,81 @@ class StoreBackend(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+_LAST_VALUE_FIELDS = {
+    "aiTitle": "ai_title",
+    "customTitle": "custom_title",
+    "gitBranch": "git_branch",
+    "lastPrompt": "last_prompt",
+    "summary": "summary_hint",
+}
+"""Fields of entries whose last value counts, and what they are called in a summary."""
+_UNTYPED_FLAGS = ("isMeta", "isCompactSummary")
+
+
+def fold_summary(data: Mapping[str, Any] | None, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Bring a summary up to date with entries that were added to a main transcript.
+
+    Args:
+        data: the summary so far; None for a new session. It is not changed.
+        entries: what was added, in order.
+
+    Returns:
+        The new summary, of plain JSON values. (E85)
+    """
+    summary = dict(data or {})
+    for entry in entries:
+        _keep_first(summary, entry)
+        for name, key in _LAST_VALUE_FIELDS.items():
+            if isinstance(value := entry.get(name), str):
+                summary[key] = value
+        if entry.get("type") == "tag":
+            _keep_tag(summary, entry.get("tag"))
+        if not summary.get("first_prompt_locked"):
+            _keep_prompt(summary, entry)
+    return summary
+
+
+def _keep_first(summary: dict[str, Any], entry: Mapping[str, Any]) -> None:
+    if "is_sidechain" not in summary:
+        summary["is_sidechain"] = entry.get("isSidechain") is True
+    timestamp, cwd = entry.get("timestamp"), entry.get("cwd")
+    if (
+        "created_at" not in summary
+        and isinstance(timestamp, str)
+        and (time := parse_milliseconds(timestamp)) is not None
+    ):
+        summary["created_at"] = time
+    if "cwd" not in summary and isinstance(cwd, str) and cwd:
+        summary["cwd"] = cwd
+
+
+def _keep_tag(summary: dict[str, Any], tag: object) -> None:
+    if isinstance(tag, str) and tag:
+        summary["tag"] = tag
+    else:
+        summary.pop("tag", None)
+
+
+def _keep_prompt(summary: dict[str, Any], entry: Mapping[str, Any]) -> None:
+    if entry.get("type") != "user" or any(entry.get(mark) is True for mark in _UNTYPED_FLAGS):
+        return
+    for text in _iterate_texts(entry.get("message")):
+        prompt, command = extract_prompt(text)
+        if command:
+            summary.setdefault("command_fallback", command)
+        if prompt:
+            summary.update(first_prompt=prompt, first_prompt_locked=True)
+            return
+
+
+def _iterate_texts(message: object) -> list[str]:
+    content = cast("Mapping[str, Any]", message).get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, str):
+        return [content]
+    blocks = cast("list[object]", content) if isinstance(content, list) else []
+    found = [cast("Mapping[str, Any]", block) for block in blocks if isinstance(block, Mapping)]
+    if any(block.get("type") == "tool_result" for block in found):
+        return []
+    return [block["text"] for block in found if block.get("type") == "text" and isinstance(block.get("text"), str)]

@@ -18,18 +18,18 @@ from pilothouse.errors import StoreError, UsageError
 from pilothouse.options.secrets import MASK, mask_text
 from pilothouse.stores.base import Entry
 
-_LONGEST_UUID = 128  # characters that are kept as they are: PostgreSQL indexes no more than 2,700 bytes
-_PLAIN_UUID = re.compile(rf"[A-Za-z0-9_.:-]{{1,{_LONGEST_UUID}}}")
-_LONG_SECRET = 6  # characters
-_SETTING = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)")
-_SHOWN = ("host", "hostaddr", "port", "dbname", "endpoint", "bucket", "container", "region")
-_HARMLESS = frozenset({
-    *_SHOWN, "user", "username", "account", "sslmode", "application_name", "connect_timeout", "options", "db",
-    "protocol", "scheme", "target_session_attrs", "service",
+_MAX_UUID_CHARS = 128  # characters that are kept as they are: PostgreSQL indexes no more than 2,700 bytes
+_PLAIN_UUID = re.compile(rf"[A-Za-z0-9_.:-]{{1,{_MAX_UUID_CHARS}}}")
+_MIN_SECRET_CHARS = 6  # characters
+_SETTING_PATTERN = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)")
+_VISIBLE_SETTINGS = ("host", "hostaddr", "port", "dbname", "endpoint", "bucket", "container", "region")
+_HARMLESS_SETTINGS = frozenset({
+    *_VISIBLE_SETTINGS, "user", "username", "account", "sslmode", "application_name", "connect_timeout", "options",
+    "db", "protocol", "scheme", "target_session_attrs", "service",
 })  # fmt: skip
 
 
-def entry_text(value: object) -> str:
+def encode_entry(value: object) -> str:
     r"""JSON in ASCII alone: lone surrogates and NUL are escapes in it, so every medium takes it. NaN stays NaN.
 
     Raises:
@@ -41,8 +41,8 @@ def entry_text(value: object) -> str:
         raise UsageError(f"an entry of a transcript is what JSON can say: {error}") from None
 
 
-def entry_from(text: str | bytes) -> Entry:
-    """Read what `entry_text` wrote.
+def read_entry(text: str | bytes) -> Entry:
+    """Read what `encode_entry` wrote.
 
     Raises:
         StoreError: it is not a JSON object, or is nested too deeply.
@@ -54,7 +54,7 @@ def entry_from(text: str | bytes) -> Entry:
 
 
 def decode_entry(text: str | bytes) -> Entry:
-    """Read what `entry_text` wrote; a ValueError or RecursionError for anything else."""
+    """Read what `encode_entry` wrote; a ValueError or RecursionError for anything else."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):  # lone surrogates, NaN, 1e400
@@ -64,62 +64,64 @@ def decode_entry(text: str | bytes) -> Entry:
     return cast("Entry", found)
 
 
-def entries_from(texts: Iterable[str | bytes]) -> list[Entry]:
+def read_entries(texts: Iterable[str | bytes]) -> list[Entry]:
     """Read many."""
-    return [entry_from(text) for text in texts]
+    return [read_entry(text) for text in texts]
 
 
-def digest(*parts: str) -> bytes:
+def digest_key(*parts: str) -> bytes:
     """32 bytes for parts of keys of any length; other parts, or parts cut elsewhere, have others."""
     return hashlib.sha256(json.dumps(parts).encode("ascii")).digest()
 
 
-def uuid_text(uuid: str) -> str:
+def encode_uuid(uuid: str) -> str:
     """A uuid as every medium can keep and index it: itself, or a digest of one that is long or odd."""
-    return uuid if _PLAIN_UUID.fullmatch(uuid) else "#" + digest(uuid).hex()
+    return uuid if _PLAIN_UUID.fullmatch(uuid) else "#" + digest_key(uuid).hex()
 
 
-def shown_address(address: str) -> str:
+def redact_address(address: str) -> str:
     """An address as it may be shown: what says where the store is, and nothing else of it."""
     if "://" not in address:
-        found = dict(_SETTING.findall(address))
-        return " ".join(f"{name}={found[name]}" for name in _SHOWN if name in found)
+        found = dict(_SETTING_PATTERN.findall(address))
+        return " ".join(f"{name}={found[name]}" for name in _VISIBLE_SETTINGS if name in found)
     scheme, rest = address.split("://", 1)
     where = re.split(r"[?#]", rest, maxsplit=1)[0]
     if "@" not in where and "@" in rest:  # a password with a question mark that was not escaped
         return f"{scheme}://"
     where = where.rpartition("@")[2]
     if where.startswith("/"):  # the directory of a socket stands behind the question mark
-        where += "".join(f"?host={value}" for name, value in _query(address) if name == "host")
+        where += "".join(f"?host={value}" for name, value in _parse_query(address) if name == "host")
     return f"{scheme}://{where}"
 
 
-def _query(address: str) -> list[tuple[str, str]]:
+def _parse_query(address: str) -> list[tuple[str, str]]:
     return parse_qsl(address.partition("?")[2].partition("#")[0], keep_blank_values=True)
 
 
-def secrets_in(address: str) -> frozenset[str]:
+def find_address_secrets(address: str) -> frozenset[str]:
     """What may not be shown of an address: passwords, and the values of settings that are not known to be harmless."""
     if "://" in address:
         password = address.split("://", 1)[1].rpartition("@")[0].partition(":")[2]
-        found = [*_query(address), ("password", password), ("password", unquote(password))]
+        found = [*_parse_query(address), ("password", password), ("password", unquote(password))]
     else:
-        found = [(name, value.strip("'")) for name, value in _SETTING.findall(address)]
-    return frozenset(value for name, value in found if value and name.lower() not in _HARMLESS)
+        found = [(name, value.strip("'")) for name, value in _SETTING_PATTERN.findall(address)]
+    return frozenset(value for name, value in found if value and name.lower() not in _HARMLESS_SETTINGS)
 
 
-def without(secrets: Iterable[str], text: str) -> str:
+def remove_secrets(secrets: Iterable[str], text: str) -> str:
     """A text without the secrets in it, and without what has the shape of one."""
     for secret in sorted(secrets, key=len, reverse=True):
         found = re.escape(secret)
         # One of few letters stands in other words by chance.
-        text = re.sub(found if len(secret) >= _LONG_SECRET else rf"(?<!\w){found}(?!\w)", MASK, text)
+        text = re.sub(found if len(secret) >= _MIN_SECRET_CHARS else rf"(?<!\w){found}(?!\w)", MASK, text)
     return mask_text(text)
 
 
-def secrets_of(settings: Mapping[str, str]) -> frozenset[str]:
+def find_setting_secrets(settings: Mapping[str, str]) -> frozenset[str]:
     """The values of settings that may not be shown: all whose names are not known to be harmless."""
     names = {
         name: name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_") for name in settings
     }
-    return frozenset(v for k, v in settings.items() if names[k] not in _HARMLESS and v not in {"", "true", "false"})
+    return frozenset(
+        v for k, v in settings.items() if names[k] not in _HARMLESS_SETTINGS and v not in {"", "true", "false"}
+    )

@@ -1,120 +1,327 @@
-"""What a CLI adds to its transcripts, on its way into a store: in order, in batches, beside everything else.
+"""Writes what the CLI adds to its transcripts to a store.
 
-Owns what waits to be written, when it is written, and what becomes of a write that fails. Knows no CLI and no
-transport; who may write, `tenure` knows.
+Splits the frames from the output, holds the leases, writes in batches and retries.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import re
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
 
-from pilothouse.errors import LeaseLostError, SessionLeasedError, StoreConflictError, UsageError
-from pilothouse.stores.base import Entry, Place, SessionStore
-from pilothouse.stores.tenure import Tenure
+from pilothouse.errors import LeaseLostError, LineDecodeError, SessionLeasedError, StoreConflictError, UsageError
+from pilothouse.messages.json_lines import decode_line
+from pilothouse.stores.base import Entry, Lease, SessionStore, StoreBackend, TranscriptKey
+
+_FRAME_START = b'{"type":"transcript_mirror"'
+_FRAME_TYPE = b'"transcript_mirror"'
+_MAX_START_BYTES = 64
+"""Bytes of a line, white space included, in which the start of a frame stands."""
+_ID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_PATH = re.compile(
+    rf"(?:.*[/\\])?projects[/\\](?P<project>[^/\\]+)[/\\](?P<session>{_ID})(?:[/\\](?P<subpath>.+))?\.jsonl", re.DOTALL
+)
+
+
+class MirrorFrame(NamedTuple):
+    """What was added to one file."""
+
+    path: str
+    entries: list[Entry]
+    size: int  # bytes on the wire
+
+
+class MirrorFrameSplitter:
+    """Splits the output of a CLI into frames and the rest.
+
+    Args:
+        limit: bytes of a frame; a longer one goes on as it is, for the reader of lines to report.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held_chunks: list[bytes] = []  # the beginning of a line that may be a frame
+        self._held_size = 0
+        self._frames: list[MirrorFrame] = []
+        self.is_mid_line = False
+        """Whether the last byte that went on was not the end of a line."""
+
+    def take_frames(self) -> list[MirrorFrame]:
+        """The frames since the last call."""
+        found, self._frames = self._frames, []
+        return found
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the frames out of a piece of output; what is left of it."""
+        if not self._held_chunks and _FRAME_TYPE not in chunk:
+            return self._pass_through(chunk)
+        if self.is_mid_line or self._held_chunks:
+            end = chunk.find(b"\n") + 1
+            if not end:
+                return chunk if self.is_mid_line else self._hold(chunk)
+            first, chunk = chunk[:end], chunk[end:]
+            shown = [first if self.is_mid_line else self._filter_line(self._release_held() + first)]
+            self.is_mid_line = False
+        else:
+            shown = []
+        cut = chunk.rfind(b"\n") + 1
+        whole, tail = chunk[:cut], chunk[cut:]
+        if _FRAME_TYPE in whole:
+            shown += [self._filter_line(line + b"\n") for line in whole[:-1].split(b"\n")]
+        else:
+            shown.append(whole)
+        if tail:
+            shown.append(self._hold(tail))
+        return b"".join(shown)
+
+    def _pass_through(self, chunk: bytes) -> bytes:
+        """The same where no frame is, but for the beginning of one at the end: the usual case, without copies."""
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            return chunk if self.is_mid_line else self._hold(chunk)
+        self.is_mid_line = cut < len(chunk) and not _may_be_frame(chunk[cut : cut + _MAX_START_BYTES])
+        if self.is_mid_line or cut == len(chunk):
+            return chunk
+        return chunk[:cut] + self._hold(chunk[cut:])
+
+    def flush(self) -> bytes:
+        """What was held back when the output ended: a part of a line."""
+        return self._release_held()
+
+    def _hold(self, part: bytes) -> bytes:
+        self._held_chunks.append(part)
+        self._held_size += len(part)
+        undecided = self._held_size - len(part) < _MAX_START_BYTES
+        if (undecided and not _may_be_frame(b"".join(self._held_chunks))) or self._held_size > self._limit:
+            self.is_mid_line = True
+            return self._release_held()
+        return b""
+
+    def _release_held(self) -> bytes:
+        held, self._held_chunks, self._held_size = b"".join(self._held_chunks), [], 0
+        return held
+
+    def _filter_line(self, line: bytes) -> bytes:
+        if _may_be_frame(line) and len(line) <= self._limit and (frame := _parse_frame(line)) is not None:
+            self._frames.append(frame)
+            return b""
+        return line
+
+
+def _may_be_frame(line: bytes) -> bool:
+    head = line[:_MAX_START_BYTES].translate(None, b" \t\r\n")[: len(_FRAME_START)]
+    return _FRAME_START.startswith(head)
+
+
+def _parse_frame(line: bytes) -> MirrorFrame | None:
+    """The frame in a line; None for one of another shape than any that is known, which then goes on."""
+    try:
+        data: Any = decode_line(line)
+    except LineDecodeError:
+        return None
+    path, entries = data.get("filePath"), data.get("entries")
+    if not isinstance(path, str) or not isinstance(entries, list):
+        return None
+    found = cast("list[object]", entries)
+    if not all(isinstance(entry, dict) for entry in found):
+        return None
+    return MirrorFrame(path, cast("list[Entry]", found), len(line))
+
+
+def parse_transcript_path(path: str) -> TranscriptKey | None:
+    """Which transcript a file of the CLI is; None for one that is none.
+
+    Args:
+        path: as the CLI names it: `…/projects/<project>/<session>.jsonl`, with more folders for sub-agents.
+    """
+    found = _PATH.fullmatch(path)
+    if found is None:
+        return None
+    subpath = (found["subpath"] or "").replace("\\", "/")
+    return TranscriptKey(found["project"], found["session"], subpath)
+
 
 log = logging.getLogger("pilothouse.stores")
+
+RENEWALS_PER_TTL = 3
+"""How often a lease is renewed in the time for which it holds."""
+RELEASE_SECONDS = 5.0
+
+
+def make_owner_name() -> str:
+    """A name for one holder, which tells others where it lives."""
+    return f"{platform.node() or 'a host'}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+class LeaseKeeper:
+    """Leases of one holder.
+
+    Args:
+        store: gives them out.
+        ttl: seconds for which each holds unless it is renewed.
+
+    Attributes:
+        store: the same.
+        owner: who holds them, as others are told.
+    """
+
+    def __init__(self, store: StoreBackend, ttl: float) -> None:
+        self.store = store
+        self._ttl = ttl
+        self._leases: dict[TranscriptKey, Lease] = {}
+        self.owner = make_owner_name()
+
+    async def get_lease(self, transcript: TranscriptKey) -> Lease:
+        """The lease of the session of a transcript; it is taken now if that was not done.
+
+        Raises:
+            SessionLeasedError: somebody else holds it.
+            StoreError: the store failed.
+        """
+        lease = self._leases.get(transcript.main)
+        if lease is None:
+            lease = self._leases[transcript.main] = await self.store.acquire(
+                transcript.main.session_key, self.owner, self._ttl
+            )
+            log.info("session %s is leased to %s", transcript.session, self.owner)
+        return lease
+
+    async def renew_leases(self) -> None:
+        """Renew them, until this is cancelled. A store that does not answer is asked again at the next round.
+
+        Raises:
+            LeaseLostError: somebody else has taken a session over.
+        """
+        while True:
+            await anyio.sleep(self._ttl / RENEWALS_PER_TTL)
+            for place, lease in list(self._leases.items()):
+                with anyio.move_on_after(self._ttl / RENEWALS_PER_TTL):
+                    await self._renew(place, lease)
+
+    async def _renew(self, transcript: TranscriptKey, lease: Lease) -> None:
+        try:
+            self._leases[transcript] = await self.store.renew(lease)
+        except LeaseLostError:
+            del self._leases[transcript]
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store may be there again at the next round
+            log.warning("the lease of session %s could not be renewed: %s", transcript.session, error)
+
+    async def release(self) -> None:
+        """Give all of them back, as far as the store answers within a moment. Call it shielded."""
+        leases, self._leases = self._leases, {}
+        with anyio.move_on_after(RELEASE_SECONDS):
+            for lease in leases.values():
+                try:
+                    await self.store.release(lease)
+                except Exception as error:  # noqa: BLE001 - the others are given back all the same
+                    log.warning("the lease of session %s could not be given back: %s", lease.transcript.session, error)
+
 
 BATCH_ENTRIES = 500
 BATCH_BYTES = 1 << 20
 LINGER_SECONDS = 1.0
 """For which what came waits for more of it. A host that is killed loses no more than this."""
-PAUSES = (0.2, 0.8)
+RETRY_PAUSES = (0.2, 0.8)
 """Seconds between the attempts to write a batch."""
 ATTEMPT_SECONDS = 20.0
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """After all attempts have failed, until the next round of them."""
-LARGEST_BACKLOG = 64 << 20
+MAX_BACKLOG_BYTES = 64 << 20
 """Bytes that may wait: a store that is slow then holds up the CLI, and one that fails loses what waits."""
 
-SHUT_OUT = (LeaseLostError, SessionLeasedError, StoreConflictError)
+FATAL_ERRORS = (LeaseLostError, SessionLeasedError, StoreConflictError)
 """Errors that say that the session is somebody else's now."""
 
-OnLost = Callable[[Place, str], object]
+OnLost = Callable[[TranscriptKey, str], object]
 
-_live: WeakSet[Mirror] = WeakSet()
+_live_writers: WeakSet[MirrorWriter] = WeakSet()
 
 
-class Mirror:
+class MirrorWriter:
     """Writes what `take` is given.
 
     Args:
         store: where to.
         on_lost: told of what could not be written, and why.
         eager: write at once, and not in batches.
-        tenure: the leases under which it is written; None for a store without them.
+        lease_keeper: the leases under which it is written; None for a store without them.
 
     Attributes:
         store, loop: where it writes to, and the event loop that it lives on.
-        shut_out: why nothing is written any more, if that is so.
-        trouble: why the last round of attempts has failed, until one succeeds.
+        fatal_error: why nothing is written any more, if that is so.
+        last_error: why the last round of attempts has failed, until one succeeds.
     """
 
     def __init__(
-        self, store: SessionStore, on_lost: OnLost, *, eager: bool = False, tenure: Tenure | None = None
+        self, store: SessionStore, on_lost: OnLost, *, eager: bool = False, lease_keeper: LeaseKeeper | None = None
     ) -> None:
         self.store = store
         self.loop: object = anyio.lowlevel.current_token().native_token
         self._on_lost = on_lost
-        self._eager = eager
-        self._tenure = tenure
-        self._counts: dict[Place, int] = {}
-        self._waiting: dict[Place, list[Entry]] = {}
+        self._is_eager = eager
+        self._lease_keeper = lease_keeper
+        self._counts: dict[TranscriptKey, int] = {}
+        self._waiting: dict[TranscriptKey, list[Entry]] = {}
         self._waiting_entries = self._waiting_bytes = 0
-        self._batch: tuple[Place, list[Entry], int] | None = None  # repeated as it is until its fate is known
+        self._batch: tuple[TranscriptKey, list[Entry], int] | None = None  # repeated as it is until its fate is known
         self._lock = anyio.Lock()
-        self._came = anyio.Event()
-        self._due = anyio.Event()
-        self.shut_out: Exception | None = None
-        self.trouble: str | None = None
+        self._arrived_event = anyio.Event()
+        self._due_event = anyio.Event()
+        self.fatal_error: Exception | None = None
+        self.last_error: str | None = None
 
-    def know(self, place: Place, count: int) -> None:
+    def set_count(self, transcript: TranscriptKey, count: int) -> None:
         """So many entries of a transcript are in the store."""
-        self._counts[place] = count
+        self._counts[transcript] = count
 
-    def take(self, place: Place, entries: list[Entry], size: int) -> None:
+    def enqueue(self, transcript: TranscriptKey, entries: list[Entry], size: int) -> None:
         """Entries to write, which were `size` bytes."""
-        if not entries or self.shut_out is not None:
+        if not entries or self.fatal_error is not None:
             return
-        self._waiting.setdefault(place, []).extend(entries)
+        self._waiting.setdefault(transcript, []).extend(entries)
         self._waiting_entries += len(entries)
         self._waiting_bytes += size
-        self._came.set()
-        if self._eager or self._waiting_entries > BATCH_ENTRIES or self._waiting_bytes > BATCH_BYTES:
-            self.hasten()
+        self._arrived_event.set()
+        if self._is_eager or self._waiting_entries > BATCH_ENTRIES or self._waiting_bytes > BATCH_BYTES:
+            self.flush_soon()
 
-    def hasten(self) -> None:
+    def flush_soon(self) -> None:
         """What waits should be written now: a turn has ended."""
         if self._waiting:
-            self._due.set()
+            self._due_event.set()
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits that the CLI should, too."""
-        return self._waiting_bytes > LARGEST_BACKLOG
+        return self._waiting_bytes > MAX_BACKLOG_BYTES
 
     @property
     def backlog(self) -> int:
         """How many entries wait to be written."""
         return self._waiting_entries + (0 if self._batch is None else len(self._batch[1]))
 
-    async def serve(self) -> None:
+    async def run(self) -> None:
         """Write what comes, until this is cancelled.
 
         Raises:
             LeaseLostError, SessionLeasedError, StoreConflictError: the session is somebody else's now.
         """
-        _live.add(self)
+        _live_writers.add(self)
         while True:
             if not self.backlog:
-                await self._came.wait()
-            with anyio.move_on_after(AGAIN_SECONDS if self.trouble else LINGER_SECONDS):
-                await self._due.wait()
+                await self._arrived_event.wait()
+            with anyio.move_on_after(RETRY_SECONDS if self.last_error else LINGER_SECONDS):
+                await self._due_event.wait()
             await self.flush()
 
     async def flush(self) -> None:
@@ -124,17 +331,17 @@ class Mirror:
             LeaseLostError, SessionLeasedError, StoreConflictError: the session is somebody else's now.
         """
         async with self._lock:
-            self._came, self._due = _anew(self._came), _anew(self._due)
-            while self.shut_out is None and (batch := self._next()) is not None:
-                if not await self._written(*batch):
+            self._arrived_event, self._due_event = _renew_event(self._arrived_event), _renew_event(self._due_event)
+            while self.fatal_error is None and (batch := self._take_batch()) is not None:
+                if not await self._write_batch(*batch):
                     break
                 self._batch = None
-            if self.trouble and self.is_full:
-                self._lose_waiting()
-        if self.shut_out is not None:
-            raise self.shut_out
+            if self.last_error and self.is_full:
+                self._discard_waiting()
+        if self.fatal_error is not None:
+            raise self.fatal_error
 
-    def _next(self) -> tuple[Place, list[Entry], int] | None:
+    def _take_batch(self) -> tuple[TranscriptKey, list[Entry], int] | None:
         if self._batch is None and self._waiting:
             place = next(iter(self._waiting))
             entries = self._waiting[place]
@@ -149,83 +356,91 @@ class Mirror:
             self._batch = (place, batch, size)
         return self._batch
 
-    async def _written(self, place: Place, entries: list[Entry], size: int) -> bool:
+    async def _write_batch(self, transcript: TranscriptKey, entries: list[Entry], size: int) -> bool:
         """Whether the batch is done with: stored, or lost for ever."""
-        for pause in (*PAUSES, None):
+        for pause in (*RETRY_PAUSES, None):
             try:
                 # A write is never cut: whether it has reached a store that does not tell is not known any more.
                 with anyio.fail_after(ATTEMPT_SECONDS, shield=True):
-                    await self._append(place, entries)
-            except SHUT_OUT as error:
-                self._shut(error)
+                    await self._append(transcript, entries)
+            except FATAL_ERRORS as error:
+                self._stop_writing(error)
                 return True
             except UsageError as error:
-                self._lose(place, len(entries), str(error))
+                self._report_lost(transcript, len(entries), str(error))
                 return True
             except TimeoutError:
-                if self._tenure is None:  # it may have arrived, and would be stored twice
-                    self._lose(place, len(entries), f"the store did not answer within {ATTEMPT_SECONDS:g} s")
+                if self._lease_keeper is None:  # it may have arrived, and would be stored twice
+                    self._report_lost(
+                        transcript, len(entries), f"the store did not answer within {ATTEMPT_SECONDS:g} s"
+                    )
                     return True
-                self.trouble = f"the store did not answer within {ATTEMPT_SECONDS:g} s"
+                self.last_error = f"the store did not answer within {ATTEMPT_SECONDS:g} s"
             except Exception as error:  # noqa: BLE001 - stores are code of users
-                self.trouble = f"{type(error).__name__}: {error}"
+                self.last_error = f"{type(error).__name__}: {error}"
             else:
-                self.trouble = None
+                self.last_error = None
                 return True
             if pause is not None:
                 await anyio.sleep(pause)
-        log.warning("%d entries of session %s are not stored yet: %s", len(entries), place.session, self.trouble)
-        self._on_lost(place, f"not stored yet, and tried again later: {self.trouble}")
+        log.warning(
+            "%d entries of session %s are not stored yet: %s", len(entries), transcript.session, self.last_error
+        )
+        self._on_lost(transcript, f"not stored yet, and tried again later: {self.last_error}")
         return False
 
-    async def _append(self, place: Place, entries: list[Entry]) -> None:
-        if self._tenure is None:
-            await self.store.append(place.key, entries)
+    async def _append(self, transcript: TranscriptKey, entries: list[Entry]) -> None:
+        if self._lease_keeper is None:
+            await self.store.append(transcript.session_key, entries)
             return
-        store, lease = self._tenure.store, await self._tenure.of(place)
-        if place not in self._counts:
-            self._counts[place] = await store.count(place.key)
-        self._counts[place] = await store.append(place.key, entries, after=self._counts[place], lease=lease)
+        store, lease = self._lease_keeper.store, await self._lease_keeper.get_lease(transcript)
+        if transcript not in self._counts:
+            self._counts[transcript] = await store.count(transcript.session_key)
+        self._counts[transcript] = await store.append(
+            transcript.session_key, entries, after=self._counts[transcript], lease=lease
+        )
 
-    def _shut(self, error: Exception) -> None:
+    def _stop_writing(self, error: Exception) -> None:
         log.error("session store: %s", error)
-        self.shut_out = error
+        self.fatal_error = error
         self._waiting.clear()
         self._waiting_entries = self._waiting_bytes = 0
         self._batch = None
 
-    def _lose(self, place: Place, count: int, why: str) -> None:
-        log.error("%d entries of session %s are lost to the store: %s", count, place.session, why)
-        self._on_lost(place, f"lost to the store: {why}")
+    def _report_lost(self, transcript: TranscriptKey, count: int, reason: str) -> None:
+        log.error("%d entries of session %s are lost to the store: %s", count, transcript.session, reason)
+        self._on_lost(transcript, f"lost to the store: {reason}")
 
-    def _lose_waiting(self) -> None:
+    def _discard_waiting(self) -> None:
         for place, entries in self._waiting.items():
-            self._lose(place, len(entries), f"too much waits to be written ({self.trouble})")
+            self._report_lost(place, len(entries), f"too much waits to be written ({self.last_error})")
         self._waiting.clear()
         self._waiting_entries = self._waiting_bytes = 0
 
-    async def end(self, seconds: float) -> None:
+    async def close(self, timeout: float) -> None:
         """Write what is left, within so many seconds; what is not written then is lost, and told. Call it shielded."""
-        _live.discard(self)
-        with anyio.move_on_after(seconds), suppress(*SHUT_OUT):
+        _live_writers.discard(self)
+        with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
             await self.flush()
         if self._batch is not None:
             place, entries, size = self._batch
             self._batch = None
             self._waiting[place] = entries + self._waiting.get(place, [])
             self._waiting_bytes += size
-        self.trouble = self.trouble or f"the session was closed, and the store had not answered within {seconds:g} s"
-        self._lose_waiting()
+        self.last_error = (
+            self.last_error or f"the session was closed, and the store had not answered within {timeout:g} s"
+        )
+        self._discard_waiting()
 
 
-async def settle(store: SessionStore, seconds: float) -> None:
+async def flush_mirrors(store: SessionStore, timeout: float) -> None:
     """Write what sessions of this loop have for a store, before it is read: a fork begins with all that was said."""
     loop = anyio.lowlevel.current_token().native_token
-    for mirror in list(_live):
+    for mirror in list(_live_writers):
         if mirror.store is store and mirror.loop is loop:
-            with anyio.move_on_after(seconds), suppress(*SHUT_OUT):
+            with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
                 await mirror.flush()
 
 
-def _anew(event: anyio.Event) -> anyio.Event:
+def _renew_event(event: anyio.Event) -> anyio.Event:
     return anyio.Event() if event.is_set() else event  # somebody may wait for one that is not set

@@ -1,63 +1,398 @@
-"""`ObjectStore`: sessions in an object storage: S3 and what speaks like it, GCS, Azure, a directory.
+"""`ObjectStore`: sessions in an object storage: S3, GCS, Azure or a directory.
 
-Owns the paths and what is read and written in which order. Knows no client library (that is `objects_bucket`) and
-nothing of transcripts. Below the URL lie::
-
-    format                      the version of all this
-    clock                       written to read the time
-    sessions/PROJECT/SESSION    the record of a session, see `objects_record`
-    parts/PROJECT/SESSION/ID    sealed entries, one a line; never changed
-
-A part is written before the record that names it, and removed after it is named no more: whoever reads in between sees
-all of the old state or all of the new one.
+Owns its records, and the calls of the bucket that it needs.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from pilothouse.errors import StoreError
+from pilothouse.errors import StoreError, UsageError
 from pilothouse.stores.base import (
-    Batch,
     Entry,
+    EntryBatch,
     Lease,
     LeaseState,
-    Place,
     StoredSession,
     StoredSummary,
-    check_keeper,
-    check_taker,
-    check_writer,
-    entry_uuid,
+    TranscriptKey,
+    check_lease_current,
+    check_lease_free,
+    check_write_allowed,
+    get_entry_uuid,
 )
-from pilothouse.stores.blocking import FORMAT, BlockingBackend, ChangedError, Kept, decide, newer, uuids_of
 from pilothouse.stores.encoding import (
-    digest,
-    entries_from,
-    entry_from,
-    secrets_in,
-    secrets_of,
-    shown_address,
-    uuid_text,
+    decode_entry,
+    digest_key,
+    encode_entry,
+    encode_uuid,
+    find_address_secrets,
+    find_setting_secrets,
+    read_entries,
+    read_entry,
+    redact_address,
 )
-from pilothouse.stores.objects_bucket import Bucket, Listed, check_url, failure_of, open_bucket
-from pilothouse.stores.objects_record import Log, Record, is_listed, listed_in, record_of
+from pilothouse.stores.threaded import (
+    FORMAT,
+    ConcurrentChangeError,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    newer_format_message,
+    plan_append,
+)
 
-_AT_ONCE = 32  # requests
-_MOST_PARTS_KNOWN = 4096  # whose uuids are kept in memory: parts never change
-_LONGEST_NAME = 200  # bytes; a name of a file has 255
-_FIRST_BYTES = 8192  # of a record, when only its first line is wanted
-_ODD = re.compile(rb"[^a-z0-9_-]")
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Storage
 
 
-class ObjectStore(BlockingBackend):
+CONNECT_SECONDS = 10  # seconds
+RESPONSE_SECONDS = 60
+"""Seconds for one request, its repetitions included."""
+_RETRIES = 4
+_NO_CONDITIONAL_WRITES = (
+    "this service knows no conditional writes, so two hosts could overwrite each other's; use another"
+)
+
+_ADVICE = {
+    "No space left on device": "the disk is full; nothing was written. Make room, then try again",
+    "Read-only file system": "it can be read only; nothing was written",
+    "Permission denied": "you are not allowed to write there; make the directory yours",
+    "NoSuchBucket": "there is no such bucket; create it first",
+    "SlowDown": "the service asks for fewer requests; try again later",
+    "error sending request": "the service cannot be reached; look at the address and the network, then try again",
+}
+"""By what stands in the error."""
+
+
+_first_used_in: dict[str, int] = {}  # the process in which obstore was first used here: its threads are there
+
+
+class StoredObject(NamedTuple):
+    """An object, and which version of it this is."""
+
+    data: bytes
+    version: dict[str, str]
+
+
+class ObjectEntry(NamedTuple):
+    """A row of a list: the last part of the path, bytes, time of the last write in milliseconds since 1970, version."""
+
+    name: str
+    size: int
+    mtime: int
+    etag: str
+
+
+class ObjectBucket:
+    """Objects by path.
+
+    Args:
+        storage: obstore's.
+        lock: for a directory, the file by which its writers take turns.
+    """
+
+    def __init__(self, storage: Storage, lock: Path | None) -> None:
+        self._storage = storage
+        self._lock = lock
+
+    def get(self, path: str) -> StoredObject | None:
+        """Give an object, None if there is none."""
+        import obstore
+
+        try:
+            got = obstore.get(self._storage, path)
+            return StoredObject(bytes(got.bytes()), _get_version(got.meta))
+        except FileNotFoundError:
+            return None
+
+    def read_start(self, path: str, size: int, wanted: int) -> bytes | None:
+        """Give the first bytes of an object of this size; None if it is gone."""
+        import obstore
+
+        with suppress(FileNotFoundError):
+            return bytes(obstore.get_range(self._storage, path, start=0, length=min(size, wanted)))
+        return None
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, be there one or not."""
+        import obstore
+
+        obstore.put(self._storage, path, data, use_multipart=False)
+
+    def stream(self, path: str, chunks: Iterator[bytes]) -> None:
+        """Write an object piece by piece; if a piece raises, nothing is written."""
+        import obstore
+
+        obstore.put(self._storage, path, chunks)
+
+    def compare_and_swap(self, path: str, data: bytes, version: dict[str, str] | None) -> bool:
+        """Write an object if it is still of this version, or if there is none (None); say whether it was written."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        if self._lock is not None and version is not None:
+            return self._compare_and_swap_file(path, data, version)
+        try:
+            mode: Any = "create" if version is None else version
+            obstore.put(self._storage, path, data, mode=mode, use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        except FileNotFoundError:
+            if version is None:  # it is the bucket that is not there
+                raise
+            return False
+        except NotImplementedError as error:
+            raise StoreError(_NO_CONDITIONAL_WRITES) from error
+        return True
+
+    def _compare_and_swap_file(self, path: str, data: bytes, version: dict[str, str]) -> bool:
+        import obstore
+
+        assert self._lock is not None
+        with _hold_file_lock(self._lock):
+            try:
+                if _get_version(obstore.head(self._storage, path)) != version:
+                    return False
+            except FileNotFoundError:
+                return False
+            self.put(path, data)
+            return True
+
+    def list(self, prefix: str) -> Iterator[ObjectEntry]:
+        """Give what lies right below a path."""
+        import obstore
+
+        for rows in cast("Any", obstore).list(self._storage, prefix, chunk_size=1000):
+            for row in rows:
+                mtime = int(row["last_modified"].timestamp() * 1000)
+                yield ObjectEntry(row["path"].rpartition("/")[2], row["size"], mtime, row["e_tag"] or "")
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove objects; those that are not there are no error."""
+        import obstore
+
+        for path in paths:
+            with suppress(FileNotFoundError):
+                obstore.delete(self._storage, path)
+
+    def read_clock(self) -> float:
+        """The time by the clock of the storage, in seconds since 1970: that of an object written just now.
+
+        Services tell whole seconds, rounded down.
+        """
+        import obstore
+
+        self.put("clock", b"")
+        return obstore.head(self._storage, "clock")["last_modified"].timestamp()
+
+    def create_if_absent(self, path: str, data: bytes) -> bool:
+        """Make an object if it is not there yet; say whether it was made.
+
+        Raises:
+            StoreError: the service ignores the conditions of a write.
+        """
+        was_made = self.compare_and_swap(path, data, None)
+        if (was_made and self.compare_and_swap(path, data, None)) or self.compare_and_swap(
+            path, data, {"e_tag": '"another"', "version": "1"}
+        ):
+            raise StoreError(_NO_CONDITIONAL_WRITES)
+        return was_made
+
+
+def open_bucket(url: str, config: Mapping[str, str], client_options: Mapping[str, Any]) -> ObjectBucket:
+    """Open the bucket, or make the directory, at a URL."""
+    try:
+        from obstore import store
+    except ImportError as error:
+        raise StoreError("an object storage needs obstore: pip install 'pilothouse[objects]'") from error
+    if _first_used_in.setdefault("process", os.getpid()) != os.getpid():
+        raise StoreError(
+            "this process was forked from one that had used an ObjectStore, and obstore does not work in a fork. Start "
+            "processes by `spawn` or `forkserver`."
+        )
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return ObjectBucket(store.MemoryStore(), None)
+    if parts.scheme == "file":
+        directory = Path(url2pathname(parts.path))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return ObjectBucket(store.LocalStore(directory), directory / "lock")
+    limits = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{RESPONSE_SECONDS}s"}
+    if config.get("endpoint", config.get("aws_endpoint", "")).startswith("http://"):
+        limits["allow_http"] = "true"
+    opened = store.from_url(
+        url,
+        config=cast("Any", {**config}),
+        client_options=cast("Any", {**limits, **client_options}),
+        retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=RESPONSE_SECONDS)},
+    )
+    return ObjectBucket(opened, None)
+
+
+def describe_object_failure(error: Exception) -> str | None:
+    """What to tell about an error of obstore, and what to do; None for an error that is none of its own."""
+    from obstore import exceptions
+
+    said = " ".join(str(error).partition("\n\nDebug source:")[0].split())
+    advice = next((text for part, text in _ADVICE.items() if part in str(error)), None)
+    if isinstance(error, exceptions.UnauthenticatedError | exceptions.PermissionDeniedError):
+        advice = advice or "the service refused the login; check the keys and what they may do"
+    if isinstance(error, FileNotFoundError):
+        advice = advice or "there is no such bucket; create it first"
+    if isinstance(error, exceptions.BaseError | OSError):
+        return f"{advice} ({said})" if advice else said
+    return None
+
+
+def validate_url(url: str) -> None:
+    """Refuse what is no URL. Raises `UsageError`."""
+    if not urlsplit(url).scheme or "://" not in url:
+        raise UsageError("an ObjectStore needs a URL: s3://bucket/prefix, gs://…, az://…, file:///directory, memory://")
+
+
+def _get_version(meta: Mapping[str, Any]) -> dict[str, str]:
+    return {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
+
+
+@contextmanager
+def _hold_file_lock(path: Path) -> Generator[None]:
+    """Wait for our turn. The system gives the lock back when its holder dies."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            import msvcrt
+
+            msvcrt.locking(fd, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined]
+        else:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+SEAL_BYTES = 128 * 1024
+"""A tail that has grown beyond this becomes an object of its own, which never changes.
+
+An append writes the tail again: smaller would make many objects, and so many requests to load a session; larger would
+make each append slower.
+"""
+
+MAX_COMMIT_IDS = 16
+"""Ids of the last commits that a record keeps: whoever did not hear the answer finds its own there."""
+
+
+@dataclass
+class TranscriptLog:
+    """One transcript: sealed parts (name and number of entries), then the tail."""
+
+    count: int = 0
+    last_batch: str = ""
+    parts: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    tail: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the tail has to be sealed."""
+        return sum(map(len, self.tail)) > SEAL_BYTES
+
+
+@dataclass
+class StoredSessionRecord:
+    """A session. `ends` is in seconds since 1970 by the clock of the store, `owner` None when nobody has the lease."""
+
+    transcript: TranscriptKey
+    owner: str | None = None
+    token: int = 0
+    expires_at: float = 0.0
+    summary: dict[str, Any] | None = None
+    logs: dict[str, TranscriptLog] = field(default_factory=dict[str, TranscriptLog])
+    commits: list[str] = field(default_factory=list[str])
+
+    def to_bytes(self) -> bytes:
+        """Write it down, with a new id of the commit behind the last ones."""
+        self.commits = [*self.commits[1 - MAX_COMMIT_IDS :], secrets.token_hex(8)]
+        listed = {
+            "format": FORMAT,
+            "commits": self.commits,
+            "session": self.transcript.session,
+            "lease": [self.owner, self.token, self.expires_at],
+            "summary": self.summary,
+        }
+        logs = {name: [log.count, log.last_batch, log.parts, len(log.tail)] for name, log in self.logs.items()}
+        lines = [encode_entry(listed), json.dumps(logs), *(line for log in self.logs.values() for line in log.tail), ""]
+        data = "\n".join(lines).encode("ascii")
+        return data if has_main_transcript(len(data)) == ("" in self.logs) else data + b"\n"
+
+
+def parse_record(transcript: TranscriptKey, data: bytes) -> StoredSessionRecord:
+    """Read a record.
+
+    Raises:
+        StoreError: it is damaged, or of a newer pilothouse.
+    """
+    try:
+        first, second, *lines = data.decode("ascii").split("\n")
+        listed, logs = decode_entry(first), decode_entry(second)
+        if listed["format"] > FORMAT:
+            raise StoreError(newer_format_message(listed["format"]))
+        owner, token, ends = listed["lease"]
+        record = StoredSessionRecord(transcript, owner, token, ends, listed["summary"], commits=listed["commits"])
+        at = 0
+        for name, (count, last, parts, length) in logs.items():
+            record.logs[name] = TranscriptLog(
+                count, last, [(part, size) for part, size in parts], lines[at : at + length]
+            )
+            at += length
+        if at > len(lines):
+            raise ValueError("it ends too early")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(
+            f"the record of session {transcript.session} is damaged ({error}); restore an older version of the object",
+            session_id=transcript.session,
+        ) from error
+    return record
+
+
+def parse_record_head(line: bytes) -> Entry:
+    """Read the first line of a record: `session`, `summary`."""
+    return read_entry(line)
+
+
+def has_main_transcript(size: int) -> bool:
+    """Whether a record of this size has a main transcript: an odd size says so.
+
+    Some records have none: those of sessions that were deleted, or leased and not yet written to. A list of objects
+    tells names, times and sizes; nothing else of it changes in the same step as the record.
+    """
+    return size % 2 == 1
+
+
+_MAX_PARALLEL_READS = 32  # requests
+_MAX_CACHED_PARTS = 4096  # whose uuids are kept in memory: parts never change
+_MAX_NAME_CHARS = 200  # bytes; a name of a file has 255
+_HEAD_BYTES = 8192  # of a record, when only its first line is wanted
+_UNSAFE_BYTES = re.compile(rb"[^a-z0-9_-]")
+
+
+class ObjectStore(ThreadedBackend):
     """Sessions in an object storage, for any number of hosts. Needs the extra `objects`. (E85)
 
     Runs on asyncio and trio. The service must know conditional writes, as S3, R2, MinIO, GCS and Azure do; one that
@@ -75,78 +410,88 @@ class ObjectStore(BlockingBackend):
     def __init__(
         self, url: str, *, config: Mapping[str, str] | None = None, client_options: Mapping[str, Any] | None = None
     ) -> None:
-        check_url(url)
-        super().__init__(shown_address(url), secrets_in(url) | secrets_of(config or {}))
+        validate_url(url)
+        super().__init__(redact_address(url), find_address_secrets(url) | find_setting_secrets(config or {}))
         self._url = url
         self._config = dict(config or {})
         self._client_options = dict(client_options or {})
-        self._bucket: Bucket | None = None
-        self._known: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._bucket: ObjectBucket | None = None
+        self._part_uuids: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._summaries: dict[str, tuple[str, dict[str, Any]]] = {}
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _connected(self) -> Bucket:
+    def _ensure_connected(self) -> ObjectBucket:
         with self._lock:
             if self._bucket is None:
                 self._check_open()
                 bucket = open_bucket(self._url, self._config, self._client_options)
-                if not bucket.check_swaps("format", json.dumps({"format": FORMAT}).encode()):
+                if not bucket.create_if_absent("format", json.dumps({"format": FORMAT}).encode()):
                     found = bucket.get("format")
-                    version = entry_from(found.data)["format"] if found else 0
+                    version = read_entry(found.data)["format"] if found else 0
                     if version > FORMAT:
-                        raise StoreError(newer(version))
+                        raise StoreError(newer_format_message(version))
                 self._bucket = bucket
             return self._bucket
 
     def _close(self) -> None:
         with self._lock:
             self._bucket = None
-            self._known.clear()
+            self._part_uuids.clear()
             self._summaries.clear()
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._bucket = None
 
-    def _failure(self, error: Exception) -> str | None:
-        return failure_of(error)
+    def _describe_failure(self, error: Exception) -> str | None:
+        return describe_object_failure(error)
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def _read(self, place: Place) -> tuple[Record, dict[str, str] | None]:
-        found = self._connected().get(_record_path(place))
-        return (record_of(place.main, found.data), found.version) if found else (Record(place.main), None)
+    def _read(self, transcript: TranscriptKey) -> tuple[StoredSessionRecord, dict[str, str] | None]:
+        found = self._ensure_connected().get(_record_path(transcript))
+        return (
+            (parse_record(transcript.main, found.data), found.version)
+            if found
+            else (StoredSessionRecord(transcript.main), None)
+        )
 
-    def _write(self, record: Record, version: dict[str, str] | None) -> bool:
+    def _write(self, record: StoredSessionRecord, version: dict[str, str] | None) -> bool:
         """Write a record if nobody was quicker; say whether it was written."""
-        bucket, path = self._connected(), _record_path(record.place)
-        if bucket.swap(path, record.to_bytes(), version):
+        bucket, path = self._ensure_connected(), _record_path(record.transcript)
+        if bucket.compare_and_swap(path, record.to_bytes(), version):
             return True
         # A request that was repeated because its answer got lost is refused the second time: look whether it is ours.
         found = bucket.get(path)
-        return found is not None and record.commits[-1] in record_of(record.place, found.data).commits
+        return found is not None and record.commits[-1] in parse_record(record.transcript, found.data).commits
 
-    def _lease(self, record: Record) -> LeaseState:
+    def _lease(self, record: StoredSessionRecord) -> LeaseState:
         if record.owner is None:  # asks no clock: nobody holds it
             return LeaseState(None, record.token)
-        return LeaseState(record.owner, record.token, record.ends - self._connected().now())
+        return LeaseState(record.owner, record.token, record.expires_at - self._ensure_connected().read_clock())
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
-    def _append(self, place: Place, batch: Batch, lease: Lease | None) -> int:
-        return self._change(lambda: self._try_append(place, batch, lease)) if batch.entries else self._count(place)
+    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
+        return (
+            self._retry_change(lambda: self._try_append(transcript_key, batch, lease))
+            if batch.entries
+            else self._count(transcript_key)
+        )
 
-    def _try_append(self, place: Place, batch: Batch, lease: Lease | None) -> int | None:
+    def _try_append(self, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
         record, version = self._read(place)
-        log = record.logs.get(place.subpath) or Log()
+        log = record.logs.get(place.subpath) or TranscriptLog()
         # With a lease only its token counts: no need to ask what time it is.
         state = LeaseState(record.owner, record.token) if lease else self._lease(record)
-        uuids = uuids_of(batch)
-        held = self._held(place, log, version) if uuids and log.count else frozenset[str]()
-        write = decide(place, batch, lease, Kept(log.count, log.last, held, record.summary, state))
+        uuids = collect_uuids(batch)
+        held = self._read_log_uuids(place, log, version) if uuids and log.count else frozenset[str]()
+        write = plan_append(
+            place, batch, lease, TranscriptState(log.count, log.last_batch, held, record.summary, state)
+        )
         if write is None:
             return log.count
-        log.count, log.last = write.count, batch.id
+        log.count, log.last_batch = write.count, batch.id
         log.tail += [row.text for row in write.rows]
         sealed = self._seal(place, log) if log.is_full else None
         record.logs[place.subpath] = log
@@ -155,106 +500,118 @@ class ObjectStore(BlockingBackend):
         if self._write(record, version):
             return write.count
         if sealed and all(sealed != name for log in self._read(place)[0].logs.values() for name, _ in log.parts):
-            self._connected().delete([_parts_path(place) + sealed])
+            self._ensure_connected().delete([_parts_path(place) + sealed])
         return None
 
-    def _seal(self, place: Place, log: Log) -> str:
+    def _seal(self, transcript: TranscriptKey, log: TranscriptLog) -> str:
         name = token_hex(16)
-        self._connected().put(_parts_path(place) + name, "\n".join(log.tail).encode("ascii"))
+        self._ensure_connected().put(_parts_path(transcript) + name, "\n".join(log.tail).encode("ascii"))
         log.parts.append((name, len(log.tail)))
         log.tail = []
         return name
 
-    def _held(self, place: Place, log: Log, version: dict[str, str] | None) -> frozenset[str]:
+    def _read_log_uuids(
+        self, transcript: TranscriptKey, log: TranscriptLog, version: dict[str, str] | None
+    ) -> frozenset[str]:
         """The uuids of a log. Those of a part are read once: after a resume they are there already."""
-        missing = [name for name, _ in log.parts if name not in self._known]
+        missing = [name for name, _ in log.parts if name not in self._part_uuids]
         if missing:
-            self._parts(place, missing, version)
-        return _uuids(entries_from(log.tail)).union(*(self._known[name] for name, _ in log.parts))
+            self._read_parts(transcript, missing, version)
+        return _collect_entry_uuids(read_entries(log.tail)).union(*(self._part_uuids[name] for name, _ in log.parts))
 
-    def _parts(self, place: Place, names: list[str], version: dict[str, str] | None) -> list[list[Entry]]:
+    def _read_parts(
+        self, transcript: TranscriptKey, names: list[str], version: dict[str, str] | None
+    ) -> list[list[Entry]]:
         """Read the parts that a record of this version names, many at once."""
-        bucket, folder = self._connected(), _parts_path(place)
+        bucket, folder = self._ensure_connected(), _parts_path(transcript)
 
         def read(name: str) -> list[Entry]:
             if (found := bucket.get(folder + name)) is not None:
-                return entries_from(found.data.split(b"\n"))
-            if self._read(place)[1] != version:
-                raise ChangedError
+                return read_entries(found.data.split(b"\n"))
+            if self._read(transcript)[1] != version:
+                raise ConcurrentChangeError
             raise StoreError(
-                f"session {place.session} has lost entries: {folder}{name} is gone. Somebody removed objects of the "
-                "store by hand, or by a rule of the bucket.",
-                session_id=place.session,
+                f"session {transcript.session} has lost entries: {folder}{name} is gone. Somebody removed objects of "
+                "the store by hand, or by a rule of the bucket.",
+                session_id=transcript.session,
             )
 
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+        with ThreadPoolExecutor(_MAX_PARALLEL_READS) as threads:
             parts = list(threads.map(read, names))
         with self._lock:
-            self._known.update(zip(names, map(_uuids, parts), strict=True))
-            while len(self._known) > max(_MOST_PARTS_KNOWN, len(names)):
-                self._known.popitem(last=False)
+            self._part_uuids.update(zip(names, map(_collect_entry_uuids, parts), strict=True))
+            while len(self._part_uuids) > max(_MAX_CACHED_PARTS, len(names)):
+                self._part_uuids.popitem(last=False)
         return parts
 
-    def _load(self, place: Place) -> list[Entry] | None:
-        return self._change(lambda: self._try_load(place)) or None
+    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
+        return self._retry_change(lambda: self._try_load(transcript_key)) or None
 
-    def _try_load(self, place: Place) -> list[Entry]:
+    def _try_load(self, place: TranscriptKey) -> list[Entry]:
         record, version = self._read(place)
-        log = record.logs.get(place.subpath) or Log()
-        parts = self._parts(place, [name for name, _ in log.parts], version)
-        return [*(entry for part in parts for entry in part), *entries_from(log.tail)]
+        log = record.logs.get(place.subpath) or TranscriptLog()
+        parts = self._read_parts(place, [name for name, _ in log.parts], version)
+        return [*(entry for part in parts for entry in part), *read_entries(log.tail)]
 
-    def _count(self, place: Place) -> int:
-        log = self._read(place)[0].logs.get(place.subpath)
+    def _count(self, transcript_key: TranscriptKey) -> int:
+        log = self._read(transcript_key)[0].logs.get(transcript_key.subpath)
         return log.count if log else 0
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
     def _list_sessions(self, project: str) -> list[StoredSession]:
         # Names tell the sessions, but for those that are too long for a name.
-        rows = [row for row in self._connected().list(f"sessions/{_name(project)}/") if is_listed(row.size)]
-        named = ((row, _part(row.name) or self._first_line(project, row).get("session")) for row in rows)
+        rows = [
+            row
+            for row in self._ensure_connected().list(f"sessions/{_encode_name(project)}/")
+            if has_main_transcript(row.size)
+        ]
+        named = ((row, _decode_name(row.name) or self._read_record_head(project, row).get("session")) for row in rows)
         return [{"session_id": session, "mtime": row.mtime} for row, session in named if session]
 
     def _list_summaries(self, project: str) -> list[StoredSummary]:
-        rows = [row for row in self._connected().list(f"sessions/{_name(project)}/") if is_listed(row.size)]
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            firsts = list(threads.map(partial(self._first_line, project), rows))
+        rows = [
+            row
+            for row in self._ensure_connected().list(f"sessions/{_encode_name(project)}/")
+            if has_main_transcript(row.size)
+        ]
+        with ThreadPoolExecutor(_MAX_PARALLEL_READS) as threads:
+            firsts = list(threads.map(partial(self._read_record_head, project), rows))
         return [
             {"session_id": first["session"], "mtime": row.mtime, "data": first["summary"] or {}}
             for row, first in zip(rows, firsts, strict=True)
             if first
         ]
 
-    def _first_line(self, project: str, row: Listed) -> dict[str, Any]:
+    def _read_record_head(self, project: str, row: ObjectEntry) -> dict[str, Any]:
         """What lists need of a record; kept, so that a second list reads only what has changed."""
-        path = f"sessions/{_name(project)}/{row.name}"
+        path = f"sessions/{_encode_name(project)}/{row.name}"
         known = self._summaries.get(path)
         if known and row.etag and known[0] == row.etag:
             return known[1]
-        data = self._connected().beginning(path, row.size, _FIRST_BYTES)
+        data = self._ensure_connected().read_start(path, row.size, _HEAD_BYTES)
         if data is not None and b"\n" not in data:
-            found = self._connected().get(path)
+            found = self._ensure_connected().get(path)
             data = found.data if found else None
         if data is None:
             return {}
-        first = listed_in(data.partition(b"\n")[0])
+        first = parse_record_head(data.partition(b"\n")[0])
         kept = {"session": first["session"], "summary": first["summary"]}
         self._summaries[path] = (row.etag, kept)
         return kept
 
-    def _list_subpaths(self, main: Place) -> list[str]:
+    def _list_subpaths(self, main: TranscriptKey) -> list[str]:
         return [subpath for subpath in self._read(main)[0].logs if subpath]
 
     # --- the end of a session, and its lease ------------------------------------------------------------------------
 
-    def _delete(self, place: Place) -> None:
-        parts = self._change(lambda: self._try_delete(place))
-        self._connected().delete(_parts_path(place) + name for name in parts)
+    def _delete(self, transcript_key: TranscriptKey) -> None:
+        parts = self._retry_change(lambda: self._try_delete(transcript_key))
+        self._ensure_connected().delete(_parts_path(transcript_key) + name for name in parts)
 
-    def _try_delete(self, place: Place) -> list[str] | None:
+    def _try_delete(self, place: TranscriptKey) -> list[str] | None:
         record, version = self._read(place)
-        check_writer(place, self._lease(record), None)
+        check_write_allowed(place, self._lease(record), None)
         gone = [name for name in record.logs if not place.subpath or name == place.subpath]
         if not gone:
             return []
@@ -263,55 +620,59 @@ class ObjectStore(BlockingBackend):
             record.summary = None
         return [name for log in logs for name, _ in log.parts] if self._write(record, version) else None
 
-    def _acquire(self, main: Place, owner: str, ttl: float) -> int:
+    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
         def attempt() -> int | None:
             record, version = self._read(main)
-            check_taker(main, self._lease(record), owner)
-            record.owner, record.token, record.ends = owner, record.token + 1, self._connected().now() + ttl
+            check_lease_free(main, self._lease(record), owner)
+            record.owner, record.token, record.expires_at = (
+                owner,
+                record.token + 1,
+                self._ensure_connected().read_clock() + ttl,
+            )
             return record.token if self._write(record, version) else None
 
-        return self._change(attempt)
+        return self._retry_change(attempt)
 
     def _renew(self, lease: Lease, ttl: float) -> None:
         def attempt() -> bool | None:
-            record, version = self._read(lease.place)
-            check_keeper(lease.place, LeaseState(record.owner, record.token), lease)
-            record.ends = self._connected().now() + ttl
+            record, version = self._read(lease.transcript)
+            check_lease_current(lease.transcript, LeaseState(record.owner, record.token), lease)
+            record.expires_at = self._ensure_connected().read_clock() + ttl
             return self._write(record, version) or None
 
-        self._change(attempt)
+        self._retry_change(attempt)
 
     def _release(self, lease: Lease) -> None:
         def attempt() -> bool | None:
-            record, version = self._read(lease.place)
+            record, version = self._read(lease.transcript)
             if (record.owner, record.token) != (lease.owner, lease.token):
                 return True
             record.owner = None
             return self._write(record, version) or None
 
-        self._change(attempt)
+        self._retry_change(attempt)
 
 
-def _uuids(entries: list[Entry]) -> frozenset[str]:
-    return frozenset(uuid_text(uuid) for entry in entries if (uuid := entry_uuid(entry)) is not None)
+def _collect_entry_uuids(entries: list[Entry]) -> frozenset[str]:
+    return frozenset(encode_uuid(uuid) for entry in entries if (uuid := get_entry_uuid(entry)) is not None)
 
 
-def _name(part: str) -> str:
+def _encode_name(part: str) -> str:
     """A part of a key as a name that every storage takes and tells from others, whatever it thinks of capitals."""
-    name = _ODD.sub(lambda odd: b"~%02x" % odd[0][0], part.encode()).decode("ascii")
-    return name if len(name) <= _LONGEST_NAME else "=" + digest(part).hex()
+    name = _UNSAFE_BYTES.sub(lambda odd: b"~%02x" % odd[0][0], part.encode()).decode("ascii")
+    return name if len(name) <= _MAX_NAME_CHARS else "=" + digest_key(part).hex()
 
 
-def _part(name: str) -> str | None:
+def _decode_name(name: str) -> str | None:
     """The part of a key that a name stands for; None for one that stands for a long one."""
     if name.startswith("="):
         return None
     return re.sub(rb"~([0-9a-f]{2})", lambda odd: bytes([int(odd[1], 16)]), name.encode()).decode(errors="replace")
 
 
-def _record_path(place: Place) -> str:
-    return f"sessions/{_name(place.project)}/{_name(place.session)}"
+def _record_path(transcript: TranscriptKey) -> str:
+    return f"sessions/{_encode_name(transcript.project)}/{_encode_name(transcript.session)}"
 
 
-def _parts_path(place: Place) -> str:
-    return f"parts/{_name(place.project)}/{_name(place.session)}/"
+def _parts_path(transcript: TranscriptKey) -> str:
+    return f"parts/{_encode_name(transcript.project)}/{_encode_name(transcript.session)}/"

@@ -15,26 +15,40 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pilothouse.errors import StoreError, UsageError
 from pilothouse.stores.base import (
-    Batch,
     Entry,
+    EntryBatch,
     Lease,
     LeaseState,
-    Place,
     StoredSession,
     StoredSummary,
-    check_keeper,
-    check_taker,
-    check_writer,
+    TranscriptKey,
+    check_lease_current,
+    check_lease_free,
+    check_write_allowed,
 )
-from pilothouse.stores.blocking import FORMAT, BlockingBackend, Kept, decide, newer, uuids_of
-from pilothouse.stores.encoding import digest, entries_from, entry_from, entry_text, secrets_in, shown_address
+from pilothouse.stores.encoding import (
+    digest_key,
+    encode_entry,
+    find_address_secrets,
+    read_entries,
+    read_entry,
+    redact_address,
+)
+from pilothouse.stores.threaded import (
+    FORMAT,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    newer_format_message,
+    plan_append,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-MOST_CONNECTIONS = 8
-CONNECT_LIMIT = 10  # seconds
-ANSWER_LIMIT = 60
+MAX_CONNECTIONS = 8
+CONNECT_SECONDS = 10  # seconds
+RESPONSE_SECONDS = 60
 """Seconds for one statement, and for a connection on which the other side is silent."""
 
 _LIMITED = ("statement_timeout", "idle_in_transaction_session_timeout")  # a host that stops must not block the others
@@ -60,7 +74,7 @@ CREATE TABLE {{schema}}.leases (
 INSERT INTO {{schema}}.format VALUES ({FORMAT});
 """  # noqa: S608 - constants of this file
 # Not to_regclass: what that has not found once it may not find again in a transaction, though it was made meanwhile.
-TABLES_THERE = (
+TABLES_EXIST = (
     "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE nspname = %s AND relname = 'format'"
 )
@@ -90,13 +104,13 @@ _ADVICE = {
     "53100": "the disk of the server is full; nothing was written. Make room, then try again",
     "53200": "the server is out of memory; nothing was written. Try again",
     "53300": "the server has too many connections; try again, or allow more",
-    "57014": f"the server did not answer within {ANSWER_LIMIT} s; another session may block it. Try again",
+    "57014": f"the server did not answer within {RESPONSE_SECONDS} s; another session may block it. Try again",
     "57P": "the server ended the connection, or is starting or stopping; try again",
 }
 """By the beginning of the SQLSTATE."""
 
 
-class PostgresStore(BlockingBackend):
+class PostgresStore(ThreadedBackend):
     """Sessions in PostgreSQL 12 or newer, for any number of hosts. Needs the extra `postgres`. (E85)
 
     The tables are made on first use, in a schema of their own. Runs on asyncio and trio. Leases run out by the clock of
@@ -109,12 +123,12 @@ class PostgresStore(BlockingBackend):
         max_connections: connections at once, 8 by default. They are opened when needed and kept.
     """
 
-    def __init__(self, conninfo: str, *, schema: str = "pilothouse", max_connections: int = MOST_CONNECTIONS) -> None:
+    def __init__(self, conninfo: str, *, schema: str = "pilothouse", max_connections: int = MAX_CONNECTIONS) -> None:
         if not schema.isascii() or not schema.isidentifier():
             raise UsageError("the schema of a PostgresStore is a plain name, such as pilothouse")
         if max_connections < 1:
             raise UsageError("a PostgresStore needs at least one connection")
-        super().__init__(shown_address(conninfo) or "PostgreSQL", secrets_in(conninfo))
+        super().__init__(redact_address(conninfo) or "PostgreSQL", find_address_secrets(conninfo))
         self._conninfo = conninfo
         self._schema = schema
         self._max_connections = max_connections
@@ -126,21 +140,21 @@ class PostgresStore(BlockingBackend):
     # --- connections ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _transaction(self, main: Place | None = None) -> Generator[_Transaction]:
+    def _transaction(self, main: TranscriptKey | None = None) -> Generator[_StoreTransaction]:
         """One transaction; with `main` nobody else writes to that session meanwhile, be it there or not."""
         with self._slots:
-            connection = self._take()
+            connection = self._take_connection()
             try:
                 with connection.transaction():
-                    transaction = _Transaction(connection, self._schema)
+                    transaction = _StoreTransaction(connection, self._schema)
                     if main is not None:
-                        lock = int.from_bytes(digest(self._schema, *main[:2])[:8], signed=True)
+                        lock = int.from_bytes(digest_key(self._schema, *main[:2])[:8], signed=True)
                         transaction.execute("SELECT pg_advisory_xact_lock(%s)", lock)
                     yield transaction
             finally:
-                self._give_back(connection)
+                self._return_connection(connection)
 
-    def _take(self) -> Connection[Any]:
+    def _take_connection(self) -> Connection[Any]:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         if connection is not None and not _is_alive(connection):
@@ -169,17 +183,19 @@ class PostgresStore(BlockingBackend):
         if given.get("password"):
             self._secrets |= {str(given["password"])}
         wanted = {
-            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_LIMIT),
-            "options": os.environ.get("PGOPTIONS", " ".join(f"-c {name}={ANSWER_LIMIT * 1000}" for name in _LIMITED)),
-            "tcp_user_timeout": ANSWER_LIMIT * 1000,
-            "keepalives_idle": ANSWER_LIMIT // 2,
+            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_SECONDS),
+            "options": os.environ.get(
+                "PGOPTIONS", " ".join(f"-c {name}={RESPONSE_SECONDS * 1000}" for name in _LIMITED)
+            ),
+            "tcp_user_timeout": RESPONSE_SECONDS * 1000,
+            "keepalives_idle": RESPONSE_SECONDS // 2,
         }
         # Prepared statements are of one connection, and poolers such as PgBouncer hand out another each time.
         return psycopg.connect(
             make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
         )
 
-    def _give_back(self, connection: Connection[Any]) -> None:
+    def _return_connection(self, connection: Connection[Any]) -> None:
         with self._lock:
             if not connection.closed and not connection.broken and not self._closed:
                 self._idle.append(connection)
@@ -197,12 +213,12 @@ class PostgresStore(BlockingBackend):
     def _close(self) -> None:
         self._drop_idle()
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._inherited += self._idle
         self._idle = []
         self._slots = BoundedSemaphore(self._max_connections)
 
-    def _failure(self, error: Exception) -> str | None:
+    def _describe_failure(self, error: Exception) -> str | None:
         import psycopg
 
         if not isinstance(error, psycopg.Error):
@@ -215,93 +231,95 @@ class PostgresStore(BlockingBackend):
 
     # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _append(self, place: Place, batch: Batch, lease: Lease | None) -> int:
+    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
         if not batch.entries:
-            return self._count(place)
-        with self._transaction(place.main) as run:
+            return self._count(transcript_key)
+        with self._transaction(transcript_key.main) as run:
             found = run.row(
                 "SELECT count, last, summary, ARRAY(SELECT uuid FROM {schema}.entries "
                 "WHERE transcript = id AND uuid = ANY(%s)) FROM {schema}.transcripts WHERE place = %s",
-                uuids_of(batch),
-                digest(*place),
+                collect_uuids(batch),
+                digest_key(*transcript_key),
             )
             count, last, summary, held = found or (0, "", None, [])
-            kept = Kept(count, last, frozenset(held), summary and entry_from(summary), run.lease(place.main))
-            write = decide(place, batch, lease, kept)
+            kept = TranscriptState(
+                count, last, frozenset(held), summary and read_entry(summary), run.lease(transcript_key.main)
+            )
+            write = plan_append(transcript_key, batch, lease, kept)
             if write is None:
                 return count
-            folded = None if write.summary is None else entry_text(write.summary)
-            digests = (digest(*place), digest(*place[:2]), digest(place.project))
+            folded = None if write.summary is None else encode_entry(write.summary)
+            digests = (digest_key(*transcript_key), digest_key(*transcript_key[:2]), digest_key(transcript_key.project))
             # Lines and no arrays: psycopg would look at each character of an array, and no row has a line end.
             uuids, texts = "\n".join(row.uuid or "" for row in write.rows), "\n".join(row.text for row in write.rows)
             # The ordinality of unnest begins at 1, numbers of entries at 0.
-            run.execute(_APPEND, *digests, *place, write.count, batch.id, folded, count - 1, uuids, texts)
+            run.execute(_APPEND, *digests, *transcript_key, write.count, batch.id, folded, count - 1, uuids, texts)
             return write.count
 
-    def _load(self, place: Place) -> list[Entry] | None:
+    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
         with self._transaction() as run:
             rows = run.rows(
                 "SELECT body FROM {schema}.entries JOIN {schema}.transcripts ON transcript = id "
                 "WHERE place = %s ORDER BY number",
-                digest(*place),
+                digest_key(*transcript_key),
             )
-        return entries_from(body for (body,) in rows) or None
+        return read_entries(body for (body,) in rows) or None
 
-    def _count(self, place: Place) -> int:
+    def _count(self, transcript_key: TranscriptKey) -> int:
         with self._transaction() as run:
-            found = run.row("SELECT count FROM {schema}.transcripts WHERE place = %s", digest(*place))
+            found = run.row("SELECT count FROM {schema}.transcripts WHERE place = %s", digest_key(*transcript_key))
         return found[0] if found else 0
 
     def _list_sessions(self, project: str) -> list[StoredSession]:
         query = "SELECT session, mtime FROM {schema}.transcripts WHERE scope = %s AND subpath = ''"
         with self._transaction() as run:
-            rows = run.rows(query, digest(project))
+            rows = run.rows(query, digest_key(project))
         return [{"session_id": session, "mtime": mtime} for session, mtime in rows]
 
     def _list_summaries(self, project: str) -> list[StoredSummary]:
         query = "SELECT session, mtime, summary FROM {schema}.transcripts WHERE scope = %s AND subpath = ''"
         with self._transaction() as run:
-            rows = run.rows(query, digest(project))
-        return [{"session_id": session, "mtime": mtime, "data": entry_from(data)} for session, mtime, data in rows]
+            rows = run.rows(query, digest_key(project))
+        return [{"session_id": session, "mtime": mtime, "data": read_entry(data)} for session, mtime, data in rows]
 
-    def _list_subpaths(self, main: Place) -> list[str]:
+    def _list_subpaths(self, main: TranscriptKey) -> list[str]:
         query = "SELECT subpath FROM {schema}.transcripts WHERE main = %s AND subpath <> ''"
         with self._transaction() as run:
-            return [subpath for (subpath,) in run.rows(query, digest(*main[:2]))]
+            return [subpath for (subpath,) in run.rows(query, digest_key(*main[:2]))]
 
-    def _delete(self, place: Place) -> None:
-        with self._transaction(place.main) as run:
-            check_writer(place, run.lease(place.main), None)
-            if place.subpath:
-                run.execute("DELETE FROM {schema}.transcripts WHERE place = %s", digest(*place))
+    def _delete(self, transcript_key: TranscriptKey) -> None:
+        with self._transaction(transcript_key.main) as run:
+            check_write_allowed(transcript_key, run.lease(transcript_key.main), None)
+            if transcript_key.subpath:
+                run.execute("DELETE FROM {schema}.transcripts WHERE place = %s", digest_key(*transcript_key))
             else:
-                run.execute("DELETE FROM {schema}.transcripts WHERE main = %s", digest(*place[:2]))
+                run.execute("DELETE FROM {schema}.transcripts WHERE main = %s", digest_key(*transcript_key[:2]))
 
-    def _acquire(self, main: Place, owner: str, ttl: float) -> int:
+    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
         with self._transaction(main) as run:
             state = run.lease(main)
-            check_taker(main, state, owner)
+            check_lease_free(main, state, owner)
             run.execute(
                 "INSERT INTO {schema}.leases (main, project, session, owner, token, ends) "
                 "VALUES (%s, %s, %s, %s, %s, clock_timestamp() + make_interval(secs => %s)) "
                 "ON CONFLICT (main) DO UPDATE SET owner = excluded.owner, token = excluded.token, ends = excluded.ends",
-                *(digest(*main[:2]), *main[:2], json.dumps(owner), state.token + 1, ttl),
+                *(digest_key(*main[:2]), *main[:2], json.dumps(owner), state.token + 1, ttl),
             )
             return state.token + 1
 
     def _renew(self, lease: Lease, ttl: float) -> None:
-        with self._transaction(lease.place) as run:
-            check_keeper(lease.place, run.lease(lease.place), lease)
+        with self._transaction(lease.transcript) as run:
+            check_lease_current(lease.transcript, run.lease(lease.transcript), lease)
             query = "UPDATE {schema}.leases SET ends = clock_timestamp() + make_interval(secs => %s) WHERE main = %s"
-            run.execute(query, ttl, digest(*lease.place[:2]))
+            run.execute(query, ttl, digest_key(*lease.transcript[:2]))
 
     def _release(self, lease: Lease) -> None:
-        with self._transaction(lease.place) as run:
+        with self._transaction(lease.transcript) as run:
             query = "UPDATE {schema}.leases SET owner = NULL WHERE main = %s AND owner = %s AND token = %s"
-            run.execute(query, digest(*lease.place[:2]), json.dumps(lease.owner), lease.token)
+            run.execute(query, digest_key(*lease.transcript[:2]), json.dumps(lease.owner), lease.token)
 
 
-class _Transaction:
+class _StoreTransaction:
     """Statements in one transaction. `{schema}` in them is replaced; values go beside the text, never into it."""
 
     def __init__(self, connection: Connection[Any], schema: str) -> None:
@@ -309,26 +327,26 @@ class _Transaction:
         self._schema = schema
 
     def execute(self, query: str, *values: object) -> None:
-        self._connection.execute(self._text(query), values)
+        self._connection.execute(self._format_query(query), values)
 
     def rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        return iter(self._connection.execute(self._text(query), values).fetchall())
+        return iter(self._connection.execute(self._format_query(query), values).fetchall())
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
-        return self._connection.execute(self._text(query), values).fetchone()
+        return self._connection.execute(self._format_query(query), values).fetchone()
 
-    def lease(self, main: Place) -> LeaseState:
-        found = self.row(_LEASE, digest(*main[:2]))
+    def lease(self, main: TranscriptKey) -> LeaseState:
+        found = self.row(_LEASE, digest_key(*main[:2]))
         if found is None:
             return LeaseState()
         owner, token, seconds = found
         return LeaseState(None if owner is None else json.loads(owner), token, seconds)
 
-    def _text(self, query: str) -> bytes:
-        return _in_schema(query, self._schema)
+    def _format_query(self, query: str) -> bytes:
+        return _format_schema(query, self._schema)
 
 
-def _in_schema(query: str, schema: str) -> bytes:
+def _format_schema(query: str, schema: str) -> bytes:
     return query.replace("{schema}", f'"{schema}"').encode("ascii")
 
 
@@ -349,16 +367,18 @@ def _make_tables(connection: Connection[Any], schema: str) -> None:
 
     def version() -> int | None:
         with suppress(errors.UndefinedTable, errors.InvalidSchemaName):
-            found = connection.execute(_in_schema("SELECT version FROM {schema}.format", schema)).fetchone()
+            found = connection.execute(_format_schema("SELECT version FROM {schema}.format", schema)).fetchone()
             return found[0] if found else None
         return None
 
     if (found := version()) is None:
         with connection.transaction():
             # Two that create the same schema at once would both fail.
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(digest(schema)[:8], signed=True),))
-            if connection.execute(TABLES_THERE, (schema,)).fetchone() is None:
-                connection.execute(_in_schema(_TABLES, schema))
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(digest_key(schema)[:8], signed=True),)
+            )
+            if connection.execute(TABLES_EXIST, (schema,)).fetchone() is None:
+                connection.execute(_format_schema(_TABLES, schema))
         found = version()
     if found is not None and found > FORMAT:
-        raise StoreError(newer(found))
+        raise StoreError(newer_format_message(found))

@@ -23,24 +23,38 @@ from typing import Any, NamedTuple, cast
 
 from pilothouse.errors import StoreError
 from pilothouse.stores.base import (
-    Batch,
     Entry,
+    EntryBatch,
     Lease,
     LeaseState,
-    Place,
     StoredSession,
     StoredSummary,
-    check_keeper,
-    check_taker,
-    check_writer,
+    TranscriptKey,
+    check_lease_current,
+    check_lease_free,
+    check_write_allowed,
 )
-from pilothouse.stores.blocking import FORMAT, BlockingBackend, Kept, decide, newer, uuids_of
-from pilothouse.stores.encoding import digest, entries_from, entry_from, entry_text, secrets_in, shown_address
+from pilothouse.stores.encoding import (
+    digest_key,
+    encode_entry,
+    find_address_secrets,
+    read_entries,
+    read_entry,
+    redact_address,
+)
+from pilothouse.stores.threaded import (
+    FORMAT,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    newer_format_message,
+    plan_append,
+)
 
-CONNECT_LIMIT = 10.0  # seconds
-ANSWER_LIMIT = 60.0
+CONNECT_SECONDS = 10.0  # seconds
+RESPONSE_SECONDS = 60.0
 """Seconds for one answer of the server."""
-_MOST_ARGUMENTS = 1000  # of one command: Lua takes no more than some 8,000
+_MAX_ARGUMENTS = 1000  # of one command: Lua takes no more than some 8,000
 
 # ARGV: the version that was read, then commands, each as the number of its words and the words.
 _COMMIT = """
@@ -65,12 +79,12 @@ _ADVICE = {
     "NOREPLICAS": "the server takes no writes while its replicas are away; try again",
     "WRONGTYPE": "another program uses these keys; choose another prefix",
 }
-"""By the first word of the server's error."""
+"""By the first word of the error of the server."""
 
 Command = Sequence[str | bytes | int]
 
 
-class _Keys(NamedTuple):
+class _RedisKeys(NamedTuple):
     """The names of the keys of one transcript."""
 
     state: str
@@ -83,9 +97,9 @@ class _Keys(NamedTuple):
     place: str
 
     @classmethod
-    def of(cls, prefix: str, place: Place) -> _Keys:
-        base = f"{prefix}:{{{digest(place.project).hex()[:32]}}}:"
-        session, own = digest(*place[:2]).hex(), digest(*place).hex()
+    def make(cls, prefix: str, transcript: TranscriptKey) -> _RedisKeys:
+        base = f"{prefix}:{{{digest_key(transcript.project).hex()[:32]}}}:"
+        session, own = digest_key(*transcript[:2]).hex(), digest_key(*transcript).hex()
         return cls(
             state=f"{base}state:{session}",
             meta=f"{base}meta:{own}",
@@ -98,16 +112,16 @@ class _Keys(NamedTuple):
         )
 
 
-class _Seen(NamedTuple):
+class _ReadResult(NamedTuple):
     """What one read found: the state of a session, and the answers to what else was asked."""
 
     version: str
     lease: LeaseState
     now: int  # microseconds since 1970, by the server's clock
-    answers: list[Any]
+    replies: list[Any]
 
 
-class RedisStore(BlockingBackend):
+class RedisStore(ThreadedBackend):
     """Sessions in Redis 6.2 or newer, or Valkey, for any number of hosts. Needs the extra `redis`. (E85)
 
     Runs on asyncio and trio. Leases run out by the clock of the server. What is written is as durable as the server is
@@ -120,7 +134,7 @@ class RedisStore(BlockingBackend):
     """
 
     def __init__(self, url: str, *, prefix: str = "pilothouse", max_connections: int = 8) -> None:
-        super().__init__(shown_address(url), secrets_in(url))
+        super().__init__(redact_address(url), find_address_secrets(url))
         self._url = url
         self._prefix = prefix
         self._max_connections = max_connections
@@ -129,7 +143,7 @@ class RedisStore(BlockingBackend):
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _connected(self) -> Any:
+    def _ensure_connected(self) -> Any:
         with self._lock:
             if self._client is None:
                 self._check_open()
@@ -145,9 +159,13 @@ class RedisStore(BlockingBackend):
             from redis.retry import Retry
         except ImportError as error:
             raise StoreError("a RedisStore needs the redis package: pip install 'pilothouse[redis]'") from error
-        limits: dict[str, Any] = {"socket_connect_timeout": CONNECT_LIMIT, "socket_timeout": ANSWER_LIMIT}
+        limits: dict[str, Any] = {"socket_connect_timeout": CONNECT_SECONDS, "socket_timeout": RESPONSE_SECONDS}
         # No retries of its own: only we know whether a write may be repeated.
-        limits |= {"max_connections": self._max_connections, "timeout": ANSWER_LIMIT, "retry": Retry(NoBackoff(), 0)}
+        limits |= {
+            "max_connections": self._max_connections,
+            "timeout": RESPONSE_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+        }
         make: Any = BlockingConnectionPool
         pool = make.from_url(self._url, **limits)
         return Redis(connection_pool=pool)
@@ -158,7 +176,7 @@ class RedisStore(BlockingBackend):
         version = int(client.get(name))
         if version > FORMAT:
             client.close()
-            raise StoreError(newer(version))
+            raise StoreError(newer_format_message(version))
 
     def _close(self) -> None:
         with self._lock:
@@ -167,12 +185,12 @@ class RedisStore(BlockingBackend):
             client.close()
             client.connection_pool.disconnect()
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._client is not None:
             self._inherited.append(self._client)
             self._client = None
 
-    def _failure(self, error: Exception) -> str | None:
+    def _describe_failure(self, error: Exception) -> str | None:
         from redis import exceptions
 
         if isinstance(error, ValueError) and not isinstance(error, exceptions.RedisError):
@@ -194,138 +212,140 @@ class RedisStore(BlockingBackend):
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
-    def _see(self, keys: _Keys, *questions: Command) -> _Seen:
+    def _read_state(self, keys: _RedisKeys, *commands: Command) -> _ReadResult:
         """Read the state of a session, the server's clock and more, all at one moment."""
-        with self._connected().pipeline(transaction=True) as pipe:
+        with self._ensure_connected().pipeline(transaction=True) as pipe:
             pipe.execute_command("TIME")
             pipe.execute_command("HMGET", keys.state, "version", "owner", "token", "ends")
-            for question in questions:
+            for question in commands:
                 pipe.execute_command(*question)
             (seconds, micros), (version, owner, token, ends), *answers = pipe.execute()
         now = int(seconds) * 1_000_000 + int(micros)
         lease = LeaseState(json.loads(owner) if owner else None, int(token or 0), (int(ends or 0) - now) / 1e6)
-        return _Seen((version or b"0").decode(), lease, now, answers)
+        return _ReadResult((version or b"0").decode(), lease, now, answers)
 
-    def _commit(self, keys: _Keys, seen: _Seen, commands: Sequence[Command]) -> bool:
+    def _commit(self, keys: _RedisKeys, state: _ReadResult, commands: Sequence[Command]) -> bool:
         """Write, unless the session has changed since; say which."""
         flat: list[str | bytes | int] = []
         for command in commands:
             flat += [len(command), *command]
-        return bool(self._connected().eval(_COMMIT, 1, keys.state, seen.version, *flat))
+        return bool(self._ensure_connected().eval(_COMMIT, 1, keys.state, state.version, *flat))
 
     # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _append(self, place: Place, batch: Batch, lease: Lease | None) -> int:
-        keys = _Keys.of(self._prefix, place)
+    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
+        keys = _RedisKeys.make(self._prefix, transcript_key)
         return (
-            self._change(lambda: self._try_append(keys, place, batch, lease)) if batch.entries else self._count(place)
+            self._retry_change(lambda: self._try_append(keys, transcript_key, batch, lease))
+            if batch.entries
+            else self._count(transcript_key)
         )
 
-    def _try_append(self, keys: _Keys, place: Place, batch: Batch, lease: Lease | None) -> int | None:
-        uuids = uuids_of(batch)
+    def _try_append(self, keys: _RedisKeys, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
+        uuids = collect_uuids(batch)
         questions: list[Command] = [["HMGET", keys.meta, "count", "last"], ["HGET", keys.summaries, place.session]]
         if uuids:
             questions.append(["SMISMEMBER", keys.uuids, *uuids])
-        seen = self._see(keys, *questions)
-        (count, last), summary, *rest = seen.answers
+        seen = self._read_state(keys, *questions)
+        (count, last), summary, *rest = seen.replies
         held = frozenset(uuid for uuid, is_held in zip(uuids, rest[0] if rest else (), strict=True) if is_held)
-        known = entry_from(summary) if summary and not place.subpath else None
-        kept = Kept(int(count or 0), (last or b"").decode(), held, known, seen.lease)
-        write = decide(place, batch, lease, kept)
+        known = read_entry(summary) if summary and not place.subpath else None
+        kept = TranscriptState(int(count or 0), (last or b"").decode(), held, known, seen.lease)
+        write = plan_append(place, batch, lease, kept)
         if write is None:
             return kept.count
         commands: list[Command] = [["HSET", keys.meta, "count", write.count, "last", batch.id]]
-        commands += _chunks("RPUSH", keys.entries, [row.text for row in write.rows])
-        commands += _chunks("SADD", keys.uuids, [row.uuid for row in write.rows if row.uuid is not None])
+        commands += _split_command("RPUSH", keys.entries, [row.text for row in write.rows])
+        commands += _split_command("SADD", keys.uuids, [row.uuid for row in write.rows if row.uuid is not None])
         if write.summary is None:
             commands.append(["HSET", keys.subpaths, place.subpath, keys.place])
         else:
             commands.append(["HSET", keys.sessions, place.session, seen.now // 1000])
-            commands.append(["HSET", keys.summaries, place.session, entry_text(write.summary)])
+            commands.append(["HSET", keys.summaries, place.session, encode_entry(write.summary)])
         return write.count if self._commit(keys, seen, commands) else None
 
-    def _load(self, place: Place) -> list[Entry] | None:
-        rows = self._connected().lrange(_Keys.of(self._prefix, place).entries, 0, -1)
-        return entries_from(rows) or None
+    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
+        rows = self._ensure_connected().lrange(_RedisKeys.make(self._prefix, transcript_key).entries, 0, -1)
+        return read_entries(rows) or None
 
-    def _count(self, place: Place) -> int:
-        return int(self._connected().hget(_Keys.of(self._prefix, place).meta, "count") or 0)
+    def _count(self, transcript_key: TranscriptKey) -> int:
+        return int(self._ensure_connected().hget(_RedisKeys.make(self._prefix, transcript_key).meta, "count") or 0)
 
     def _list_sessions(self, project: str) -> list[StoredSession]:
-        found = cast("dict[bytes, bytes]", self._connected().hgetall(self._listed(project).sessions))
+        found = cast("dict[bytes, bytes]", self._ensure_connected().hgetall(self._list_entries(project).sessions))
         return [{"session_id": session.decode(), "mtime": int(mtime)} for session, mtime in found.items()]
 
     def _list_summaries(self, project: str) -> list[StoredSummary]:
-        keys = self._listed(project)
-        with self._connected().pipeline(transaction=True) as pipe:
+        keys = self._list_entries(project)
+        with self._ensure_connected().pipeline(transaction=True) as pipe:
             pipe.hgetall(keys.sessions)
             pipe.hgetall(keys.summaries)
             mtimes, summaries = cast("list[dict[bytes, bytes]]", pipe.execute())
         return [
-            {"session_id": session.decode(), "mtime": int(mtimes[session]), "data": entry_from(data)}
+            {"session_id": session.decode(), "mtime": int(mtimes[session]), "data": read_entry(data)}
             for session, data in summaries.items()
         ]
 
-    def _listed(self, project: str) -> _Keys:
-        return _Keys.of(self._prefix, Place(project, ""))
+    def _list_entries(self, project: str) -> _RedisKeys:
+        return _RedisKeys.make(self._prefix, TranscriptKey(project, ""))
 
-    def _list_subpaths(self, main: Place) -> list[str]:
-        return [name.decode() for name in self._subpaths(_Keys.of(self._prefix, main))]
+    def _list_subpaths(self, main: TranscriptKey) -> list[str]:
+        return [name.decode() for name in self._subpaths(_RedisKeys.make(self._prefix, main))]
 
-    def _subpaths(self, keys: _Keys) -> dict[bytes, bytes]:
-        return cast("dict[bytes, bytes]", self._connected().hgetall(keys.subpaths))
+    def _subpaths(self, keys: _RedisKeys) -> dict[bytes, bytes]:
+        return cast("dict[bytes, bytes]", self._ensure_connected().hgetall(keys.subpaths))
 
-    def _delete(self, place: Place) -> None:
-        self._change(lambda: self._try_delete(_Keys.of(self._prefix, place), place))
+    def _delete(self, transcript_key: TranscriptKey) -> None:
+        self._retry_change(lambda: self._try_delete(_RedisKeys.make(self._prefix, transcript_key), transcript_key))
 
-    def _try_delete(self, keys: _Keys, place: Place) -> bool | None:
-        seen = self._see(keys, ["HGETALL", keys.subpaths])
-        check_writer(place, seen.lease, None)
+    def _try_delete(self, keys: _RedisKeys, place: TranscriptKey) -> bool | None:
+        seen = self._read_state(keys, ["HGETALL", keys.subpaths])
+        check_write_allowed(place, seen.lease, None)
         commands: list[Command] = [["UNLINK", keys.meta, keys.entries, keys.uuids]]
         if place.subpath:
             commands.append(["HDEL", keys.subpaths, place.subpath])
         else:
-            for subpath in cast("dict[bytes, bytes]", seen.answers[0]):
-                other = _Keys.of(self._prefix, place._replace(subpath=subpath.decode()))
+            for subpath in cast("dict[bytes, bytes]", seen.replies[0]):
+                other = _RedisKeys.make(self._prefix, place._replace(subpath=subpath.decode()))
                 commands.append(["UNLINK", other.meta, other.entries, other.uuids])
             commands += [["UNLINK", keys.subpaths], ["HDEL", keys.sessions, place.session]]
             commands.append(["HDEL", keys.summaries, place.session])
         return self._commit(keys, seen, commands) or None
 
-    def _acquire(self, main: Place, owner: str, ttl: float) -> int:
-        keys = _Keys.of(self._prefix, main)
+    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
+        keys = _RedisKeys.make(self._prefix, main)
 
         def attempt() -> int | None:
-            seen = self._see(keys)
-            check_taker(main, seen.lease, owner)
+            seen = self._read_state(keys)
+            check_lease_free(main, seen.lease, owner)
             token, ends = seen.lease.token + 1, seen.now + int(ttl * 1e6)
             record = ["HSET", keys.state, "owner", json.dumps(owner), "token", token, "ends", ends]
             return token if self._commit(keys, seen, [record]) else None
 
-        return self._change(attempt)
+        return self._retry_change(attempt)
 
     def _renew(self, lease: Lease, ttl: float) -> None:
-        keys = _Keys.of(self._prefix, lease.place)
+        keys = _RedisKeys.make(self._prefix, lease.transcript)
 
         def attempt() -> bool | None:
-            seen = self._see(keys)
-            check_keeper(lease.place, seen.lease, lease)
+            seen = self._read_state(keys)
+            check_lease_current(lease.transcript, seen.lease, lease)
             return self._commit(keys, seen, [["HSET", keys.state, "ends", seen.now + int(ttl * 1e6)]]) or None
 
-        self._change(attempt)
+        self._retry_change(attempt)
 
     def _release(self, lease: Lease) -> None:
-        keys = _Keys.of(self._prefix, lease.place)
+        keys = _RedisKeys.make(self._prefix, lease.transcript)
 
         def attempt() -> bool | None:
-            seen = self._see(keys)
+            seen = self._read_state(keys)
             if seen.lease[:2] != (lease.owner, lease.token):
                 return True
             return self._commit(keys, seen, [["HDEL", keys.state, "owner"]]) or None
 
-        self._change(attempt)
+        self._retry_change(attempt)
 
 
-def _chunks(verb: str, key: str, words: Sequence[str]) -> list[Command]:
-    starts = range(0, len(words), _MOST_ARGUMENTS)
-    return [[verb, key, *words[start : start + _MOST_ARGUMENTS]] for start in starts]
+def _split_command(verb: str, key: str, words: Sequence[str]) -> list[Command]:
+    starts = range(0, len(words), _MAX_ARGUMENTS)
+    return [[verb, key, *words[start : start + _MAX_ARGUMENTS]] for start in starts]

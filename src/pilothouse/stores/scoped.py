@@ -5,7 +5,7 @@ Owns nothing but the name of that one. Everything else is the business of the st
 
 from __future__ import annotations
 
-from pilothouse.stores.base import Entry, Lease, SessionKey, StoreBackend, StoredSession, StoredSummary, place_of
+from pilothouse.stores.base import Entry, Lease, SessionKey, StoreBackend, StoredSession, StoredSummary, parse_key
 
 
 class ScopedStore(StoreBackend):
@@ -21,13 +21,13 @@ class ScopedStore(StoreBackend):
 
     def __init__(self, store: StoreBackend, project_key: str) -> None:
         self._store = store
-        self._project = place_of({"project_key": project_key, "session_id": "any"}).project
+        self._project = parse_key({"project_key": project_key, "session_id": "any"}).project
 
     def __repr__(self) -> str:
         return f"ScopedStore({self._store!r}, {self._project!r})"
 
     def _key(self, key: SessionKey) -> SessionKey:
-        return place_of(key)._replace(project=self._project).key
+        return parse_key(key)._replace(project=self._project).session_key
 
     async def append(
         self, key: SessionKey, entries: list[Entry], *, after: int | None = None, lease: Lease | None = None

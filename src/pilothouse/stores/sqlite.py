@@ -14,25 +14,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.sqlite_files import UnfitFileError, prepare
+from pilothouse.sqlite_files import SqliteFileError, prepare_database
 from pilothouse.stores.base import (
-    Batch,
     Entry,
+    EntryBatch,
     Lease,
     LeaseState,
-    Place,
     StoredSession,
     StoredSummary,
-    check_keeper,
-    check_taker,
-    check_writer,
+    TranscriptKey,
+    check_lease_current,
+    check_lease_free,
+    check_write_allowed,
 )
-from pilothouse.stores.blocking import FORMAT, BlockingBackend, Kept, decide, newer, uuids_of
-from pilothouse.stores.encoding import entries_from, entry_from, entry_text
+from pilothouse.stores.encoding import encode_entry, read_entries, read_entry
+from pilothouse.stores.threaded import (
+    FORMAT,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    newer_format_message,
+    plan_append,
+)
 
-BUSY_LIMIT = 30.0
+BUSY_SECONDS = 30.0
 """Seconds to wait for other processes that write."""
-_APPLICATION = 0x70696C6F  # "pilo", in the header of the file
+_APPLICATION_ID = 0x70696C6F  # "pilo", in the header of the file
 
 _TABLES = """
 CREATE TABLE transcripts (
@@ -50,7 +57,9 @@ CREATE TABLE leases (
 
 _ADVICE = {
     "SQLITE_AUTH": "the file may not be used like this",
-    "SQLITE_BUSY": f"other processes kept it busy for {BUSY_LIMIT:.0f} s; try again, or look for one that hangs in it",
+    "SQLITE_BUSY": (
+        f"other processes kept it busy for {BUSY_SECONDS:.0f} s; try again, or look for one that hangs in it"
+    ),
     "SQLITE_CANTOPEN": "it cannot be opened; its directory must exist, and you must be allowed to write there",
     "SQLITE_CORRUPT": "the file is damaged; restore a copy, or save what `sqlite3 FILE .recover` finds in it",
     "SQLITE_FULL": "the disk is full; nothing was written. Make room, then try again",
@@ -62,7 +71,7 @@ _ADVICE = {
 """By the beginning of SQLite's own names of errors."""
 
 
-class SqliteStore(BlockingBackend):
+class SqliteStore(ThreadedBackend):
     """Sessions in a SQLite file, for any number of processes of one machine. (E85)
 
     The file is made on first use, readable for its owner only. An append is on disk when it returns. Not for network
@@ -83,8 +92,8 @@ class SqliteStore(BlockingBackend):
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is not None and _inode(self._path) != self._inode:
+    def _ensure_connected(self) -> sqlite3.Connection:
+        if self._connection is not None and _read_inode(self._path) != self._inode:
             self._drop()  # the file was removed or replaced: what went on in the old one would be lost
         if self._connection is None:
             self._check_open()
@@ -96,10 +105,10 @@ class SqliteStore(BlockingBackend):
         with suppress(OSError):  # SQLite says better what is wrong
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite itself would ask the umask
-        connection = sqlite3.connect(self._path, timeout=BUSY_LIMIT, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection)
-            return connection, _inode(self._path)
+            return connection, _read_inode(self._path)
         except BaseException:
             connection.close()
             raise
@@ -114,7 +123,7 @@ class SqliteStore(BlockingBackend):
     def _reading(self) -> Generator[sqlite3.Connection]:
         with self._lock:
             try:
-                yield self._connected()
+                yield self._ensure_connected()
             except sqlite3.Error:
                 self._drop()
                 raise
@@ -135,12 +144,12 @@ class SqliteStore(BlockingBackend):
         with self._lock:
             self._drop()
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._connection is not None:
             self._inherited.append(self._connection)  # closing it here would give up the locks of the parent
             self._connection = None
 
-    def _failure(self, error: Exception) -> str | None:
+    def _describe_failure(self, error: Exception) -> str | None:
         if isinstance(error, sqlite3.Error):
             name = getattr(error, "sqlite_errorname", "")
             advice = next((text for key, text in _ADVICE.items() if name.startswith(key)), None)
@@ -149,32 +158,35 @@ class SqliteStore(BlockingBackend):
 
     # --- the calls --------------------------------------------------------------------------------------------------
 
-    def _append(self, place: Place, batch: Batch, lease: Lease | None) -> int:
+    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
         if not batch.entries:
-            return self._count(place)
+            return self._count(transcript_key)
         with self._writing() as connection:
             found = connection.execute(
-                "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", place
+                "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)",
+                transcript_key,
             ).fetchone()
             transcript, count, last, summary = found or (None, 0, "", None)
             held = [
                 uuid
-                for uuid in (uuids_of(batch) if found else ())
+                for uuid in (collect_uuids(batch) if found else ())
                 if connection.execute(
                     "SELECT 1 FROM entries WHERE (transcript, uuid) = (?, ?)", (transcript, uuid)
                 ).fetchone()
             ]
-            kept = Kept(count, last, frozenset(held), summary and entry_from(summary), _lease(connection, place))
-            write = decide(place, batch, lease, kept)
+            kept = TranscriptState(
+                count, last, frozenset(held), summary and read_entry(summary), _read_lease(connection, transcript_key)
+            )
+            write = plan_append(transcript_key, batch, lease, kept)
             if write is None:
                 return count
-            folded = None if write.summary is None else entry_text(write.summary)
+            folded = None if write.summary is None else encode_entry(write.summary)
             (transcript,) = connection.execute(
                 "INSERT INTO transcripts (project, session, subpath, count, last, mtime, summary) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project, session, subpath) DO UPDATE SET "
                 "count = excluded.count, last = excluded.last, mtime = excluded.mtime, summary = excluded.summary "
                 "RETURNING id",
-                (*place, write.count, batch.id, time.time_ns() // 1_000_000, folded),
+                (*transcript_key, write.count, batch.id, time.time_ns() // 1_000_000, folded),
             ).fetchone()
             connection.executemany(
                 "INSERT INTO entries (transcript, number, uuid, body) VALUES (?, ?, ?, ?)",
@@ -182,19 +194,19 @@ class SqliteStore(BlockingBackend):
             )
             return write.count
 
-    def _load(self, place: Place) -> list[Entry] | None:
+    def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT body FROM entries WHERE transcript = (SELECT id FROM transcripts "
                 "WHERE (project, session, subpath) = (?, ?, ?)) ORDER BY number",
-                place,
+                transcript_key,
             ).fetchall()
-        return entries_from(body for (body,) in rows) or None
+        return read_entries(body for (body,) in rows) or None
 
-    def _count(self, place: Place) -> int:
+    def _count(self, transcript_key: TranscriptKey) -> int:
         with self._reading() as connection:
             found = connection.execute(
-                "SELECT count FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", place
+                "SELECT count FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", transcript_key
             ).fetchone()
         return found[0] if found else 0
 
@@ -210,25 +222,30 @@ class SqliteStore(BlockingBackend):
             rows = connection.execute(
                 "SELECT session, mtime, summary FROM transcripts WHERE project = ? AND subpath = ''", (project,)
             ).fetchall()
-        return [{"session_id": session, "mtime": mtime, "data": entry_from(data)} for session, mtime, data in rows]
+        return [{"session_id": session, "mtime": mtime, "data": read_entry(data)} for session, mtime, data in rows]
 
-    def _list_subpaths(self, main: Place) -> list[str]:
+    def _list_subpaths(self, main: TranscriptKey) -> list[str]:
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT subpath FROM transcripts WHERE (project, session) = (?, ?) AND subpath <> ''", main[:2]
             ).fetchall()
         return [subpath for (subpath,) in rows]
 
-    def _delete(self, place: Place) -> None:
+    def _delete(self, transcript_key: TranscriptKey) -> None:
         with self._writing() as connection:
-            check_writer(place, _lease(connection, place), None)
-            which = "(project, session, subpath) = (?, ?, ?)" if place.subpath else "(project, session) = (?, ?)"
-            connection.execute(f"DELETE FROM transcripts WHERE {which}", place if place.subpath else place[:2])  # noqa: S608
+            check_write_allowed(transcript_key, _read_lease(connection, transcript_key), None)
+            which = (
+                "(project, session, subpath) = (?, ?, ?)" if transcript_key.subpath else "(project, session) = (?, ?)"
+            )
+            connection.execute(
+                f"DELETE FROM transcripts WHERE {which}",  # noqa: S608 - constants
+                transcript_key if transcript_key.subpath else transcript_key[:2],
+            )
 
-    def _acquire(self, main: Place, owner: str, ttl: float) -> int:
+    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
         with self._writing() as connection:
-            state = _lease(connection, main)
-            check_taker(main, state, owner)
+            state = _read_lease(connection, main)
+            check_lease_free(main, state, owner)
             connection.execute(
                 "REPLACE INTO leases (project, session, owner, token, ends) VALUES (?, ?, ?, ?, ?)",
                 (*main[:2], json.dumps(owner), state.token + 1, time.time() + ttl),
@@ -237,15 +254,17 @@ class SqliteStore(BlockingBackend):
 
     def _renew(self, lease: Lease, ttl: float) -> None:
         with self._writing() as connection:
-            check_keeper(lease.place, _lease(connection, lease.place), lease)
+            check_lease_current(lease.transcript, _read_lease(connection, lease.transcript), lease)
             ends = time.time() + ttl
-            connection.execute("UPDATE leases SET ends = ? WHERE (project, session) = (?, ?)", (ends, *lease.place[:2]))
+            connection.execute(
+                "UPDATE leases SET ends = ? WHERE (project, session) = (?, ?)", (ends, *lease.transcript[:2])
+            )
 
     def _release(self, lease: Lease) -> None:
         with self._writing() as connection:
             connection.execute(
                 "UPDATE leases SET owner = NULL WHERE (project, session, owner, token) = (?, ?, ?, ?)",
-                (*lease.place[:2], json.dumps(lease.owner), lease.token),
+                (*lease.transcript[:2], json.dumps(lease.owner), lease.token),
             )
 
 
@@ -253,16 +272,16 @@ def _prepare(connection: sqlite3.Connection) -> None:
     """Set the connection up and bring the tables to our version."""
     connection.execute("PRAGMA foreign_keys = ON")
     try:
-        prepare(connection, _TABLES, application=_APPLICATION, version=FORMAT, patience=BUSY_LIMIT)
-    except UnfitFileError as error:
+        prepare_database(connection, _TABLES, application=_APPLICATION_ID, version=FORMAT, patience=BUSY_SECONDS)
+    except SqliteFileError as error:
         foreign = "this database belongs to another program; choose another path"
-        raise StoreError(newer(error.version) if error.version > FORMAT else foreign) from None
+        raise StoreError(newer_format_message(error.version) if error.version > FORMAT else foreign) from None
     connection.execute("PRAGMA synchronous = FULL")  # an append that returned outlives a power cut
 
 
-def _lease(connection: sqlite3.Connection, place: Place) -> LeaseState:
+def _read_lease(connection: sqlite3.Connection, transcript: TranscriptKey) -> LeaseState:
     found = connection.execute(
-        "SELECT owner, token, ends FROM leases WHERE (project, session) = (?, ?)", place[:2]
+        "SELECT owner, token, ends FROM leases WHERE (project, session) = (?, ?)", transcript[:2]
     ).fetchone()
     if found is None:
         return LeaseState()
@@ -270,7 +289,7 @@ def _lease(connection: sqlite3.Connection, place: Place) -> LeaseState:
     return LeaseState(None if owner is None else json.loads(owner), token, ends - time.time())
 
 
-def _inode(path: Path) -> int:
+def _read_inode(path: Path) -> int:
     try:
         return path.stat().st_ino
     except OSError:

@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-TWINS = {
+BLOCKING_NAMES = {
     "Agent": "agent",
     "Fleet": "fleet",
     "LanguageModel": "language_model",
@@ -35,12 +35,12 @@ __all__ = list(_ROOT.__all__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in TWINS:
-        value = getattr(import_module(f"{__name__}.{TWINS[name]}"), name)
+    if name in BLOCKING_NAMES:
+        value = getattr(import_module(f"{__name__}.{BLOCKING_NAMES[name]}"), name)
     elif name in __all__:
         value = getattr(_ROOT, name)
     else:
-        raise _ROOT._missing(__name__, name)  # noqa: SLF001
+        raise _ROOT._make_error(__name__, name)  # noqa: SLF001
     globals()[name] = value
     return value
 

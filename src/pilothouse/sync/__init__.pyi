@@ -26,4 +26,4 @@ from pilothouse.sync.sessions import Session as Session
 from pilothouse.sync.stores import StoredSessions as StoredSessions
 from pilothouse.sync.stores import import_session_to_store as import_session_to_store
 
-TWINS: dict[str, str]
+BLOCKING_NAMES: dict[str, str]

@@ -16,10 +16,9 @@ from pilothouse.client.queries import OnMessage
 from pilothouse.client.result import OutputT
 from pilothouse.errors import UsageError
 from pilothouse.options import Options
-from pilothouse.sync.portal import hand_to_caller, portal
-from pilothouse.sync.prompts import beside_the_loop
-from pilothouse.sync.queries import Query
-from pilothouse.sync.signatures import method_takes_as, takes_as
+from pilothouse.options.signatures import copy_method_signature, copy_signature
+from pilothouse.sync.portal import get_portal, send_to_caller
+from pilothouse.sync.queries import Query, iterate_in_thread
 from pilothouse.tracebacks import user_class, user_function
 
 if TYPE_CHECKING:
@@ -49,14 +48,14 @@ class Agent:
         self._agent = client.Agent(options, **settings)
 
     @classmethod
-    def of(cls, agent: client.Agent) -> Self:
+    def wrap(cls, agent: client.Agent) -> Self:
         """The blocking twin of an agent of `pilothouse`, with what it can do and is set to."""
         made = cls.__new__(cls)
         made._agent = agent  # noqa: SLF001 - of this very class
         return made
 
     @property
-    def asynchronous(self) -> client.Agent:
+    def async_agent(self) -> client.Agent:
         """The agent of `pilothouse` that this one is the twin of."""
         return self._agent
 
@@ -72,12 +71,12 @@ class Agent:
         """
         return self._agent.options
 
-    @method_takes_as(client.Agent.with_options)
+    @copy_method_signature(client.Agent.with_options)
     def with_options(self, *args: Any, **named: Any) -> Agent:
         """A new agent with changed settings; this one stays as it is. (L18, L21)."""
-        return self.of(self._agent.with_options(*args, **named))
+        return self.wrap(self._agent.with_options(*args, **named))
 
-    @method_takes_as(client.Agent.effective_policy)
+    @copy_method_signature(client.Agent.effective_policy)
     def effective_policy(self, *args: Any, **named: Any) -> Policy:
         """What runs unasked, what asks, what is denied, in a query of this agent; see the twin of `pilothouse`."""
         return self._agent.effective_policy(*args, **named)
@@ -104,7 +103,7 @@ class Agent:
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
-    @method_takes_as(client.Agent.query)
+    @copy_method_signature(client.Agent.query)
     def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query[Any]:  # noqa: D417
         """Ask one question.
 
@@ -123,10 +122,10 @@ class Agent:
         Raises:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
         """
-        handed = hand_to_caller if callable(on_message) else on_message
-        return Query(self._agent.query(beside_the_loop(prompt), *args, on_message=handed, **named), on_message)
+        handed = send_to_caller if callable(on_message) else on_message
+        return Query(self._agent.query(iterate_in_thread(prompt), *args, on_message=handed, **named), on_message)
 
-    @method_takes_as(client.Agent.session)
+    @copy_method_signature(client.Agent.session)
     def session(self, *args: Any, **named: Any) -> Session:  # noqa: D417
         """A conversation with one child, over many queries; use it with `with`. (G12)
 
@@ -146,17 +145,17 @@ class Agent:
 
         return Session(partial(self._agent.session, *args, **named))
 
-    @method_takes_as(client.Agent.prewarm)
+    @copy_method_signature(client.Agent.prewarm)
     def prewarm(self, *args: Any, **named: Any) -> None:
         """Start children ahead and wait until they are ready; the next queries need not wait for a start.
 
         See the twin of `pilothouse` for what it takes and raises.
         """
-        portal().call(partial(self._agent.prewarm, *args, **named))
+        get_portal().call(partial(self._agent.prewarm, *args, **named))
 
     def close(self) -> None:
         """End the children that `prewarm` has started and nobody uses. Queries may go on. Idempotent."""
-        portal().call(self._agent.aclose, finish=True)
+        get_portal().call(self._agent.aclose, finish=True)
 
     def __enter__(self) -> Self:
         return self
@@ -167,11 +166,11 @@ class Agent:
         self.close()
 
 
-_default = Agent.of(client.default_agent())
+_default = Agent.wrap(client.default_agent())
 
 
 @user_function
-@takes_as(client.configure)
+@copy_signature(client.configure)
 def configure(*args: Any, **named: Any) -> Agent:
     """Change settings for every agent of this process, blocking and asynchronous, and read the file again.
 
@@ -191,8 +190,8 @@ def default_agent() -> Agent:
     """The agent behind the module-level `query`, over the default agent of `pilothouse`."""
     global _default
     agent = client.default_agent()
-    if _default.asynchronous is not agent:
-        _default = Agent.of(agent)
+    if _default.async_agent is not agent:
+        _default = Agent.wrap(agent)
     return _default
 
 
@@ -209,7 +208,7 @@ def set_default_agent(agent: Agent) -> Agent:
     if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"expected an Agent of pilothouse.sync, got {type(agent).__name__}")
     before = default_agent()
-    client.set_default_agent(agent.asynchronous)
+    client.set_default_agent(agent.async_agent)
     _default = agent
     return before
 
@@ -237,7 +236,7 @@ def query(
 
 
 @user_function
-@takes_as(client.query)
+@copy_signature(client.query)
 def query(*args: Any, **named: Any) -> Query[Any]:  # noqa: D417
     """Ask one question with the default agent: `.result()` gives the whole answer, a loop messages.
 
@@ -273,7 +272,7 @@ def query(*args: Any, **named: Any) -> Query[Any]:  # noqa: D417
 
 
 @user_function
-@takes_as(client.session)
+@copy_signature(client.session)
 def session(*args: Any, **named: Any) -> Session:  # noqa: D417
     """A conversation of the default agent with one child, over many queries; use it with `with`.
 

@@ -17,11 +17,11 @@ from pilothouse.client.result import OutputT
 from pilothouse.fleet import Fleet as AsyncFleet
 from pilothouse.fleet import FleetStatus, Run
 from pilothouse.fleet import Runs as AsyncRuns
-from pilothouse.fleet.feeding import ItemArguments, Items, RunArguments
+from pilothouse.fleet.results import ItemArguments, Items, RunArguments
+from pilothouse.options.signatures import copy_method_signature
 from pilothouse.sync.agent import Agent
-from pilothouse.sync.controls import blocking
-from pilothouse.sync.portal import portal
-from pilothouse.sync.signatures import method_takes_as
+from pilothouse.sync.portal import get_portal
+from pilothouse.sync.sessions import make_blocking
 from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
@@ -43,58 +43,58 @@ class Fleet:
     """
 
     def __init__(self, agent: Agent | client.Agent | None = None, **settings: Any) -> None:
-        self._inner = AsyncFleet(agent.asynchronous if isinstance(agent, Agent) else agent, **settings)
-        self._portal = portal()
-        self._owner: asyncio.Task[None] | None = None
-        self._leaving = asyncio.Event()
+        self._inner = AsyncFleet(agent.async_agent if isinstance(agent, Agent) else agent, **settings)
+        self._portal = get_portal()
+        self._task: asyncio.Task[None] | None = None
+        self._exit_requested = asyncio.Event()
         self._has_failed = False
 
     # Its life.
 
     def __enter__(self) -> Self:
-        self._call(self._begin)
+        self._call(self._enter)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._portal.is_gone:  # after a fork the block is that of the parent
+        if self._portal.is_unavailable:  # after a fork the block is that of the parent
             return
         self._has_failed = error is not None
         try:
-            self._call(self._end, finish=not self._has_failed)
+            self._call(self._exit, finish=not self._has_failed)
         except KeyboardInterrupt:
             self._has_failed = True
-            self._call(self._end, finish=True)
+            self._call(self._exit, finish=True)
             raise
 
-    async def _begin(self) -> None:
+    async def _enter(self) -> None:
         entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._own(entered), name="pilothouse.sync.Fleet")
-        await asyncio.wait((self._owner, entered), return_when=asyncio.FIRST_COMPLETED)
+        self._task = asyncio.create_task(self._run_fleet(entered), name="pilothouse.sync.Fleet")
+        await asyncio.wait((self._task, entered), return_when=asyncio.FIRST_COMPLETED)
         if not entered.done():
             entered.cancel()
-            await self._owner
+            await self._task
 
-    async def _own(self, entered: asyncio.Future[None]) -> None:
+    async def _run_fleet(self, entered: asyncio.Future[None]) -> None:
         try:
             async with self._inner:
                 entered.set_result(None)
-                await self._leaving.wait()
+                await self._exit_requested.wait()
                 if self._has_failed:
                     raise _BlockFailedError
         except _BlockFailedError:
             pass
 
-    async def _end(self) -> None:
-        assert self._owner is not None
-        if self._leaving.is_set() and self._has_failed and not self._owner.done():
-            self._owner.cancel()
-            await asyncio.wait((self._owner,))
+    async def _exit(self) -> None:
+        assert self._task is not None
+        if self._exit_requested.is_set() and self._has_failed and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,))
             return
-        self._leaving.set()
-        await asyncio.wait((self._owner,))
-        if not self._has_failed and not self._owner.cancelled() and (error := self._owner.exception()) is not None:
+        self._exit_requested.set()
+        await asyncio.wait((self._task,))
+        if not self._has_failed and not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise error
 
     # Asking.
@@ -103,22 +103,22 @@ class Fleet:
     def map(self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]) -> Runs[OutputT]: ...
     @overload
     def map(self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]) -> Runs[Any]: ...
-    @method_takes_as(AsyncFleet.map)
+    @copy_method_signature(AsyncFleet.map)
     def map(self, *args: Any, **named: Any) -> Runs:
         """Run a prompt for each item, and give the runs as they end."""
         return Runs(self._inner.map(*args, **named), self._call)
 
-    @method_takes_as(AsyncFleet.resume)
+    @copy_method_signature(AsyncFleet.resume)
     def resume(self) -> Runs:
         """Go on with everything that is left in the journal, and give every run as it ends."""
         return Runs(self._inner.resume(), self._call)
 
-    @method_takes_as(AsyncFleet.retry_failed)
+    @copy_method_signature(AsyncFleet.retry_failed)
     def retry_failed(self) -> Runs:
         """Run again what has failed, and give every run as it ends."""
         return Runs(self._inner.retry_failed(), self._call)
 
-    @method_takes_as(AsyncFleet.work)
+    @copy_method_signature(AsyncFleet.work)
     def work(self, **named: Any) -> Runs:
         """Do every run of the journal, those that are put in later too, and give each as it ends here."""
         return Runs(self._inner.work(**named), self._call)
@@ -131,7 +131,7 @@ class Fleet:
     def gather(
         self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]
     ) -> list[Run[Any]]: ...
-    @method_takes_as(AsyncFleet.gather)
+    @copy_method_signature(AsyncFleet.gather)
     def gather(self, *args: Any, **named: Any) -> list[Run]:
         """As `map`, for a list: all runs, in the order of the items."""
         return self._call(partial(self._inner.gather, *args, **named))
@@ -140,20 +140,20 @@ class Fleet:
     def submit(self, prompt: Any, *, output_type: type[OutputT], **how: Unpack[RunArguments]) -> Run[OutputT]: ...
     @overload
     def submit(self, prompt: Any, *, output_type: Any = None, **how: Unpack[RunArguments]) -> Run[Any]: ...
-    @method_takes_as(AsyncFleet.submit)
+    @copy_method_signature(AsyncFleet.submit)
     def submit(self, *args: Any, **named: Any) -> Run:
         """Put one prompt in, and go on; `wait` gives its end."""
         return self._call(partial(self._inner.submit, *args, **named))
 
-    @method_takes_as(AsyncFleet.enqueue)
+    @copy_method_signature(AsyncFleet.enqueue)
     def enqueue(self, *args: Any, **named: Any) -> int:
         """Put many prompts into the journal, as many as there are; `resume` gives their ends."""
         return self._call(partial(self._inner.enqueue, *args, **named))
 
-    wait = blocking(AsyncFleet.wait)
-    rows = blocking(AsyncFleet.rows)
-    cancel = blocking(AsyncFleet.cancel)
-    interrupt = blocking(AsyncFleet.interrupt)
+    wait = make_blocking(AsyncFleet.wait)
+    rows = make_blocking(AsyncFleet.rows)
+    cancel = make_blocking(AsyncFleet.cancel)
+    interrupt = make_blocking(AsyncFleet.interrupt)
 
     def status(self) -> FleetStatus:
         """Where the runs stand; with a journal, all that are in it."""

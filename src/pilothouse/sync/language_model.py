@@ -10,13 +10,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pilothouse.language_model import GenerateResult, StreamPart
+from pilothouse.language_model import GenerateResult, ModelEvent
 from pilothouse.language_model import LanguageModel as AsyncLanguageModel
 from pilothouse.language_model import Stream as AsyncStream
 from pilothouse.language_model.model import MAX_STEPS, ToolChoice
-from pilothouse.language_model.offers import GivenTools
+from pilothouse.language_model.request import ToolSources
 from pilothouse.options import Options
-from pilothouse.sync.portal import Portal, portal
+from pilothouse.sync.portal import Portal, get_portal
 from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class LanguageModel:
     def generate(
         self,
         messages: str | Iterable[Any],
-        tools: GivenTools | None = None,
+        tools: ToolSources | None = None,
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
@@ -59,12 +59,12 @@ class LanguageModel:
     ) -> GenerateResult:
         """Ask, and wait for the whole answer; when the wait is ended by Ctrl-C, the process is, too. (S32)"""
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
-        return portal().call(partial(self._model.generate, messages, tools, **asked))
+        return get_portal().call(partial(self._model.generate, messages, tools, **asked))
 
     def stream(
         self,
         messages: str | Iterable[Any],
-        tools: GivenTools | None = None,
+        tools: ToolSources | None = None,
         *,
         tool_choice: ToolChoice = "auto",
         max_steps: int = MAX_STEPS,
@@ -89,8 +89,8 @@ class Stream:
         self._stream = stream
         self._portal: Portal | None = None
 
-    def __iter__(self) -> Parts:
-        return Parts(self._stream, self._call)
+    def __iter__(self) -> StreamIterator:
+        return StreamIterator(self._stream, self._call)
 
     def __enter__(self) -> Self:
         return self
@@ -110,31 +110,31 @@ class Stream:
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
         if self._portal is None:
-            self._portal = portal()
+            self._portal = get_portal()
         return self._portal.call(work, finish=finish)
 
 
 @user_class
-class Parts:
+class StreamIterator:
     """One loop over a stream. Dropping it ends the answer."""
 
-    __slots__ = ("_begun", "_call", "_messages", "_stream")
+    __slots__ = ("_call", "_is_started", "_messages", "_stream")
 
     def __init__(self, stream: AsyncStream, call: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]) -> None:
         self._stream = stream
         self._messages = stream.messages()
         self._call = call
-        self._begun = False
+        self._is_started = False
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> StreamPart:
+    def __next__(self) -> ModelEvent:
         stream = self._stream
-        if not self._begun:
-            self._begun = True
+        if not self._is_started:
+            self._is_started = True
             stream.check_unread()
-        while (part := stream.next_part()) is None:
+        while (part := stream.next_event()) is None:
             if stream.has_ended:
                 raise StopIteration
             self._call(partial(stream.advance, self._messages))

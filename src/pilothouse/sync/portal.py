@@ -29,10 +29,10 @@ INTERRUPT_WAIT = 7.0
 """Seconds that an interrupted call waits for what it began to end. A child that ignores SIGTERM takes 5.3."""
 EXIT_WAIT = 2.0
 """Seconds at interpreter exit for children to end in peace; then the watchdog ends them."""
-SLICE = 0.1 if sys.platform == "win32" else 1.0
+WAIT_SLICE = 0.1 if sys.platform == "win32" else 1.0
 """Seconds of one wait. On Windows nothing interrupts it; elsewhere Ctrl-C does, unless it comes in the instant before
 the wait, or another thread is given the signal: then Python notices it at the next look."""
-BACKLOG = 1000
+MAX_BACKLOG = 1000
 """Things handed to a thread that it has not served yet, from which on the work waits for it."""
 
 log = logging.getLogger("pilothouse.sync")
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _DONE = object()
 
 
-class CallOnLoop(Protocol):
+class LoopCaller(Protocol):
     """Does work on the loop and waits for it; see `Portal.call`."""
 
     def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
@@ -48,18 +48,18 @@ class CallOnLoop(Protocol):
         ...
 
 
-class _Room:
+class _BackpressureMark:
     """A mark among what is handed over: the thread that comes to it lets the work go on."""
 
     def __init__(self, future: asyncio.Future[None]) -> None:
         self.future = future
 
-    def open(self) -> None:
+    def release(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
 
 
-class Call(Generic[T]):
+class PendingCall(Generic[T]):
     """A piece of work on the loop, and one thread that waits for it and meanwhile serves what the work hands it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -71,7 +71,7 @@ class Call(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._is_done = False
-        self._is_given_up = False
+        self._is_abandoned = False
 
     # In the thread.
 
@@ -83,18 +83,18 @@ class Call(Generic[T]):
             finish: whether the work goes on to its end when the wait is interrupted; else it is cancelled.
         """
         try:
-            self._post(self._begin)
-            while (item := _take(self._mailbox)) is not _DONE:
-                if item.__class__ is _Room:
-                    self._post(item.open)
+            self._post(self._start)
+            while (item := _take_item(self._mailbox)) is not _DONE:
+                if item.__class__ is _BackpressureMark:
+                    self._post(item.release)
                 elif serve is not None:
                     serve(item)
         except BaseException:  # Ctrl-C, what another signal handler raises, and what `serve` raises
-            self._give_up(finish=finish)
+            self._abandon(finish=finish)
             raise
-        return self._outcome()
+        return self._take_outcome()
 
-    def _outcome(self) -> T:
+    def _take_outcome(self) -> T:
         error, self._error = self._error, None
         value, self._value = self._value, None
         try:
@@ -106,31 +106,31 @@ class Call(Generic[T]):
         finally:
             del error  # its traceback holds this frame
 
-    def _give_up(self, *, finish: bool) -> None:
+    def _abandon(self, *, finish: bool) -> None:
         # What has come of it is not kept: whoever inherits this context would keep it alive.
-        self._is_given_up = True
+        self._is_abandoned = True
         self._value = self._error = None
         try:
             # Also if the interrupt came before the work was posted: both look at what has happened.
-            self._post(self._begin if finish else self._cancel)
+            self._post(self._start if finish else self._cancel)
         except RuntimeError:  # the loop is closed; all it had is ended
             return
         deadline = time.monotonic() + INTERRUPT_WAIT
         with contextlib.suppress(Empty):
             while not self._is_done:  # the mark may have been taken in the moment of the interrupt
-                _take(self._mailbox, deadline - time.monotonic())
+                _take_item(self._mailbox, deadline - time.monotonic())
 
     def _post(self, callback: Callable[[], object]) -> None:
         self._loop.call_soon_threadsafe(callback, context=self._context)
 
     # On the loop.
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._task is None:
             _call.set(self)
             # Tasks that outlive this one inherit the context and with it this object, which must not hold the work:
             # dropping that may be what ends them.
-            self._task = self._loop.create_task(self._do(self._work), context=self._context)
+            self._task = self._loop.create_task(self._run_work(self._work), context=self._context)
             self._task.add_done_callback(self._end)  # a task that is cancelled before its first step runs no `finally`
             del self._work
 
@@ -140,13 +140,13 @@ class Call(Generic[T]):
         else:
             self._task.cancel()
 
-    async def _do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    async def _run_work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         try:
             value = await work()
-            if not self._is_given_up:
+            if not self._is_abandoned:
                 self._value = value
         except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the caller, not to the loop
-            if not self._is_given_up:
+            if not self._is_abandoned:
                 self._error = error
 
     def _end(self, task: asyncio.Task[None] | None = None) -> None:
@@ -155,40 +155,40 @@ class Call(Generic[T]):
         self._is_done = True
         self._mailbox.put(_DONE)
 
-    def hand_over(self, item: object) -> Awaitable[None] | None:
+    def send_item(self, item: object) -> Awaitable[None] | None:
         """Give the waiting thread something to serve. Await what is returned: the thread has to catch up."""
         self._mailbox.put(item)
-        if self._mailbox.qsize() < BACKLOG:
+        if self._mailbox.qsize() < MAX_BACKLOG:
             return None
         future: asyncio.Future[None] = self._loop.create_future()
-        self._mailbox.put(_Room(future))
+        self._mailbox.put(_BackpressureMark(future))
         return future
 
 
-_call: ContextVar[Call[Any]] = ContextVar("pilothouse.sync call")
+_call: ContextVar[PendingCall[Any]] = ContextVar("pilothouse.sync call")
 
 
-def hand_to_caller(item: object) -> Awaitable[None] | None:
-    """Inside work: `Call.hand_over` of the call that this work belongs to."""
-    return _call.get().hand_over(item)
+def send_to_caller(item: object) -> Awaitable[None] | None:
+    """Inside work: `PendingCall.send_item` of the call that this work belongs to."""
+    return _call.get().send_item(item)
 
 
-def _take(mailbox: SimpleQueue[Any], seconds: float = inf) -> Any:
+def _take_item(mailbox: SimpleQueue[Any], seconds: float = inf) -> Any:
     """The next item; signal handlers run while it waits."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return mailbox.get(timeout=min(SLICE, max(deadline - time.monotonic(), 0)))
+            return mailbox.get(timeout=min(WAIT_SLICE, max(deadline - time.monotonic(), 0)))
         except Empty:
             if time.monotonic() >= deadline:
                 raise
 
 
 # Not what the user's event loop policy says: that is about the user's loops. Proactor has processes, the other has not.
-_Base = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
+_BaseLoop = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
 
 
-class _Loop(_Base):
+class _ProcessLoop(_BaseLoop):
     """An event loop that belongs to one process: the copy in the child of a fork takes no work.
 
     Both share the kernel's list of watched descriptors, so the copy must not be closed like a loop: it would unregister
@@ -197,14 +197,14 @@ class _Loop(_Base):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made_in = os.getpid()
+        self._pid = os.getpid()
 
     def call_soon_threadsafe(self, *args: Any, **named: Any) -> asyncio.Handle:
-        if self._made_in != os.getpid():
+        if self._pid != os.getpid():
             raise RuntimeError("the event loop of another process")
         return super().call_soon_threadsafe(*args, **named)
 
-    def forget(self) -> None:
+    def close_after_fork(self) -> None:
         """In the child of a fork: close the copies of the descriptors."""
         for part in list(vars(self).values()):
             if isinstance(part, socket.socket | selectors.BaseSelector):
@@ -216,27 +216,27 @@ class Portal:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._loop = _Loop()
-        self._ending = asyncio.Event()
-        self._thread = threading.Thread(target=self._live, name="pilothouse-sync", daemon=True)
+        self._loop = _ProcessLoop()
+        self._stop_requested = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="pilothouse-sync", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # too many threads, or from Python 3.12 on none any more because it ends
             self._loop.close()
             raise SessionClosedError(f"the event loop of pilothouse.sync cannot be started: {error}") from error
         except BaseException:  # interrupted: the thread may run or not
-            self.end(0)
+            self.stop(0)
             raise
 
     @property
-    def is_foreign(self) -> bool:
+    def is_forked(self) -> bool:
         """Whether this process is a fork of the one that it belongs to."""
         return self._pid != os.getpid()
 
     @property
-    def is_gone(self) -> bool:
+    def is_unavailable(self) -> bool:
         """Whether nothing of it runs in this process: all that it had has ended, or is somebody else's."""
-        return self.is_foreign or self._loop.is_closed()
+        return self.is_forked or self._loop.is_closed()
 
     def check_process(self) -> None:
         """Refuse what belongs to another process.
@@ -244,7 +244,7 @@ class Portal:
         Raises:
             UsageError: in the child of a fork.
         """
-        if self.is_foreign:
+        if self.is_forked:
             raise UsageError(
                 f"this was started before a fork, in process {self._pid}, and stays there; make a new one here"
             )
@@ -273,37 +273,37 @@ class Portal:
                 "`await pilothouse.query(…)`, or pass a plain function as the callback"
             )
         if self._loop.is_closed():
-            raise _shut_down()
-        return Call(self._loop, work).run(serve, finish=finish)
+            raise _make_shutdown_error()
+        return PendingCall(self._loop, work).run(serve, finish=finish)
 
     def post(self, callback: Callable[[], object]) -> None:
         """Have `callback` called on the loop soon, from any thread or finalizer; not at all if the loop is gone."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
-    def end(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> None:
         """End all work and the thread; wait for that for at most `seconds`."""
-        self.post(self._ending.set)
+        self.post(self._stop_requested.set)
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
-    def forget(self) -> None:
+    def close_after_fork(self) -> None:
         """In the child of a fork: the thread is not here."""
-        self._loop.forget()
+        self._loop.close_after_fork()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         # What a context says about the library of its own thread does not hold here.
         if (sniffio := sys.modules.get("sniffio")) is not None:
             sniffio.thread_local.name = "asyncio"
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            while not self._ending.is_set():
+            while not self._stop_requested.is_set():
                 try:
-                    runner.run(self._wait_for_the_end())
+                    runner.run(self._wait_for_stop())
                 except BaseException:  # SystemExit in somebody's callback must not end the queries of all others
                     log.exception("a callback on the event loop of pilothouse.sync tried to end it; it goes on")
 
-    async def _wait_for_the_end(self) -> None:
-        await self._ending.wait()
+    async def _wait_for_stop(self) -> None:
+        await self._stop_requested.wait()
 
 
 _portal: Portal | None = None
@@ -311,7 +311,7 @@ _lock = threading.Lock()
 _exiting = False
 
 
-def portal() -> Portal:
+def get_portal() -> Portal:
     """The one of this process; started now if there is none.
 
     Raises:
@@ -322,33 +322,33 @@ def portal() -> Portal:
     if found is None:
         with _lock:
             if _exiting:
-                raise _shut_down()
+                raise _make_shutdown_error()
             if _portal is None:
-                atexit.register(_end_at_exit)  # after those of the rooms below, so that it comes before them
+                atexit.register(_stop_at_exit)  # after those of the rooms below, so that it comes before them
                 _portal = Portal()
             found = _portal
     return found
 
 
-def _shut_down() -> SessionClosedError:
+def _make_shutdown_error() -> SessionClosedError:
     return SessionClosedError("Python is shutting down: no query can run any more")
 
 
-def _end_at_exit() -> None:
+def _stop_at_exit() -> None:
     global _exiting, _portal
     _exiting = True
     ended, _portal = _portal, None
-    if ended is not None and not ended.is_foreign:
-        ended.end(EXIT_WAIT)
+    if ended is not None and not ended.is_forked:
+        ended.stop(EXIT_WAIT)
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     global _lock, _portal
     _lock = threading.Lock()
     left, _portal = _portal, None
     if left is not None:
-        left.forget()
+        left.close_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,7 +1,7 @@
-"""The blocking `Query`: one prompt being answered on the portal's loop, read from plain code.
+"""The blocking `Query`: one prompt, answered on the portal's event loop and read from plain code.
 
-Owns which thread does what: waiting and callbacks happen in the caller's thread, everything else on the loop. What a
-query means is decided in `pilothouse.client`.
+Waiting and callbacks happen in the caller's thread, a plain iterable of prompts is read in a worker thread,
+everything else runs on the loop. `pilothouse.client` decides what a query means.
 """
 
 from __future__ import annotations
@@ -9,21 +9,70 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
-from pilothouse.client import AnswerEvent, QueryResult
+import anyio
+from anyio import to_thread
+
 from pilothouse.client import Query as AsyncQuery
+from pilothouse.client import QueryEvent, QueryResult
+from pilothouse.client.prompt import Prompt
+from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.client.queries import OnMessage, QueryState
-from pilothouse.client.reading import Reading as AsyncReading
 from pilothouse.client.result import OutputT
 from pilothouse.messages import Message
 from pilothouse.options import Options
-from pilothouse.sync.portal import CallOnLoop, Portal, portal
-from pilothouse.tracebacks import log_info, user_class
+from pilothouse.sync.portal import LoopCaller, Portal, get_portal
+from pilothouse.tracebacks import make_exc_info, user_class
+
+_DONE = object()
+
+
+def iterate_in_thread(prompt: Prompt) -> Prompt:
+    """The prompt, with a plain iterable made into an asynchronous one; anything else as it is."""
+    given: Any = prompt
+    if isinstance(given, Sequence | Mapping | AsyncIterable) or not isinstance(given, Iterable):
+        return prompt
+    return _iterate(cast("Iterable[Any]", given))
+
+
+async def _iterate(prompts: Iterable[Any]) -> AsyncIterator[Any]:
+    # A limiter of its own: iterators that wait for people must not use up the threads of everybody else.
+    limiter = anyio.CapacityLimiter(1)
+    iterator: Iterator[Any] | None = None
+    while True:
+        iterator, item = await to_thread.run_sync(
+            _next_item, iterator, prompts, abandon_on_cancel=True, limiter=limiter
+        )
+        if item is _DONE:
+            return
+        yield item
+
+
+def _next_item(iterator: Iterator[Any] | None, prompts: Iterable[Any]) -> tuple[Iterator[Any], Any]:
+    # The thread may wait for a line of standard input when Python exits. Python then closes that stream, cannot get
+    # its lock, and aborts; but not while somebody holds the stream, as this frame does.
+    held = sys.stdin, sys.__stdin__
+    iterator = iter(prompts) if iterator is None else iterator
+    item = next(iterator, _DONE)
+    del held
+    return iterator, item
+
 
 log = logging.getLogger("pilothouse")
 T = TypeVar("T")
@@ -44,7 +93,7 @@ class Query(Generic[OutputT]):
     exception, the child is ended too, unless a `with` block owns it. (E18, G45, G47)
 
     Args:
-        query: the asynchronous query that does the work, with `hand_to_caller` in the place of `on_message`.
+        query: the asynchronous query that does the work, with `send_to_caller` in the place of `on_message`.
         on_message: called for every message by `result()`.
         portal: where it has to run, if it is a query of a session.
     """
@@ -53,14 +102,15 @@ class Query(Generic[OutputT]):
         self, query: AsyncQuery[OutputT], on_message: OnMessage | None = None, portal: Portal | None = None
     ) -> None:
         self._query = query
-        query.hint = "was never run: call `.result()`, read it with `for` or `with`, or close it"
+        query.unused_warning = "was never run: call `.result()`, read it with `for` or `with`, or close it"
         self._on_message = on_message
         self._portal = portal
         self._callback_errors: list[Exception] = []
 
     def __del__(self) -> None:
-        if self._portal is not None and self._portal.is_foreign:
-            self._query.hint = ""  # a query of another process, which may still run it
+        portal: Portal | None = vars(self).get("_portal")  # missing when the arguments of the constructor were wrong
+        if portal is not None and portal.is_forked:
+            self._query.unused_warning = ""  # a query of another process, which may still run it
 
     def __repr__(self) -> str:
         return repr(self._query)
@@ -88,10 +138,10 @@ class Query(Generic[OutputT]):
         """The options it runs with."""
         return self._query.options
 
-    def __iter__(self) -> Reading[Message]:
-        return Reading(aiter(self._query), self._call)
+    def __iter__(self) -> MessageIterator[Message]:
+        return MessageIterator(aiter(self._query), self._call)
 
-    def text_stream(self) -> Reading[str]:
+    def text_stream(self) -> MessageIterator[str]:
         """The text of the answer while it is written; nothing else, nothing twice.
 
         Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
@@ -100,14 +150,14 @@ class Query(Generic[OutputT]):
             ResultError: the run failed; raised by the loop, after the last piece of text.
             Interrupted: it was interrupted; raised there too.
         """
-        return Reading(self._query.text_stream(), self._call)
+        return MessageIterator(self._query.text_stream(), self._call)
 
-    def events(self) -> Reading[AnswerEvent]:
+    def events(self) -> MessageIterator[QueryEvent]:
         """What happens, by meaning: text and thinking deltas, tools started and finished, retries, the end.
 
         Turns `partial_messages` on, as `text_stream` does.
         """
-        return Reading(self._query.events(), self._call)
+        return MessageIterator(self._query.events(), self._call)
 
     def start(self) -> Self:
         """Start the child now and wait until it runs. Reading starts it by itself.
@@ -144,7 +194,7 @@ class Query(Generic[OutputT]):
             SessionClosedError: the query was closed before.
             UsageError: called on the event loop of `pilothouse.sync`, or after a fork.
         """
-        result = self._call(self._query.result, serve=None if self._on_message is None else self._report)
+        result = self._call(self._query.result, serve=None if self._on_message is None else self._call_on_message)
         errors, self._callback_errors = self._callback_errors, []
         result.callback_errors.extend(errors)
         return result
@@ -163,7 +213,7 @@ class Query(Generic[OutputT]):
 
     def close(self) -> None:
         """End the query and wait until the child is gone. Idempotent, bounded, from any thread. (G6, G11, L52)."""
-        if self._portal is not None and self._portal.is_gone:
+        if self._portal is not None and self._portal.is_unavailable:
             return  # a fork leaves the block of its parent: the child is the parent's
         self._call(self._query.aclose, finish=True)
 
@@ -174,27 +224,27 @@ class Query(Generic[OutputT]):
         serve: Callable[[Message], object] | None = None,
         finish: bool = False,
     ) -> T:
-        self._query.hint = ""
+        self._query.unused_warning = ""
         if self._portal is None:
-            self._portal = portal()
+            self._portal = get_portal()
         return self._portal.call(work, serve=serve, finish=finish)
 
-    def _report(self, message: Message) -> None:
+    def _call_on_message(self, message: Message) -> None:
         assert self._on_message is not None
         try:
             answer = self._on_message(message)
             if inspect.isawaitable(answer):
-                self._call(partial(_wait_for, answer))
+                self._call(partial(_await, answer))
         except Exception as error:
             if not self._callback_errors:
                 log.error(
                     "on_message raised; the query goes on (further errors are in callback_errors)",
-                    exc_info=log_info(error),
+                    exc_info=make_exc_info(error),
                 )
             self._callback_errors.append(error)
 
 
-class Reading(Generic[T]):
+class MessageIterator(Generic[T]):
     """One loop over a query: its messages, or what is made of each. Dropping it leaves the loop.
 
     Whole batches are taken over at a time, because every call into another thread costs as much as 100 messages.
@@ -203,7 +253,7 @@ class Reading(Generic[T]):
 
     __slots__ = ("_call", "_items", "_source")
 
-    def __init__(self, source: AsyncReading[T], call: CallOnLoop) -> None:
+    def __init__(self, source: AsyncReading[T], call: LoopCaller) -> None:
         self._source = source  # dropped with this object, which ends the query if the loop was left early
         self._items: deque[T] = deque()
         self._call = call  # holds the query too
@@ -242,5 +292,5 @@ class Reading(Generic[T]):
         self._call(self._source.aclose, finish=True)
 
 
-async def _wait_for(answer: Awaitable[object]) -> None:
+async def _await(answer: Awaitable[object]) -> None:
     await answer

@@ -1,39 +1,147 @@
-"""The blocking `Session`: a conversation with one child on the portal's loop, used from plain code.
+"""The blocking `Session` and its groups `.mcp`, `.tasks`, `.settings` and `.info`.
 
-Owns which thread does what, as in `queries`. What a session means is decided in `pilothouse.client`.
+A conversation with one child on the portal's event loop, used from plain code. `make_blocking` makes a method that
+waits out of an asynchronous one. `pilothouse.client` decides what a session means.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
-from pilothouse.client.costs import Costs
+from pilothouse.client import controls
+from pilothouse.client.controls import AccountInfo, AgentInfo, CommandInfo
+from pilothouse.client.costs import SessionCost
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import OnMessage
 from pilothouse.client.result import OutputT
 from pilothouse.client.sessions import Session as AsyncSession
-from pilothouse.client.sessions import State
-from pilothouse.driver.listeners import Listener as AsyncListener
+from pilothouse.client.sessions import SessionState
+from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
 from pilothouse.errors import SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.options import Options
-from pilothouse.sync.controls import Info, Mcp, SessionSettings, Tasks, blocking
-from pilothouse.sync.portal import Portal, hand_to_caller, portal
-from pilothouse.sync.prompts import beside_the_loop
-from pilothouse.sync.queries import Query
-from pilothouse.sync.signatures import method_takes_as
+from pilothouse.options.signatures import copy_method_signature
+from pilothouse.sync.portal import LoopCaller, Portal, get_portal, send_to_caller
+from pilothouse.sync.queries import Query, iterate_in_thread
 from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
 
 if TYPE_CHECKING:
-    from pilothouse.options import OptionsBuilder, Settings
+    from pilothouse.options import IsolationReport, OptionsBuilder, Settings
 
+
+P = ParamSpec("P")
 T = TypeVar("T")
+G = TypeVar("G")
+
+
+class BlockingWrapper(Protocol):
+    """What `blocking` needs of its object: what it is the twin of, and how to wait."""
+
+    _inner: Any
+    _call: LoopCaller
+
+
+def make_blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method of a twin that does what `method` does, and waits for it."""
+
+    @wraps(method)
+    def call(self: BlockingWrapper, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._call(partial(method, self._inner, *args, **named))  # pyright: ignore[reportPrivateUsage] - a method
+
+    return call
+
+
+class _ControlGroup(Generic[G]):
+    """Requests about one subject. Each raises `ControlError` when the CLI refuses, `ControlTimeout` without answer."""
+
+    __slots__ = ("_call", "_inner")
+
+    def __init__(self, inner: G, call: LoopCaller) -> None:
+        self._inner = inner
+        self._call = call
+
+
+class McpControls(_ControlGroup[controls.McpControls]):
+    """The MCP servers of a session."""
+
+    __slots__ = ()
+
+    status = make_blocking(controls.McpControls.status)
+    wait = make_blocking(controls.McpControls.wait)
+    set_permission_mode = make_blocking(controls.McpControls.set_permission_mode)
+    reconnect = make_blocking(controls.McpControls.reconnect)
+    toggle = make_blocking(controls.McpControls.toggle)
+    set_servers = make_blocking(controls.McpControls.set_servers)
+    call = make_blocking(controls.McpControls.call)
+    read_resource = make_blocking(controls.McpControls.read_resource)
+
+
+class TaskControls(_ControlGroup[controls.TaskControls]):
+    """What runs in the background of a session."""
+
+    __slots__ = ()
+
+    stop = make_blocking(controls.TaskControls.stop)
+    background = make_blocking(controls.TaskControls.background)
+    output = make_blocking(controls.TaskControls.output)
+    cancel_queued = make_blocking(controls.TaskControls.cancel_queued)
+    wait_idle = make_blocking(controls.TaskControls.wait_idle)
+
+
+class SettingsControls(_ControlGroup[controls.SettingsControls]):
+    """The settings of the CLI in a session."""
+
+    __slots__ = ()
+
+    get = make_blocking(controls.SettingsControls.get)
+    apply = make_blocking(controls.SettingsControls.apply)
+    add_repository = make_blocking(controls.SettingsControls.add_repository)
+    update = make_blocking(controls.SettingsControls.update)
+    reload_plugins = make_blocking(controls.SettingsControls.reload_plugins)
+    reload_skills = make_blocking(controls.SettingsControls.reload_skills)
+    output_styles = make_blocking(controls.SettingsControls.output_styles)
+    permission_rules = make_blocking(controls.SettingsControls.permission_rules)
+    hooks = make_blocking(controls.SettingsControls.hooks)
+
+
+class InfoControls(_ControlGroup[controls.InfoControls]):
+    """What a session can say of itself."""
+
+    __slots__ = ()
+
+    models = make_blocking(controls.InfoControls.models)
+    usage = make_blocking(controls.InfoControls.usage)
+    cost = make_blocking(controls.InfoControls.cost)
+    context_usage = make_blocking(controls.InfoControls.context_usage)
+    version = make_blocking(controls.InfoControls.version)
+    file_suggestions = make_blocking(controls.InfoControls.file_suggestions)
+    mark_read = make_blocking(controls.InfoControls.mark_read)
+    read_file = make_blocking(controls.InfoControls.read_file)
+
+    def commands(self) -> list[CommandInfo]:
+        """The slash commands, as of the handshake."""
+        return self._inner.commands()
+
+    def agents(self) -> list[AgentInfo]:
+        """The sub-agents, as of the handshake."""
+        return self._inner.agents()
+
+    def isolation_report(self) -> IsolationReport | None:
+        """What the child said at the beginning of its last turn that it had loaded, and what of it nobody asked for.
+
+        None before its first turn, also after a new child has taken over.
+        """
+        return self._inner.isolation_report()
+
+    def account(self) -> AccountInfo:
+        """Who pays, as of the handshake."""
+        return self._inner.account()
 
 
 @user_class
@@ -60,9 +168,9 @@ class Session:
     """
 
     def __init__(self, make: Callable[[], AsyncSession]) -> None:
-        self._portal = portal()
+        self._portal = get_portal()
         self._queries: WeakValueDictionary[str, Query[Any]] = WeakValueDictionary()
-        self._inner = self._call(partial(_at_once, make))
+        self._inner = self._call(partial(_call_on_loop, make))
 
     def __repr__(self) -> str:
         return repr(self._inner)
@@ -80,13 +188,13 @@ class Session:
         return self._inner.options
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """Where it is in its life. (E16)"""
         return self._inner.state
 
     def health(self) -> Health:
         """Whether it can be asked, and if not, why. (E33)"""
-        return self._call(partial(_at_once, self._inner.health))
+        return self._call(partial(_call_on_loop, self._inner.health))
 
     @property
     def pid(self) -> int | None:
@@ -115,7 +223,7 @@ class Session:
         return [made[query.id] for query in self._inner.queries if query.id in made]
 
     @property
-    def costs(self) -> Costs:
+    def costs(self) -> SessionCost:
         """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
         return self._inner.costs
 
@@ -153,7 +261,7 @@ class Session:
 
         A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
         """
-        if not self._portal.is_gone:  # a fork leaves the block of its parent: the child is the parent's
+        if not self._portal.is_unavailable:  # a fork leaves the block of its parent: the child is the parent's
             self._call(self._inner.close, finish=True)
 
     # Asking.
@@ -180,7 +288,7 @@ class Session:
         **overrides: Unpack[Settings],
     ) -> Query[Any]: ...
 
-    @method_takes_as(AsyncSession.query)
+    @copy_method_signature(AsyncSession.query)
     def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query[Any]:  # noqa: D417
         """Ask in this conversation. Waits for its turn when it is read. (E19)
 
@@ -202,34 +310,34 @@ class Session:
             UsageError: the prompt cannot work; or called after a fork.
         """
         self._portal.check_process()
-        handed = hand_to_caller if callable(on_message) else on_message
-        inner = self._inner.query(beside_the_loop(prompt), *args, on_message=handed, **named)
+        handed = send_to_caller if callable(on_message) else on_message
+        inner = self._inner.query(iterate_in_thread(prompt), *args, on_message=handed, **named)
         query = self._queries[inner.id] = Query(inner, on_message, self._portal)
         return query
 
     # Everything else that can be asked.
 
-    def messages(self) -> Listener:
+    def messages(self) -> MessageSubscription:
         """Everything the child says from now on, across queries, turns that it starts by itself included. (G16)
 
         Iterate over it, in a thread of its own for example; `close` stops listening, and it ends when the session
         does. One that is not read makes the child wait, once 8 MiB are unread. When a new child has taken over after a
         crash, a `SystemMessage` of the subtype "session_restarted" says so, with the `reason` in its `raw`.
         """
-        return Listener(self._call(partial(_at_once, self._inner.messages)), self._portal)
+        return MessageSubscription(self._call(partial(_call_on_loop, self._inner.messages)), self._portal)
 
-    control = blocking(AsyncSession.control)
-    interrupt = blocking(AsyncSession.interrupt)
-    set_model = blocking(AsyncSession.set_model)
-    set_permission_mode = blocking(AsyncSession.set_permission_mode)
-    set_max_thinking_tokens = blocking(AsyncSession.set_max_thinking_tokens)
-    clear = blocking(AsyncSession.clear)
-    update = blocking(AsyncSession.update)
-    detach = blocking(AsyncSession.detach)
-    rewind_files = blocking(AsyncSession.rewind_files)
-    rename = blocking(AsyncSession.rename)
+    control = make_blocking(AsyncSession.control)
+    interrupt = make_blocking(AsyncSession.interrupt)
+    set_model = make_blocking(AsyncSession.set_model)
+    set_permission_mode = make_blocking(AsyncSession.set_permission_mode)
+    set_max_thinking_tokens = make_blocking(AsyncSession.set_max_thinking_tokens)
+    clear = make_blocking(AsyncSession.clear)
+    update = make_blocking(AsyncSession.update)
+    detach = make_blocking(AsyncSession.detach)
+    rewind_files = make_blocking(AsyncSession.rewind_files)
+    rename = make_blocking(AsyncSession.rename)
 
-    @method_takes_as(AsyncSession.fork)
+    @copy_method_signature(AsyncSession.fork)
     def fork(self, **overrides: Any) -> Session:
         """A new session that begins with what was said in this one, which stays as it is. (E30, L60)
 
@@ -245,30 +353,30 @@ class Session:
         return Session(partial(self._inner.fork, **overrides))
 
     @property
-    def mcp(self) -> Mcp:
+    def mcp(self) -> McpControls:
         """The MCP servers."""
-        return Mcp(self._inner.mcp, self._call)
+        return McpControls(self._inner.mcp, self._call)
 
     @property
-    def tasks(self) -> Tasks:
+    def tasks(self) -> TaskControls:
         """What runs in the background, and what waits."""
-        return Tasks(self._inner.tasks, self._call)
+        return TaskControls(self._inner.tasks, self._call)
 
     @property
-    def settings(self) -> SessionSettings:
+    def settings(self) -> SettingsControls:
         """The settings of the CLI."""
-        return SessionSettings(self._inner.settings, self._call)
+        return SettingsControls(self._inner.settings, self._call)
 
     @property
-    def info(self) -> Info:
+    def info(self) -> InfoControls:
         """What the session can say of itself."""
-        return Info(self._inner.info, self._call)
+        return InfoControls(self._inner.info, self._call)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
         return self._portal.call(work, finish=finish)
 
 
-class Listener:
+class MessageSubscription:
     """Messages as they come, from the moment it was made; iterate over it. Made by `Session.messages()`.
 
     It ends when the session does, or Python. Threads may share it. Whole batches are taken over at a time, and none is
@@ -277,7 +385,7 @@ class Listener:
 
     def __init__(self, listener: AsyncListener, portal: Portal) -> None:
         self._portal = portal
-        self._held = [listener]  # given up on the loop only: what is fed there must not vanish meanwhile
+        self._listeners = [listener]  # given up on the loop only: what is fed there must not vanish meanwhile
         self._unread: deque[Message] = deque()
 
     def __iter__(self) -> Self:
@@ -298,18 +406,18 @@ class Listener:
             return False
 
     async def _fill(self) -> bool:
-        while self._held and not self._unread:
-            batch, _ = await self._held[0].inbox.get()
+        while self._listeners and not self._unread:
+            batch, _ = await self._listeners[0].buffer.get()
             if not batch:
                 return False
-            if self._held:
+            if self._listeners:
                 self._unread.extend(batch)
-        return bool(self._held)
+        return bool(self._listeners)
 
     def close(self) -> None:
         """Listen no more."""
-        if not self._portal.is_gone:
-            self._portal.call(partial(_at_once, partial(_let_go, self._held)), finish=True)
+        if not self._portal.is_unavailable:
+            self._portal.call(partial(_call_on_loop, partial(_close_listeners, self._listeners)), finish=True)
         self._unread.clear()
 
     def __enter__(self) -> Self:
@@ -319,15 +427,15 @@ class Listener:
         self.close()
 
     def __del__(self) -> None:
-        if (held := getattr(self, "_held", None)) is not None:  # not where `__init__` has failed
-            self._portal.post(partial(_let_go, held))
+        if (held := getattr(self, "_listeners", None)) is not None:  # not where `__init__` has failed
+            self._portal.post(partial(_close_listeners, held))
 
 
-def _let_go(held: list[AsyncListener]) -> None:
+def _close_listeners(held: list[AsyncListener]) -> None:
     for listener in held:
-        listener.inbox.end()
+        listener.buffer.end()
     held.clear()
 
 
-async def _at_once(do: Callable[[], T]) -> T:
+async def _call_on_loop(do: Callable[[], T]) -> T:
     return do()

@@ -9,17 +9,17 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from pilothouse.stores.importing import import_session_to_store as _import_session
-from pilothouse.stores.sessions import Infos, Messages, Names
-from pilothouse.stores.sessions import StoredSessions as AsyncStoredSessions
-from pilothouse.sync.portal import portal
-from pilothouse.sync.signatures import method_takes_as, takes_as
+from pilothouse.options.signatures import copy_method_signature, copy_signature
+from pilothouse.stores.stored_sessions import Infos, Messages, Names
+from pilothouse.stores.stored_sessions import StoredSessions as AsyncStoredSessions
+from pilothouse.stores.stored_sessions import import_session_to_store as _import_session
+from pilothouse.sync.portal import get_portal
 from pilothouse.transcripts import ForkSessionResult, SessionInfo
 
 T = TypeVar("T")
 
 
-@takes_as(_import_session)
+@copy_signature(_import_session)
 def import_session_to_store(*args: Any, **named: Any) -> int:
     """Bring a session on disk into a store; gives how many entries its files had. (E85)"""
     return _wait(_import_session, *args, **named)
@@ -33,55 +33,55 @@ class StoredSessions:
 
     __slots__ = ("_sessions",)
 
-    @method_takes_as(AsyncStoredSessions.__init__)
+    @copy_method_signature(AsyncStoredSessions.__init__)
     def __init__(self, *args: Any, **named: Any) -> None:
         self._sessions = AsyncStoredSessions(*args, **named)
 
-    @method_takes_as(AsyncStoredSessions.info)
+    @copy_method_signature(AsyncStoredSessions.info)
     def info(self, *args: Any, **named: Any) -> SessionInfo | None:
         """What one is about; None if there is none."""
         return _wait(self._sessions.info, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.messages)
+    @copy_method_signature(AsyncStoredSessions.messages)
     def messages(self, *args: Any, **named: Any) -> Messages:
         """The messages of one, in order."""
         return _wait(self._sessions.messages, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.subagents)
+    @copy_method_signature(AsyncStoredSessions.subagents)
     def subagents(self, *args: Any, **named: Any) -> Names:
         """The ids of its sub-agents."""
         return _wait(self._sessions.subagents, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.subagent_messages)
+    @copy_method_signature(AsyncStoredSessions.subagent_messages)
     def subagent_messages(self, *args: Any, **named: Any) -> Messages:
         """The messages of a sub-agent, in order."""
         return _wait(self._sessions.subagent_messages, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.rename)
+    @copy_method_signature(AsyncStoredSessions.rename)
     def rename(self, *args: Any, **named: Any) -> None:
         """Give one a title."""
         _wait(self._sessions.rename, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.tag)
+    @copy_method_signature(AsyncStoredSessions.tag)
     def tag(self, *args: Any, **named: Any) -> None:
         """Give one a tag; None takes it away."""
         _wait(self._sessions.tag, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.delete)
+    @copy_method_signature(AsyncStoredSessions.delete)
     def delete(self, *args: Any, **named: Any) -> None:
         """Remove one."""
         _wait(self._sessions.delete, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.fork)
+    @copy_method_signature(AsyncStoredSessions.fork)
     def fork(self, *args: Any, **named: Any) -> ForkSessionResult:
         """Make a second one that begins as one stands."""
         return _wait(self._sessions.fork, *args, **named)
 
-    @method_takes_as(AsyncStoredSessions.list)
+    @copy_method_signature(AsyncStoredSessions.list)
     def list(self, *args: Any, **named: Any) -> Infos:
         """What each is about, newest first."""
         return _wait(self._sessions.list, *args, **named)
 
 
 def _wait(work: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
-    return portal().call(partial(work, *args, **named))
+    return get_portal().call(partial(work, *args, **named))

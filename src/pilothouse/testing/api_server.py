@@ -1,7 +1,7 @@
 """The Messages API on loopback: Starlette routes, uvicorn's HTTP, one thread with its own loop.
 
-Owns the life of the server and carrying out a `Plan`. Knows nothing of scripts: it asks a function what to send.
-Needs the extra `pilothouse[testing]`.
+Owns the life of the server and carrying out a `ResponsePlan`. Knows nothing of scripts: a function gives
+what to send. Needs the extra `pilothouse[testing]`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from pilothouse.testing.gate import Gate
-from pilothouse.testing.wire import Act, Item, Plan
+from pilothouse.testing.api_responses import ResponseItem, ResponsePlan, ServerAction
+from pilothouse.testing.script import Gate
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-Respond = Callable[[str, str, Mapping[str, str], bytes], Plan]
+Respond = Callable[[str, str, Mapping[str, str], bytes], ResponsePlan]
 
 START_SECONDS = 10.0
 # Aborted connections end their tasks at once; this bounds the time if one does not.
@@ -33,7 +33,7 @@ STOP_SECONDS = 2.0
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-class _ServerGone(Exception):  # noqa: N818 - a signal inside this file
+class _ServerStopped(Exception):  # noqa: N818 - a signal inside this file
     """The server stops, or the socket is to be cut."""
 
 
@@ -107,32 +107,32 @@ class ApiServer:
         # Aborted transports close their sockets in the next turn of the loop.
         await asyncio.sleep(0)
 
-    async def _endpoint(self, request: Request) -> _Response:
+    async def _endpoint(self, request: Request) -> _PlannedResponse:
         try:
             body = await request.body()
         except ClientDisconnect:
-            return _Response(self, Plan(before=[Act.HANG]))
-        return _Response(self, self._respond(request.method, request.url.path, request.headers, body))
+            return _PlannedResponse(self, ResponsePlan(before_status=[ServerAction.HANG]))
+        return _PlannedResponse(self, self._respond(request.method, request.url.path, request.headers, body))
 
-    async def until_told(self, item: float | Gate | Act) -> None:
-        """Wait as an item says; raises `_ServerGone` when the server stops meanwhile, and for a cut."""
+    async def wait_for(self, item: float | Gate | ServerAction) -> None:
+        """Wait as an item says; raises `_ServerStopped` when the server stops meanwhile, and for a cut."""
         assert self._stopping is not None
-        if item is Act.CUT:
-            raise _ServerGone
-        if isinstance(item, Act):
+        if item is ServerAction.CUT:
+            raise _ServerStopped
+        if isinstance(item, ServerAction):
             await self._stopping.wait()
-            raise _ServerGone
-        waiting = asyncio.ensure_future(item.passed() if isinstance(item, Gate) else asyncio.sleep(item))
+            raise _ServerStopped
+        waiting = asyncio.ensure_future(item.wait_open() if isinstance(item, Gate) else asyncio.sleep(item))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise _ServerGone
+                raise _ServerStopped
         finally:
             waiting.cancel()
             stopping.cancel()
 
-    def cut(self, scope: Scope) -> None:
+    def close_connection(self, scope: Scope) -> None:
         """Close the socket of a request; what was written before still arrives."""
         assert self._server is not None
         for connection in cast("list[H11Protocol]", list(self._server.server_state.connections)):
@@ -140,22 +140,22 @@ class ApiServer:
                 connection.transport.close()
 
 
-class _Response:
+class _PlannedResponse:
     """Carries out a plan as an ASGI response, and stops when the client goes away."""
 
-    def __init__(self, server: ApiServer, plan: Plan) -> None:
+    def __init__(self, server: ApiServer, plan: ResponsePlan) -> None:
         self._server = server
         self._plan = plan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(scope, send))
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(_wait_disconnected(receive))
         try:
             await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 cut = sending.result()
                 if cut:
-                    self._server.cut(scope)
+                    self._server.close_connection(scope)
                     # uvicorn complains about an unfinished response unless it knows that the client has gone.
                     await gone
         finally:
@@ -166,7 +166,7 @@ class _Response:
         """Send everything; True if the socket is to be closed in the middle."""
         plan = self._plan
         try:
-            async for _ in self._bytes(plan.before):
+            async for _ in self._bytes(plan.before_status):
                 pass
             headers = {"content-type": plan.media_type, "cache-control": "no-cache", **plan.headers}
             raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
@@ -175,7 +175,7 @@ class _Response:
                 async for data in self._bytes(plan.items):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except _ServerGone:
+        except _ServerStopped:
             return True
         return False
 
@@ -193,11 +193,11 @@ class _Response:
         if joined:
             yield b"".join(joined)
 
-    async def _wait(self, item: Item) -> None:
+    async def _wait(self, item: ResponseItem) -> None:
         if not isinstance(item, bytes):
-            await self._server.until_told(item)
+            await self._server.wait_for(item)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

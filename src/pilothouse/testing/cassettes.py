@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from pilothouse.client import configure
-from pilothouse.client.agent import defaults_kept
+from pilothouse.client.agent import restore_defaults
 from pilothouse.errors import CassetteError
 from pilothouse.transports import Cassette, CliTransport, Player, Recorder, Transport
 from pilothouse.transports.cassettes.comparing import difference
@@ -42,8 +42,8 @@ class CassetteUse:
         self.inner: Callable[[], Transport] = CliTransport
         self._ignore = settings.get("ignore", ())
         self._player = Player(path, **settings) if mode == "replay" else None
-        self._fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-        self._recorder = None if mode == "replay" else Recorder(self._fresh, lambda: self.inner())
+        self._new_path = path.with_name(f".{path.name}.{os.getpid()}.new")
+        self._recorder = None if mode == "replay" else Recorder(self._new_path, lambda: self.inner())
 
     def transport(self) -> Transport:
         """Makes the transport of one connection; for `transport=cassette.transport`."""
@@ -63,15 +63,15 @@ class CassetteUse:
         assert self._recorder is not None
         if self._recorder.failure is not None:
             raise self._recorder.failure
-        if not self._fresh.exists():
+        if not self._new_path.exists():
             raise CassetteError("the test started no transport: there is nothing to record", path=str(self.path))
         if self.mode == "verify":
             self._compare()
         else:
-            self._fresh.replace(self.path)
+            self._new_path.replace(self.path)
 
     def _compare(self) -> None:
-        found = difference(Cassette.load(self.path), Cassette.load(self._fresh), ignore=self._ignore)
+        found = difference(Cassette.load(self.path), Cassette.load(self._new_path), ignore=self._ignore)
         if found:
             words = "the real thing does not do any more what was recorded; if that is right, record again"
             raise CassetteError(f"{self.path}: {words}:\n{found}", path=str(self.path))
@@ -79,10 +79,10 @@ class CassetteUse:
     def discard(self) -> None:
         """Remove what was written and not kept."""
         with suppress(OSError):
-            self._fresh.unlink()
+            self._new_path.unlink()
 
 
-def settle(cassette: CassetteUse) -> None:
+def finish_cassette(cassette: CassetteUse) -> None:
     """Finish the cassette of a test that has passed; it fails if that fails."""
     words = ""
     try:
@@ -94,24 +94,24 @@ def settle(cassette: CassetteUse) -> None:
 
 
 @contextmanager
-def cassette_of(request: pytest.FixtureRequest, mode: Mode) -> Generator[CassetteUse]:
+def open_cassette(request: pytest.FixtureRequest, mode: Mode) -> Generator[CassetteUse]:
     """The cassette of the test that asks, as the transport of all its queries."""
     marker = request.node.get_closest_marker("cassette")
     given = marker.args[0] if marker is not None and marker.args else None
-    path = default_path(request.node) if given is None else request.node.path.parent / given
+    path = get_default_path(request.node) if given is None else request.node.path.parent / given
     if mode != "record" and not path.exists():
         pytest.fail(f"there is no cassette {path}: run this test once with --cassette=record", pytrace=False)
     settings: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     cassette = CassetteUse(path, mode, **settings)
     try:
-        with defaults_kept():
+        with restore_defaults():
             configure(transport=cassette.transport)
             yield cassette
     finally:
         cassette.discard()
 
 
-def default_path(item: pytest.Item) -> Path:
+def get_default_path(item: pytest.Item) -> Path:
     """Where the cassette of a test lies: `cassettes/<module>/<test>.jsonl` beside the test file."""
     name = getattr(item, "originalname", None) or item.name
     callspec = getattr(item, "callspec", None)

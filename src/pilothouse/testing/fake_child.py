@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
 # Frames that the CLI marks with the uuids of the user messages that they answer.
-MARKED = ("result", "assistant")
-BOTH = ("user_message_uuid", "user_message_uuids")
+MARKED_TYPES = ("result", "assistant")
+UUID_FIELDS = ("user_message_uuid", "user_message_uuids")
 
 
-class Child:
+class FakeChild:
     """The verbs of a scenario; functions given to `FakeCLI.from_function` get one of these."""
 
     def __init__(self, scenario: dict[str, Any], record: str) -> None:
@@ -33,14 +33,14 @@ class Child:
         self.failed = False
         self.streaming = _flag_value(self.argv, "--input-format") == "stream-json"
         self._record_file = open(record, "a", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the process ends
-        self._inbox: list[dict[str, Any]] = []
-        self._news = threading.Condition()
+        self._frames: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
         self._writing = threading.RLock()
         self._eof = not self.streaming
         self._prompted = False
         self._manual: dict[str, int] = dict(scenario["manual"])
         self._renames: dict[str, str] = {}
-        self._taken: list[str] = []  # uuids of user messages that wait for their result
+        self._open_prompts: list[str] = []  # uuids of user messages that wait for their result
         self._chunk: tuple[int, float] = (0, 0.0)
         self._asks = 0
         self.note(argv=self.argv, env=self.env, cwd=os.getcwd(), pid=os.getpid())  # noqa: PTH109 - pathlib is slow to load
@@ -65,20 +65,20 @@ class Child:
                 frame: Any = json.loads(line)
             except ValueError:
                 continue
-            self._take(frame)
+            self._receive(frame)
         self.note(eof=True)
-        with self._news:
+        with self._changed:
             self._eof = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
-    def _take(self, value: Any) -> None:
+    def _receive(self, value: Any) -> None:
         frame = cast("dict[str, Any]", value)
-        if isinstance(value, dict) and not self._answered(frame):
-            with self._news:
-                self._inbox.append(frame)
-                self._news.notify_all()
+        if isinstance(value, dict) and not self._answer_control(frame):
+            with self._changed:
+                self._frames.append(frame)
+                self._changed.notify_all()
 
-    def _answered(self, frame: dict[str, Any]) -> bool:
+    def _answer_control(self, frame: dict[str, Any]) -> bool:
         """Answer a control request that no step waits for."""
         if frame.get("type") != "control_request":
             return False
@@ -129,28 +129,28 @@ class Child:
         if (when and when not in self.argv) or (unless and unless in self.argv):
             return
         for frame in frames:
-            line = json.dumps(self._marked(frame))
+            line = json.dumps(self._mark(frame))
             for old, new in self._renames.items():
                 line = line.replace(old, new)
             self.write(line.encode() + b"\n")
             if frame.get("type") == "result":
                 self.failed = bool(frame.get("is_error"))
-                while self._taken:
-                    self._tell_of(self._taken.pop(0), "completed")
+                while self._open_prompts:
+                    self._write_lifecycle(self._open_prompts.pop(0), "completed")
 
-    def _tell_of(self, uuid: str, *states: str) -> None:
+    def _write_lifecycle(self, uuid: str, *states: str) -> None:
         """Say what becomes of a user message."""
         for state in states:
             told = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
             self.write(json.dumps(told).encode() + b"\n")
 
-    def _marked(self, frame: dict[str, Any]) -> dict[str, Any]:
+    def _mark(self, frame: dict[str, Any]) -> dict[str, Any]:
         user_uuid = self.user.get("uuid")
-        if not user_uuid or not self.scenario["mark"] or any(key in frame for key in BOTH):
+        if not user_uuid or not self.scenario["mark"] or any(key in frame for key in UUID_FIELDS):
             return frame
         kind = frame.get("type")
         event: Any = frame.get("event")
-        if kind in MARKED or (isinstance(event, dict) and cast("Any", event).get("type") == "message_start"):
+        if kind in MARKED_TYPES or (isinstance(event, dict) and cast("Any", event).get("type") == "message_start"):
             return {**frame, "user_message_uuid": user_uuid, "user_message_uuids": [user_uuid]}
         if kind == "system" and frame.get("subtype") == "init":
             return {**frame, "user_message_uuids": [user_uuid]}
@@ -187,20 +187,20 @@ class Child:
         """Wait for a frame and return it. When stdin ends instead, the process ends, as the real CLI does."""
         if not self.streaming:
             return self._expect_argument(type)
-        with self._news:
+        with self._changed:
             while True:
-                found = next((f for f in self._inbox if _fits(f, type, subtype)), None)
+                found = next((f for f in self._frames if _fits(f, type, subtype)), None)
                 if found is not None:
                     break
                 if self._eof:
                     self.end(self.failed)
-                self._news.wait()
-            self._inbox.remove(found)
+                self._changed.wait()
+            self._frames.remove(found)
         if type == "user":
             self.user = found
             if found.get("uuid") and self.scenario["lifecycle"]:
-                self._taken.append(found["uuid"])
-                self._tell_of(found["uuid"], "queued", "started")
+                self._open_prompts.append(found["uuid"])
+                self._write_lifecycle(found["uuid"], "queued", "started")
             if rename and found.get("uuid"):
                 self._renames[rename] = found["uuid"]
         elif type == "control_request":
@@ -244,9 +244,9 @@ class Child:
 
     def wait_eof(self) -> None:
         """Wait until stdin has ended."""
-        with self._news:
+        with self._changed:
             while not self._eof:
-                self._news.wait()
+                self._changed.wait()
 
     # verbs: life
 
@@ -296,7 +296,7 @@ class Child:
 
     def run(self) -> NoReturn:
         """Play the whole scenario, then wait for the end of stdin, as the real CLI does."""
-        self.listen_unless_told()
+        self.listen_if_reading()
         source = self.scenario.get("source")
         if source:
             namespace: dict[str, Any] = {}
@@ -309,7 +309,7 @@ class Child:
         self.wait_eof()
         self.end(self.failed)
 
-    def listen_unless_told(self) -> None:
+    def listen_if_reading(self) -> None:
         """Start reading, except in a scenario of a child that never reads."""
         if self.scenario["reads"]:
             self.listen()
@@ -336,7 +336,7 @@ def main(home: str) -> None:
         sys.stdout.write(f"{scenario['version']} (Claude Code)\n")
         return
     record = f"{home}/calls/{time.time_ns():020d}-{os.getpid()}.jsonl"
-    Child(scenario, record).run()
+    FakeChild(scenario, record).run()
 
 
 if __name__ == "__main__":

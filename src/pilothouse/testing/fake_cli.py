@@ -1,7 +1,7 @@
-"""`FakeCLI`: an executable that plays a scenario on the wire, in the place of `claude`.
+"""`FakeCLI`: an executable that plays a scenario on the wire in place of `claude`.
 
-Owns the scenario (verbs, as data), the files of the executable, and reading its record. What happens in the child is in
-`fake_child.py`; how frames look is in `frames.py`.
+Owns the scenario (steps, as data), its files, reading its record, and turning a recorded transcript into steps.
+`fake_child.py` plays the steps; `frames.py` has the frames.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 import inspect
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import textwrap
@@ -21,7 +22,7 @@ from typing import Any, Self, TypeAlias, cast
 
 from pilothouse.testing import frames
 from pilothouse.testing.frames import Frame
-from pilothouse.testing.tape import steps_from_transcript
+from pilothouse.transports.cassettes.form import Entry, read_cassette
 
 Output: TypeAlias = Mapping[str, Any] | str | bytes
 
@@ -33,7 +34,7 @@ PYTHON_FLAGS = "-SE"
 CHILD = Path(__file__).with_name("fake_child.py")
 
 # How control requests are answered that no step waits for.
-CONTROLS: dict[str, dict[str, Any]] = {
+CONTROL_ANSWERS: dict[str, dict[str, Any]] = {
     "initialize": {"payload": frames.server_info()},
     "interrupt": {"payload": {"still_queued": []}},
     "set_model": {"payload": {}},
@@ -70,7 +71,7 @@ class FakeCall:
     @property
     def frames(self) -> list[Frame]:
         """The stdin lines that are JSON objects."""
-        return [frame for frame in map(_object, self.stdin) if frame is not None]
+        return [frame for frame in map(_parse_object, self.stdin) if frame is not None]
 
     @property
     def prompts(self) -> list[Any]:
@@ -126,7 +127,7 @@ class FakeCLI:
             "mark": mark,
             "lifecycle": lifecycle,
             "forever": False,
-            "controls": dict(CONTROLS),
+            "controls": dict(CONTROL_ANSWERS),
         }
         (self._home / "calls").mkdir()
         self._write_executable()
@@ -169,7 +170,7 @@ class FakeCLI:
         """
         settings.setdefault("lifecycle", False)
         fake = cls(**settings)
-        for step in steps_from_transcript(Path(path).read_bytes(), str(path)):
+        for step in make_transcript_steps(Path(path).read_bytes(), str(path)):
             fake._add(step[0], *step[1], **step[2])
         return fake
 
@@ -353,7 +354,7 @@ class FakeCLI:
         return self._add("spawn_grandchild", seconds, own_group=own_group)
 
 
-def _object(line: str) -> Frame | None:
+def _parse_object(line: str) -> Frame | None:
     try:
         value: Any = json.loads(line)
     except ValueError:
@@ -365,7 +366,7 @@ def _read_call(path: Path) -> FakeCall:
     known: dict[str, Any] = {}
     lists: dict[str, list[Any]] = {"stdin": [], "signal": [], "grandchild": []}
     for line in path.read_text("utf-8").splitlines():
-        entry = _object(line)
+        entry = _parse_object(line)
         if entry is None:  # the child was killed in the middle of this line
             continue
         for name, value in entry.items():
@@ -384,3 +385,81 @@ def _read_call(path: Path) -> FakeCall:
         grandchildren=lists["grandchild"],
         saw_eof=bool(known.get("eof")),
     )
+
+
+FakeStep: TypeAlias = tuple[str, list[Any], dict[str, Any]]
+
+
+def make_transcript_steps(data: bytes, name: str = "the recording") -> list[FakeStep]:
+    """The steps that play a recording: waiting for what was sent to the CLI, saying what it said.
+
+    Args:
+        data: the recording; the first connection of it is played.
+        name: the name of the file, for messages.
+
+    Raises:
+        CassetteError: it is no recording, or damaged.
+    """
+    entries = read_cassette(data, name).connections[0].entries
+    steps: list[FakeStep] = []
+    # A prompt that was an argument then may come through stdin now.
+    if _has_output(entries, "result") and not any(entry.direction == "in" for entry in entries):
+        steps.append(("expect", ["user", None], {}))
+    for entry in entries:
+        steps.extend(_STEP_MAKERS[entry.direction](entry))
+    return [*steps, *_make_end_steps(entries)]
+
+
+def _make_end_steps(entries: tuple[Entry, ...]) -> list[FakeStep]:
+    """How the recorded process ended; a healthy one waited for the end of its stdin."""
+    events = {entry.event.get("event"): entry.event for entry in entries if entry.direction == "meta"}
+    how = events.get("exit", {})
+    code, name = int(how.get("returncode") or 0), how.get("signal")
+    if code < 0:
+        name = signal.Signals(-code).name
+    if name is not None:
+        return [("kill", [name], {})]
+    spoken = any(entry.direction == "in" for entry in entries)
+    waited = "stdin_eof" in events or (not spoken and _has_output(entries, "result"))
+    return [("wait_eof", [], {}), ("exit", [code], {})] if waited else [("exit", [code], {})]
+
+
+def _has_output(entries: tuple[Entry, ...], kind: str) -> bool:
+    frames = (entry.frame for entry in entries if entry.direction == "out")
+    return any(frame is not None and frame["type"] == kind for frame in frames)
+
+
+def _make_input_steps(entry: Entry) -> list[FakeStep]:
+    """What was written to the CLI: wait for its like. Lines that were no frames are not waited for."""
+    frame = entry.frame or {}
+    match frame.get("type"):
+        case "user":
+            return [("expect", ["user", None], {"rename": frame.get("uuid")})]
+        case "control_request":
+            subtype = frame["request"].get("subtype")
+            return [("expect", ["control_request", subtype], {"rename": frame.get("request_id")})]
+        case "control_response":
+            return [("expect", ["control_response", None], {})]
+        case _:
+            return []
+
+
+def _make_output_steps(entry: Entry) -> list[FakeStep]:
+    frame = entry.frame
+    return [("raw", [entry.data.decode("latin-1")], {})] if frame is None else [("emit", [frame], {})]
+
+
+def _make_stderr_steps(entry: Entry) -> list[FakeStep]:
+    return [("stderr", [entry.text.rstrip("\n") + "\n"], {})]
+
+
+def _make_no_steps(entry: Entry) -> list[FakeStep]:
+    return []
+
+
+_STEP_MAKERS: dict[str, Callable[[Entry], list[FakeStep]]] = {
+    "in": _make_input_steps,
+    "out": _make_output_steps,
+    "err": _make_stderr_steps,
+    "meta": _make_no_steps,
+}

@@ -25,7 +25,7 @@ import pytest
 if TYPE_CHECKING:
     from pilothouse.testing.cassettes import CassetteUse, Mode
     from pilothouse.testing.fake_cli import FakeCLI
-    from pilothouse.testing.model import ScriptedModel
+    from pilothouse.testing.scripted_model import ScriptedModel
 
 CLI_VARIABLE = "PILOTHOUSE_CLI"
 REQUIRE_VARIABLE = "PILOTHOUSE_REQUIRE_CLI"
@@ -73,26 +73,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """A test that has done something else than was recorded fails."""
     done = yield
     if (cassette := pyfuncitem.funcargs.get("cassette")) is not None:
-        from pilothouse.testing.cassettes import CassetteUse, settle
+        from pilothouse.testing.cassettes import CassetteUse, finish_cassette
 
         if isinstance(cassette, CassetteUse):  # else it is a fixture of the project's own
-            settle(cassette)
+            finish_cassette(cassette)
     return done
 
 
 @pytest.fixture
 def cassette(request: pytest.FixtureRequest) -> Iterator[CassetteUse]:
     """The recording of this test, and the transport of all its queries that have no other one."""
-    from pilothouse.testing.cassettes import cassette_of
+    from pilothouse.testing.cassettes import open_cassette
 
-    with cassette_of(request, cast("Mode", request.config.getoption("--cassette"))) as made:
+    with open_cassette(request, cast("Mode", request.config.getoption("--cassette"))) as made:
         yield made
 
 
 @pytest.fixture
 def scripted_model() -> Iterator[ScriptedModel]:
     """A running `ScriptedModel` without replies; script it in the test."""
-    from pilothouse.testing.model import ScriptedModel
+    from pilothouse.testing.scripted_model import ScriptedModel
 
     with ScriptedModel() as model:
         yield model
@@ -130,7 +130,7 @@ def real_cli(pytestconfig: pytest.Config) -> str:
     path, reason = _find_cli(settings.get(CLI_VARIABLE))
     if path is not None:
         return str(path)
-    return _absent(reason, required=settings.get(REQUIRE_VARIABLE) == "1")
+    return _skip_or_fail(reason, required=settings.get(REQUIRE_VARIABLE) == "1")
 
 
 def _find_cli(given: str | None) -> tuple[Path | None, str]:
@@ -145,7 +145,7 @@ def _find_cli(given: str | None) -> tuple[Path | None, str]:
     return None, f"there is no real claude: set {CLI_VARIABLE} to its path, or run `pilothouse install-cli`"
 
 
-def _absent(reason: str, *, required: bool) -> NoReturn:
+def _skip_or_fail(reason: str, *, required: bool) -> NoReturn:
     if required:
         pytest.fail(f"{reason} ({REQUIRE_VARIABLE}=1 demands it)", pytrace=False)
     pytest.skip(reason)

@@ -37,8 +37,8 @@ from pilothouse.errors import (
     find_cause,
 )
 from pilothouse.fleet import Attempt, Runner
-from pilothouse.fleet.deciding import RESUME_PROMPT
-from pilothouse.fleet.runner import block_of
+from pilothouse.fleet.limits import RESUME_PROMPT
+from pilothouse.fleet.runner import make_runner_context
 from pilothouse.messages import AssistantMessage, Message, SystemMessage
 from pilothouse.permissions import Deny
 from pilothouse.testing import frames
@@ -47,32 +47,32 @@ from pilothouse.testing.fake_cli import FakeCall, FakeCLI
 LIMIT = 60.0
 """Seconds for one test."""
 SESSION = "5e551017-0000-4000-8000-000000000009"
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 MESSAGES = 2000
 
 
-class Invoice(msgspec.Struct):
+class ExampleOutput(msgspec.Struct):
     """What typed answers are in these tests."""
 
     number: int
     lines: list[str] = []
 
 
-class Heard(list[Message]):
+class ReceivedMessages(list[Message]):
     """What an attempt has said; `said` is set once there was an init."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said = anyio.Event()
+        self.initialized = anyio.Event()
 
     async def __call__(self, message: Message) -> None:
         """Hear it."""
         self.append(message)
         if isinstance(message, SystemMessage):
-            self.said.set()
+            self.initialized.set()
 
 
-class HeardEnough(Exception):  # noqa: N818 - what a listener raises here
+class ListenerStopped(Exception):  # noqa: N818 - what a listener raises here
     """Raised by a listener."""
 
 
@@ -90,16 +90,16 @@ class RunnerSuite(ABC):
         path = cli if isinstance(cli, str) else cli.path
         with anyio.fail_after(LIMIT):
             runner = self.make_runner(Agent(cli=path, **settings))
-            async with block_of(runner):
+            async with make_runner_context(runner):
                 yield runner
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
     async def test_an_answer_comes(self) -> None:
-        heard = Heard()
+        heard = ReceivedMessages()
         with FakeCLI().text("Hello", total_cost_usd=0.25) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(attempt(heard))
+                result = await runner.run(make_attempt(heard))
             assert [call.prompts for call in fake.calls] == [["the prompt"]]
         assert (result.text, result.outcome, result.cost_usd) == ("Hello", "success", 0.25)
         assert result.session_id == frames.SESSION_ID
@@ -109,10 +109,10 @@ class RunnerSuite(ABC):
         texts = [f"part {n}" for n in range(300)]
         said = [frames.init(), *map(frames.assistant, texts), frames.result("the end")]
         for keeps in (False, True):
-            heard = Heard()
+            heard = ReceivedMessages()
             with FakeCLI().turn(*said) as fake:
                 async with self.runner(fake) as runner:
-                    result = await runner.run(attempt(heard, keeps_messages=keeps))
+                    result = await runner.run(make_attempt(heard, keeps_messages=keeps))
             assert [message.text for message in heard if isinstance(message, AssistantMessage)] == texts
             assert [message.type for message in heard] == [frame["type"] for frame in said]
             if keeps:
@@ -126,20 +126,20 @@ class RunnerSuite(ABC):
             nonlocal count
             count += isinstance(message, AssistantMessage)
             if count % 500 == 0:
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(POLL_SECONDS)
 
         steps = FakeCLI().expect().emit(frames.init()).repeat(MESSAGES, frames.assistant("word " * 50))
         with steps.emit(frames.result("the end")) as fake:
             async with self.runner(fake) as runner:
-                assert (await runner.run(attempt(hear))).text == "the end"
+                assert (await runner.run(make_attempt(hear))).text == "the end"
         assert count == MESSAGES
 
     async def test_messages_are_heard_while_it_runs(self) -> None:
-        heard = Heard()
+        heard = ReceivedMessages()
         with FakeCLI().expect().emit(frames.init()).expect().emit(frames.result("too late")) as fake:
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
-                group.start_soon(runner.run, attempt(heard))
-                await heard.said.wait()
+                group.start_soon(runner.run, make_attempt(heard))
+                await heard.initialized.wait()
                 group.cancel_scope.cancel()
         assert [message.session_id for message in heard] == [frames.SESSION_ID]
 
@@ -147,20 +147,20 @@ class RunnerSuite(ABC):
         value = {"number": 7, "lines": ["rope", "tar"]}
         with FakeCLI().text("done", structured_output=value) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(attempt(Heard(), output_type=Invoice))
-        assert result.output == Invoice(7, ["rope", "tar"])
+                result = await runner.run(make_attempt(ReceivedMessages(), output_type=ExampleOutput))
+        assert result.output == ExampleOutput(7, ["rope", "tar"])
         assert (result.structured, result.is_success) == (value, True)
 
     async def test_a_typed_answer_that_is_no_object(self) -> None:
         with FakeCLI().text("done", structured_output={"value": [1, 2]}) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(attempt(Heard(), output_type=list[int]))
+                result = await runner.run(make_attempt(ReceivedMessages(), output_type=list[int]))
         assert result.output == [1, 2]
 
     async def test_an_answer_of_another_type_fails(self) -> None:
         with FakeCLI().text("done", structured_output={"number": "none"}).forever() as fake:
             async with self.runner(fake) as runner:
-                result, error = await ended(runner, attempt(Heard(), output_type=Invoice))
+                result, error = await run_to_end(runner, make_attempt(ReceivedMessages(), output_type=ExampleOutput))
         assert isinstance(error, StructuredOutputError)
         assert result is None or result.error is not None
 
@@ -170,7 +170,9 @@ class RunnerSuite(ABC):
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
 
                 async def ask(key: str) -> None:
-                    results[key] = (await runner.run(attempt(Heard(), key=key, prompt=f"prompt {key}"))).text
+                    results[key] = (
+                        await runner.run(make_attempt(ReceivedMessages(), key=key, prompt=f"prompt {key}"))
+                    ).text
 
                 for n in range(12):
                     group.start_soon(ask, str(n))
@@ -182,7 +184,7 @@ class RunnerSuite(ABC):
         settings = {"model": "opus", "cwd": str(tmp_path)}
         with FakeCLI().text("Hello") as fake:
             async with self.runner(fake, model="haiku", max_turns=3) as runner:
-                await runner.run(attempt(Heard(), settings=settings))
+                await runner.run(make_attempt(ReceivedMessages(), settings=settings))
             [call] = fake.calls
         assert "--model=opus" in call.argv
         assert "--max-turns=3" in call.argv
@@ -198,7 +200,7 @@ class RunnerSuite(ABC):
         settings = {} if own is None else {"max_budget_usd": own}
         with FakeCLI().text("Hello") as fake:
             async with self.runner(fake, max_budget_usd=of_agent) as runner:
-                await runner.run(attempt(Heard(), settings=settings, max_budget_usd=limit))
+                await runner.run(make_attempt(ReceivedMessages(), settings=settings, max_budget_usd=limit))
             [call] = fake.calls
         assert [word for word in call.argv if word.startswith("--max-budget-usd")] == [f"--max-budget-usd={least:g}"]
 
@@ -206,7 +208,7 @@ class RunnerSuite(ABC):
         with FakeCLI.from_function(forgetful) as fake:
             async with self.runner(fake) as runner:
                 settings = {"session_id": "5e551017-0000-4000-8000-000000000008"}  # that of the run counts
-                result = await runner.run(attempt(Heard(), settings=settings, session_id=SESSION))
+                result = await runner.run(make_attempt(ReceivedMessages(), settings=settings, session_id=SESSION))
             [call] = fake.calls
         assert [word for word in call.argv if "5e551017" in word] == [f"--resume={SESSION}"]
         assert result.text == RESUME_PROMPT
@@ -214,7 +216,7 @@ class RunnerSuite(ABC):
     async def test_a_session_that_is_gone_begins_anew(self) -> None:
         with FakeCLI.from_function(forgetful) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(attempt(Heard(), session_id=SESSION.replace("9", "0")))
+                result = await runner.run(make_attempt(ReceivedMessages(), session_id=SESSION.replace("9", "0")))
             asked = fake.calls[-1]
         assert (result.text, result.is_success) == ("the prompt", True)
         assert not any("resume" in word for word in asked.argv)
@@ -224,7 +226,7 @@ class RunnerSuite(ABC):
         steps.ask("can_use_tool", tool_name="Bash", input={"command": "rm -rf /"}, tool_use_id="t-1")
         with steps.emit(frames.result("done")) as fake:
             async with self.runner(fake, can_use_tool=refuse) as runner:
-                await runner.run(attempt(Heard()))
+                await runner.run(make_attempt(ReceivedMessages()))
             [call] = fake.calls
         [response] = [frame["response"] for frame in call.frames if frame["type"] == "control_response"]
         assert response["response"]["behavior"] == "deny"
@@ -236,42 +238,42 @@ class RunnerSuite(ABC):
         failure = {"is_error": True, "api_error_status": 429, "terminal_reason": "api_error"}
         with FakeCLI().text("API Error: 429 rate limited", **failure) as fake:
             async with self.runner(fake, retry=0) as runner:
-                _, error = await ended(runner, attempt(Heard()))
+                _, error = await run_to_end(runner, make_attempt(ReceivedMessages()))
         assert isinstance(error, RateLimitError)
         assert error.api_error_status == 429
 
     async def test_a_child_that_dies_raises(self) -> None:
         with FakeCLI().expect().emit(frames.init()).stderr("out of rope\n").kill("SIGKILL") as fake:
             async with self.runner(fake, retry=0) as runner:
-                heard = Heard()
-                _, error = await ended(runner, attempt(heard))
+                heard = ReceivedMessages()
+                _, error = await run_to_end(runner, make_attempt(heard))
         assert isinstance(error, CLIExitedError)
         assert (error.signal, "out of rope" in error.stderr) == ("SIGKILL", True)
         assert [message.session_id for message in heard] == [frames.SESSION_ID]
 
     async def test_no_child_at_all_raises(self, tmp_path: Path) -> None:
         async with self.runner(str(tmp_path / "nothing")) as runner:
-            _, error = await ended(runner, attempt(Heard()))
+            _, error = await run_to_end(runner, make_attempt(ReceivedMessages()))
         assert error is not None
         assert find_cause(error, CLINotFoundError) is not None
 
     async def test_an_option_that_cannot_be_raises(self) -> None:
         with FakeCLI().text("Hello") as fake:
             async with self.runner(fake) as runner:
-                _, error = await ended(runner, attempt(Heard(), settings={"max_turns": -1}))
+                _, error = await run_to_end(runner, make_attempt(ReceivedMessages(), settings={"max_turns": -1}))
             assert fake.calls == []
         assert isinstance(error, OptionsError)
         assert error.option == "max_turns"
 
     async def test_what_a_listener_raises_comes_through(self) -> None:
         async def hear(message: Message) -> None:
-            raise HeardEnough
+            raise ListenerStopped
 
-        with waiting() as fake:
+        with make_waiting_cli() as fake:
             async with self.runner(fake) as runner:
-                with pytest.raises(HeardEnough):
-                    await runner.run(attempt(hear))
-                await all_gone(fake.calls)
+                with pytest.raises(ListenerStopped):
+                    await runner.run(make_attempt(hear))
+                await wait_all_exited(fake.calls)
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -283,60 +285,60 @@ class RunnerSuite(ABC):
         ends: list[Exception | None] = []
         with steps.emit(stopped) as fake:
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
-                heard = Heard()
-                asked = attempt(heard)
+                heard = ReceivedMessages()
+                asked = make_attempt(heard)
 
                 async def run() -> None:
-                    ends.append((await ended(runner, asked))[1])
+                    ends.append((await run_to_end(runner, asked))[1])
 
                 group.start_soon(run)
-                await heard.said.wait()
+                await heard.initialized.wait()
                 assert asked.interrupt is not None
                 await asked.interrupt()
-            await all_gone(fake.calls)
+            await wait_all_exited(fake.calls)
         [error] = ends
         assert isinstance(error, Interrupted)
 
     async def test_cancelling_leaves_no_child(self) -> None:
-        with waiting() as fake:
+        with make_waiting_cli() as fake:
             async with self.runner(fake) as runner:
                 async with anyio.create_task_group() as group:
-                    heard = Heard()
-                    group.start_soon(runner.run, attempt(heard))
-                    await heard.said.wait()
+                    heard = ReceivedMessages()
+                    group.start_soon(runner.run, make_attempt(heard))
+                    await heard.initialized.wait()
                     group.cancel_scope.cancel()
-                await all_gone(fake.calls)
+                await wait_all_exited(fake.calls)
                 assert len(fake.calls) == 1
 
     async def test_cancelling_at_any_moment_leaves_no_child(self) -> None:
-        with waiting() as fake:
+        with make_waiting_cli() as fake:
             async with self.runner(fake) as runner:
                 for wait in (0.0, 0.001, 0.005, 0.02, 0.05):
                     with anyio.move_on_after(wait):
-                        await runner.run(attempt(Heard()))
-                await all_gone(fake.calls)
+                        await runner.run(make_attempt(ReceivedMessages()))
+                await wait_all_exited(fake.calls)
 
     async def test_one_that_is_cancelled_does_not_touch_the_others(self) -> None:
         results: list[QueryResult] = []
-        first, second = Heard(), Heard()
+        first, second = ReceivedMessages(), ReceivedMessages()
         stop = anyio.CancelScope()
         with FakeCLI.from_function(echo_late) as fake:
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
 
                 async def cancelled() -> None:
                     with stop:
-                        await runner.run(attempt(first, prompt="wait"))
+                        await runner.run(make_attempt(first, prompt="wait"))
 
                 async def answered() -> None:
-                    results.append(await runner.run(attempt(second, prompt="wait for it")))
+                    results.append(await runner.run(make_attempt(second, prompt="wait for it")))
 
                 group.start_soon(cancelled)
                 group.start_soon(answered)
-                await first.said.wait()
-                await second.said.wait()
+                await first.initialized.wait()
+                await second.initialized.wait()
                 stop.cancel()
                 while not any(call.saw_eof or not is_alive(call.pid) for call in fake.calls):
-                    await anyio.sleep(LOOK_SECONDS)
+                    await anyio.sleep(POLL_SECONDS)
                 Path(fake.path).with_name("go").touch()
         assert [result.text for result in results] == ["wait for it"]
 
@@ -344,16 +346,16 @@ class RunnerSuite(ABC):
 # What they ask, and who answers.
 
 
-def attempt(heard: Any, *, key: str = "a", prompt: str = "the prompt", **fields: Any) -> Attempt:
+def make_attempt(listener: Any, *, key: str = "a", prompt: str = "the prompt", **fields: Any) -> Attempt:
     """An attempt with these fields."""
     settings = fields.pop("settings", {})
-    return Attempt(key, prompt, settings, heard, **fields)
+    return Attempt(key, prompt, settings, listener, **fields)
 
 
-async def ended(runner: Runner, asked: Attempt) -> tuple[QueryResult | None, PilothouseError | None]:
+async def run_to_end(runner: Runner, attempt: Attempt) -> tuple[QueryResult | None, PilothouseError | None]:
     """How it ended; an error may be raised, or stand in the answer."""
     try:
-        result = await runner.run(asked)
+        result = await runner.run(attempt)
     except PilothouseError as error:
         return None, error
     return result, result.error
@@ -364,7 +366,7 @@ def refuse(request: Any) -> Deny:
     return Deny(f"{request.tool_name} is refused")
 
 
-def waiting() -> FakeCLI:
+def make_waiting_cli() -> FakeCLI:
     """A child that says who it is, and waits until its input ends."""
     return FakeCLI().expect().emit(frames.init()).expect()
 
@@ -417,7 +419,7 @@ def is_alive(pid: int) -> bool:
         return not stat.parent.parent.is_dir()
 
 
-async def all_gone(calls: list[FakeCall]) -> None:
+async def wait_all_exited(calls: list[FakeCall]) -> None:
     """Wait for the end of all children; the limit of the test says when that is too long."""
     while any(is_alive(call.pid) for call in calls):
-        await anyio.sleep(LOOK_SECONDS)
+        await anyio.sleep(POLL_SECONDS)

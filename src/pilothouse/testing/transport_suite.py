@@ -10,15 +10,13 @@ The tests are marked `anyio`: they need its pytest plugin, and run on each backe
 Knows the seam, not its implementations.
 """
 
-# ruff: noqa: D102 - the name of a test says what it does
-
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Final, Literal
 
 import anyio
 import msgspec
@@ -27,6 +25,10 @@ import pytest
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.transports.base import Transport
+from pilothouse.transports.memory import MemoryPeer, Script
+
+# ruff: noqa: D102 - the name of a test says what it does
+
 
 Behaviour = Literal["deaf", "echo", "fail", "flood", "mute", "silent"]
 """What a peer does:
@@ -160,7 +162,7 @@ class TransportSuite(ABC):
 
     async def test_large_output_arrives_whole(self) -> None:
         async with self.running("flood") as transport:
-            assert await _read_all(transport) == _flood()
+            assert await _read_all(transport) == _make_flood()
 
     async def test_chunks_are_bounded(self) -> None:
         async with self.running("flood") as transport:
@@ -175,7 +177,7 @@ class TransportSuite(ABC):
                 with anyio.move_on_after(delay):
                     received.append(await transport.receive())
                 delay = 0.0 if delay > 0.001 else delay + 0.00007
-        assert b"".join(received) == _flood()
+        assert b"".join(received) == _make_flood()
 
     async def test_cancelled_send_leaves_later_frames_whole(self) -> None:
         lines = [bytes([65 + n]) * 700_000 for n in range(4)]
@@ -328,7 +330,7 @@ class TransportSuite(ABC):
             assert health.reason
 
 
-def _flood() -> bytes:
+def _make_flood() -> bytes:
     return b"".join(b"%d\n" % number for number in range(FLOOD_LINES))
 
 
@@ -372,3 +374,58 @@ async def _read_lines(transport: Transport, count: int) -> list[bytes]:
     lines = bytes(received).split(b"\n")
     assert lines.pop() == b""
     return lines
+
+
+PEER_PROGRAMS: Final[Mapping[Behaviour, str]] = {
+    "echo": "import sys\nfor line in sys.stdin.buffer:\n sys.stdout.buffer.write(line); sys.stdout.flush()",
+    "fail": (
+        "import os, sys\nprint('bye', flush=True)\n"
+        "print('it broke\\nkey: ' + os.environ['SUITE_API_KEY'], file=sys.stderr)\nsys.exit(3)"
+    ),
+    "flood": f"import sys\nfor n in range({FLOOD_LINES}): sys.stdout.write(f'{{n}}\\n')",
+    "silent": "import sys, time\nsys.stdin.read()\ntime.sleep(600)",
+    "deaf": "import time\ntime.sleep(600)",
+    "mute": "import os, time\nos.close(1)\ntime.sleep(600)",
+}
+"""Python programs: `python -S -E -c PROGRAM`."""
+
+
+async def _play_echo(peer: MemoryPeer) -> None:
+    while line := await peer.read_line():
+        await peer.write(line)
+
+
+async def _play_fail(peer: MemoryPeer) -> None:
+    await peer.write("bye\n")
+    peer.end(exit_code=3, stderr=f"it broke\nkey: {peer.invocation.env['SUITE_API_KEY']}\n")
+
+
+async def _play_flood(peer: MemoryPeer) -> None:
+    for start in range(0, FLOOD_LINES, 1000):
+        await peer.write("".join(f"{n}\n" for n in range(start, start + 1000)))
+
+
+async def _play_silent(peer: MemoryPeer) -> None:
+    while await peer.read_line():
+        pass
+    await anyio.sleep_forever()
+
+
+async def _play_deaf(peer: MemoryPeer) -> None:
+    await anyio.sleep_forever()
+
+
+async def _play_mute(peer: MemoryPeer) -> None:
+    peer.close_output()
+    await anyio.sleep_forever()
+
+
+MEMORY_PEERS: Final[Mapping[Behaviour, Script]] = {
+    "deaf": _play_deaf,
+    "echo": _play_echo,
+    "fail": _play_fail,
+    "flood": _play_flood,
+    "mute": _play_mute,
+    "silent": _play_silent,
+}
+"""Scripts for a `MemoryTransport`."""

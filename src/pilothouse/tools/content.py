@@ -1,9 +1,6 @@
-"""What a tool returns, as MCP content. Pure.
+"""The content of tool results: Python values become MCP content blocks, and MCP blocks become what the model reads.
 
-Owns how Python values become content blocks, and what these blocks look like. Must not know tools, calls or servers.
-
-Measured (CLI 2.1.330): of a result with `structuredContent` the model sees that, as JSON, and the blocks that are no
-text; the text beside it is for other clients.
+Pure. Must not know tools, calls or servers.
 """
 
 from __future__ import annotations
@@ -11,23 +8,24 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
 from pilothouse.errors import UsageError
 from pilothouse.messages import DocumentBlock, ImageBlock, TextBlock
-from pilothouse.messages.jsonline import plain_scalar, with_text_keys
+from pilothouse.messages.base import to_json_values
+from pilothouse.messages.json_lines import to_plain_scalar, to_plain_values
 from pilothouse.protocol import encode_line
-from pilothouse.tools.failures import ToolResultError
+from pilothouse.tools.errors import ToolResultError
 
-Wire: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = dict[str, Any]
 
 
 class ToolContent(msgspec.Struct, frozen=True):
     """One block of MCP content, as a tool may return it. `.body` is what goes over the wire."""
 
-    body: Wire
+    body: JsonObject
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +45,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # What a file's first bytes say about it; the second pattern stands at the offset beside it.
-_MAGIC: tuple[tuple[bytes, int, bytes, str], ...] = (
+_MAGIC_NUMBERS: tuple[tuple[bytes, int, bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", 0, b"", "image/png"),
     (b"\xff\xd8\xff", 0, b"", "image/jpeg"),
     (b"GIF87a", 0, b"", "image/gif"),
@@ -62,7 +60,7 @@ _MAGIC: tuple[tuple[bytes, int, bytes, str], ...] = (
 )
 
 # The kinds of blocks, with what each must have. A mapping that has it is a block, any other is data.
-_BLOCK_KEYS: dict[str, frozenset[str]] = {
+_REQUIRED_KEYS: dict[str, frozenset[str]] = {
     "text": frozenset({"text"}),
     "image": frozenset({"data", "mimeType"}),
     "audio": frozenset({"data", "mimeType"}),
@@ -86,12 +84,12 @@ def image_content(source: bytes | str | os.PathLike[str], *, mime_type: str | No
     Raises:
         UsageError: the file cannot be read, or the format is not known.
     """
-    return _media("image", source, mime_type)
+    return _make_media("image", source, mime_type)
 
 
 def audio_content(source: bytes | str | os.PathLike[str], *, mime_type: str | None = None) -> ToolContent:
     """A sound; arguments and errors as with `image_content`."""
-    return _media("audio", source, mime_type)
+    return _make_media("audio", source, mime_type)
 
 
 def resource_link(
@@ -105,28 +103,29 @@ def resource_link(
 
 def embedded_resource(uri: str, content: str | bytes, *, mime_type: str | None = None) -> ToolContent:
     """A text or a file, with the address it has."""
-    return ToolContent({"type": "resource", "resource": resource_contents(uri, content, mime_type)})
+    return ToolContent({"type": "resource", "resource": make_resource_contents(uri, content, mime_type)})
 
 
-def resource_contents(uri: str, value: Any, mime_type: str | None) -> Wire:
+def make_resource_contents(uri: str, value: Any, mime_type: str | None) -> JsonObject:
     """What was read at `uri`: text as it is, bytes as base64, anything else as JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(cast("bytes", value))
-        kind = mime_type or sniffed(data) or "application/octet-stream"
+        kind = mime_type or sniff_media_type(data) or "application/octet-stream"
         return {"uri": uri, "mimeType": kind, "blob": _base64(data)}
     if isinstance(value, str):
         return {"uri": uri, "mimeType": mime_type or "text/plain", "text": value}
-    return {"uri": uri, "mimeType": mime_type or "application/json", "text": json_text(plain(value))}
+    return {"uri": uri, "mimeType": mime_type or "application/json", "text": json_text(to_json_value(value))}
 
 
-def sniffed(data: bytes) -> str | None:
+def sniff_media_type(data: bytes) -> str | None:
     """The media type of a picture or a sound, told from its first bytes."""
     return next(
-        (kind for start, at, second, kind in _MAGIC if data.startswith(start) and data.startswith(second, at)), None
+        (kind for start, at, second, kind in _MAGIC_NUMBERS if data.startswith(start) and data.startswith(second, at)),
+        None,
     )
 
 
-def to_result(value: Any) -> Wire:
+def to_result(value: Any) -> JsonObject:
     """The MCP result of a call that returned `value`.
 
     A text is a text; bytes are a picture, a sound or a file; a tuple is several blocks, and so is a list with a block
@@ -144,49 +143,49 @@ def to_result(value: Any) -> Wire:
     if (block := as_block(value)) is not None:
         return {"content": [block]}
     if isinstance(value, tuple) and not hasattr(cast("Any", value), "_fields"):
-        return {"content": [_part(item) for item in cast("tuple[Any, ...]", value)]}
+        return {"content": [_to_block(item) for item in cast("tuple[Any, ...]", value)]}
     if isinstance(value, list) and any(as_block(item) is not None for item in cast("list[Any]", value)):
-        return {"content": [_part(item) for item in cast("list[Any]", value)]}
-    data = plain(value)
+        return {"content": [_to_block(item) for item in cast("list[Any]", value)]}
+    data = to_json_value(value)
     if isinstance(data, dict):
-        return _from_mapping(cast("Wire", data))
+        return _from_mapping(cast("JsonObject", data))
     return {"content": [{"type": "text", "text": json_text(data)}]}
 
 
-def error_result(text: str) -> Wire:
+def make_error_result(text: str) -> JsonObject:
     """The MCP result of a call that failed."""
     return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
-def result_size(result: Wire) -> int:
+def result_size(result: JsonObject) -> int:
     """How many bytes the model or the disk gets of a result: texts, base64 and structured data."""
-    parts = [part for block in result["content"] for part in _large_parts(block)]
+    parts = [part for block in result["content"] for part in _find_large_parts(block)]
     size = sum(len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass")) for part in parts)
     if size or "structuredContent" not in result:
         return size
     return len(encode_line(result["structuredContent"]))
 
 
-def as_block(value: Any) -> Wire | None:
+def as_block(value: Any) -> JsonObject | None:
     """The content block that a value is; None if it is data."""
-    convert = next((_BLOCKS[cls] for cls in type(value).__mro__ if cls in _BLOCKS), None)
+    convert = next((_BLOCK_CONVERTERS[cls] for cls in type(value).__mro__ if cls in _BLOCK_CONVERTERS), None)
     if convert is not None:
         return convert(value)
     if isinstance(value, Mapping):
-        return _block_in(cast("Mapping[str, Any]", value))
+        return _as_known_block(cast("Mapping[str, Any]", value))
     if hasattr(value, "model_dump") and isinstance(getattr(value, "type", None), str):
-        return _block_in(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return _as_known_block(value.model_dump(mode="json", by_alias=True, exclude_none=True))
     return None
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """`value` in dicts, lists, texts and numbers.
 
     Raises:
         ToolResultError: part of it is no JSON.
     """
     try:
-        return with_text_keys(value, _plain)
+        return to_plain_values(value, _convert_value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ToolResultError(f"the result cannot be written as JSON: {error}") from error
 
@@ -203,7 +202,7 @@ def json_text(value: Any) -> str:
         raise ToolResultError(f"the result cannot be written as JSON: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True)
     if isinstance(value, ToolContent):
@@ -214,32 +213,32 @@ def _plain(value: Any) -> Any:
         return os.fspath(cast("os.PathLike[str]", value))
     if isinstance(value, Sequence | range) and not isinstance(value, str):
         return list(cast("Sequence[Any]", value))
-    return plain_scalar(value)
+    return to_plain_scalar(value)
 
 
-def _part(item: Any) -> Wire:
+def _to_block(item: Any) -> JsonObject:
     if isinstance(item, str):
         return {"type": "text", "text": item}
     block = as_block(item)
-    return block if block is not None else {"type": "text", "text": json_text(plain(item))}
+    return block if block is not None else {"type": "text", "text": json_text(to_json_value(item))}
 
 
-def _from_tool_result(value: ToolResult) -> Wire:
+def _from_tool_result(value: ToolResult) -> JsonObject:
     result = to_result(value.content)
     if value.structured is not None:
-        result["structuredContent"] = plain(value.structured)
+        result["structuredContent"] = to_json_value(value.structured)
         result["content"] = result["content"] or [{"type": "text", "text": json_text(result["structuredContent"])}]
     if value.is_error:
         result["isError"] = True
     if value.meta is not None:
-        result["_meta"] = plain(value.meta)
+        result["_meta"] = to_json_value(value.meta)
     return result
 
 
-def _from_mapping(data: Wire) -> Wire:
+def _from_mapping(data: JsonObject) -> JsonObject:
     blocks: Any = data.get("content")
     if isinstance(blocks, list) and (data.keys() <= _RESULT_KEYS.keys() or "isError" in data):
-        known = [_block_in(block) for block in cast("list[Any]", blocks)]
+        known = [_as_known_block(block) for block in cast("list[Any]", blocks)]
         if None not in known:
             named = {_RESULT_KEYS.get(key, key): item for key, item in data.items() if item is not None}
             return named | {"content": known}
@@ -258,20 +257,20 @@ _RESULT_KEYS = {
 }
 
 
-def _block_in(value: Any) -> Wire | None:
+def _as_known_block(value: Any) -> JsonObject | None:
     if not isinstance(value, Mapping):
         return None
     body = cast("Mapping[str, Any]", value)
     kind = body.get("type")
-    needed = _BLOCK_KEYS.get(kind) if isinstance(kind, str) else None
+    needed = _REQUIRED_KEYS.get(kind) if isinstance(kind, str) else None
     if needed is not None and needed <= body.keys():
         return {key: item for key, item in body.items() if item is not None}
     if kind == "image" and isinstance(body.get("source"), Mapping):
-        return _from_source("image", body["source"])
+        return _convert_api_source("image", body["source"])
     return None
 
 
-def _from_source(kind: str, source: Mapping[str, Any], title: str | None = None) -> Wire:
+def _convert_api_source(kind: str, source: Mapping[str, Any], title: str | None = None) -> JsonObject:
     """A block of the API, which has its data under `source`."""
     form = source.get("type")
     if form == "base64" and kind == "image":
@@ -287,31 +286,31 @@ def _from_source(kind: str, source: Mapping[str, Any], title: str | None = None)
     raise ToolResultError(f"a tool cannot return a {kind} whose source is of type {form!r}")
 
 
-def _from_bytes(value: Any) -> Wire:
+def _from_bytes(value: Any) -> JsonObject:
     data = bytes(value)
-    kind = sniffed(data)
+    kind = sniff_media_type(data)
     if kind is None:
-        return {"type": "resource", "resource": resource_contents("attachment:data", data, None)}
+        return {"type": "resource", "resource": make_resource_contents("attachment:data", data, None)}
     return {"type": kind.partition("/")[0], "data": _base64(data), "mimeType": kind}
 
 
-_BLOCKS: dict[type[Any], Callable[[Any], Wire | None]] = {
+_BLOCK_CONVERTERS: dict[type[Any], Callable[[Any], JsonObject | None]] = {
     ToolContent: lambda value: value.body,
     TextBlock: lambda value: {"type": "text", "text": value.text},
-    ImageBlock: lambda value: _from_source("image", value.source),
-    DocumentBlock: lambda value: _from_source("document", value.source, value.title),
+    ImageBlock: lambda value: _convert_api_source("image", value.source),
+    DocumentBlock: lambda value: _convert_api_source("document", value.source, value.title),
     bytes: _from_bytes,
     bytearray: _from_bytes,
     memoryview: _from_bytes,
 }
 
 
-def _large_parts(block: Wire) -> list[str]:
+def _find_large_parts(block: JsonObject) -> list[str]:
     held = block.get("resource", block)
     return [held[key] for key in ("text", "data", "blob") if isinstance(held.get(key), str)]
 
 
-def _media(family: str, source: bytes | str | os.PathLike[str], mime_type: str | None) -> ToolContent:
+def _make_media(family: str, source: bytes | str | os.PathLike[str], mime_type: str | None) -> ToolContent:
     if isinstance(source, bytes):
         data = source
     else:
@@ -320,7 +319,7 @@ def _media(family: str, source: bytes | str | os.PathLike[str], mime_type: str |
                 data = file.read()
         except OSError as error:
             raise UsageError(f"cannot read {os.fspath(source)!r}: {error.strerror or error}") from error
-    kind = mime_type or sniffed(data)
+    kind = mime_type or sniff_media_type(data)
     if kind is None or not kind.startswith(f"{family}/"):
         raise UsageError(f"{len(data):,} bytes of a format that is no known {family}; say its mime_type")
     return ToolContent({"type": family, "data": _base64(data), "mimeType": kind})
@@ -328,3 +327,107 @@ def _media(family: str, source: bytes | str | os.PathLike[str], mime_type: str |
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
+
+
+NO_OUTPUT: Final = "({name} completed with no output)"
+
+
+def to_model_content(result: Mapping[str, Any], name: str) -> list[JsonObject]:
+    """The content of a result of the tool `name`; structured content stands for all of it, unless the call failed."""
+    structured = result.get("structuredContent")
+    if structured is not None and result.get("isError") is not True:
+        return [make_text_block(json_text(structured))]
+    made = [_to_readable(block) for block in to_blocks(result.get("content"))]
+    return [make_text_block(each) if isinstance(each, str) else each for each in made if each] or [
+        make_text_block(NO_OUTPUT.format(name=name))
+    ]
+
+
+def make_text_block(text: str) -> JsonObject:
+    """A block of text."""
+    return {"type": "text", "text": text}
+
+
+def split_content(content: Any) -> tuple[list[str], list[JsonObject]]:
+    """Content of MCP or of the API: what is text or told in words, and the blocks that no text can carry."""
+    texts: list[str] = []
+    media: list[JsonObject] = []
+    for block in to_blocks(content):
+        made = _to_readable(block)
+        if isinstance(made, str):
+            texts.append(made)
+        else:
+            media.append(made)
+    return texts, media
+
+
+def to_blocks(content: Any) -> list[JsonObject]:
+    """Content as a list of blocks in wire form, whatever form it was given in."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [make_text_block(content)]
+    if isinstance(content, Mapping):
+        return [dict(cast("Mapping[str, Any]", content))]
+    listed = cast("Sequence[Any]", to_json_values(list(cast("Sequence[Any]", content))))
+    return [make_text_block(each) if isinstance(each, str) else each for each in listed]
+
+
+def _to_readable(block: JsonObject) -> JsonObject | str:
+    return _READABLE_CONVERTERS.get(str(block.get("type")), _describe_unknown)(block)
+
+
+def _convert_text(block: JsonObject) -> str:
+    return str(block.get("text", ""))
+
+
+def _convert_image(block: JsonObject) -> JsonObject | str:
+    if isinstance(block.get("source"), Mapping):
+        return {"type": "image", "source": block["source"]}
+    if not isinstance(block.get("data"), str):
+        return _describe_unknown(block)
+    source = {"type": "base64", "media_type": block.get("mimeType", "image/png"), "data": block["data"]}
+    return {"type": "image", "source": source}
+
+
+def _convert_document(block: JsonObject) -> JsonObject | str:
+    return block if isinstance(block.get("source"), Mapping) else _describe_unknown(block)
+
+
+def _describe_audio(block: JsonObject) -> str:
+    return f"[Audio, {block.get('mimeType', 'of unknown type')}, {_decoded_size(block.get('data'))} bytes]"
+
+
+def _describe_link(block: JsonObject) -> str:
+    about = f": {block['description']}" if block.get("description") else ""
+    return f"[Resource link: {block.get('name', '')}] {block.get('uri', '')}{about}"
+
+
+def _convert_resource(block: JsonObject) -> JsonObject | str:
+    resource: Mapping[str, Any] = block.get("resource") or {}
+    kind, blob = str(resource.get("mimeType", "")), resource.get("blob")
+    if "text" in resource:
+        return f"[Resource at {resource.get('uri', '')}] {resource['text']}"
+    if kind.startswith("image/") and isinstance(blob, str):
+        return _convert_image({"data": blob, "mimeType": kind})
+    if kind == "application/pdf" and isinstance(blob, str):
+        return {"type": "document", "source": {"type": "base64", "media_type": kind, "data": blob}}
+    return f"[Resource at {resource.get('uri', '')}] {kind}, {_decoded_size(blob)} bytes"
+
+
+def _describe_unknown(block: JsonObject) -> str:
+    return json_text(block)
+
+
+def _decoded_size(base64: Any) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=") if isinstance(base64, str) else 0
+
+
+_READABLE_CONVERTERS: Final[Mapping[str, Callable[[JsonObject], JsonObject | str]]] = {
+    "text": _convert_text,
+    "image": _convert_image,
+    "document": _convert_document,
+    "audio": _describe_audio,
+    "resource_link": _describe_link,
+    "resource": _convert_resource,
+}

@@ -1,27 +1,232 @@
-"""An MCP server inside this process: our tools, resources and prompts, answered by a table of methods.
+"""An MCP server in this process: its tools, resources and prompts, and a table of the methods that answer requests.
 
-Owns what such a server offers, and how each method of MCP is answered. Knows nothing of the control protocol that
-carries the messages, nor of other servers.
+Knows nothing of the control protocol that carries the messages, nor of other servers.
 """
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
+from urllib.parse import unquote
 
 import anyio
 
 from pilothouse._version import __version__
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.tools import rpc
-from pilothouse.tools.annotations import check_full_name, check_server_name
-from pilothouse.tools.content import error_result
+from pilothouse.tools import jsonrpc
+from pilothouse.tools.content import as_block, json_text, make_error_result, make_resource_contents, to_json_value
 from pilothouse.tools.context import ToolContext
-from pilothouse.tools.failures import ToolError, ToolFailure, ToolInputError
-from pilothouse.tools.offers import Prompt, Resource
-from pilothouse.tools.rpc import Link, Message, RpcError, Wire
-from pilothouse.tools.tool import Tool, as_tool
+from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError
+from pilothouse.tools.input_schema import ParametersInput, caller_locals, function_name, read_signature
+from pilothouse.tools.jsonrpc import JsonObject, Message, RpcError, ServerContext
+from pilothouse.tools.tool import Tool, as_tool, call_function, check_full_name, check_server_name, is_async
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PLACEHOLDER = re.compile(r"\{(\+?)([A-Za-z_]\w*)(\*?)\}")
+_ROLES = ("user", "assistant")
+
+
+class Resource:
+    """Something that can be read at an address; made by `resource`.
+
+    Attributes:
+        uri: its address. With `{placeholders}`, it is a template, and the function gets their values by name.
+        name: what it is called.
+        description: what it holds.
+        mime_type: such as "text/plain"; by default told from what is read.
+        is_template: whether the address has placeholders.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        read: Callable[..., Any] | None = None,
+        *,
+        content: Any = None,
+        name: str | None = None,
+        description: str | None = None,
+        mime_type: str | None = None,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", uri):
+            raise ToolDefinitionError(f"the address of a resource begins with its scheme, as in config://app: {uri!r}")
+        self.uri = uri
+        self.mime_type = mime_type
+        self._content = content
+        self._read = read
+        self._pattern, names = _compile_uri(uri)
+        self.is_template = bool(names)
+        self._input: ParametersInput | None = None
+        self.description = description or ""
+        self.name = name or (uri if read is None else function_name(read))
+        if read is None:
+            if names:
+                raise ToolDefinitionError(f"{uri}: a fixed content has no placeholders; write a function")
+            return
+        signature = read_signature(read, namespace)
+        if signature.names != names and not (signature.accepts_extra and signature.names <= names):
+            raise ToolDefinitionError(
+                f"{uri}: its function takes {sorted(signature.names)}, and its address has {sorted(names)}"
+            )
+        self._input = ParametersInput(signature.parameters, accepts_extra=signature.accepts_extra, strict=False)
+        self.description = description if description is not None else signature.description
+        self._is_async = is_async(read)
+
+    def __repr__(self) -> str:
+        return f"Resource({self.uri!r})"
+
+    def definition(self) -> dict[str, Any]:
+        """The entry in `resources/list` or `resources/templates/list`."""
+        made = {"uriTemplate" if self.is_template else "uri": self.uri, "name": self.name}
+        extra = {"description": self.description, "mimeType": self.mime_type}
+        return made | {key: value for key, value in extra.items() if value}
+
+    def match(self, uri: str) -> dict[str, str] | None:
+        """The values of the placeholders if `uri` is an address of this resource."""
+        found = self._pattern.fullmatch(uri)
+        return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+
+    async def read(self, uri: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
+        """What stands at `uri`, as the contents of MCP. Raises what the function raises."""
+        value = self._content
+        if self._read is not None and self._input is not None:
+            named = self._input.parse(values)
+            value = await call_function(self._read, (), named, inline=self._is_async)
+        return [make_resource_contents(uri, value, self.mime_type)]
+
+
+class Prompt:
+    """A prompt with blanks; made by `prompt`.
+
+    Attributes:
+        name: how it is asked for.
+        description: what it is for.
+    """
+
+    def __init__(
+        self,
+        fill: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> None:
+        signature = read_signature(fill, namespace)
+        self.name = name or signature.name
+        self.description = signature.description if description is None else description
+        # All blanks are filled in with text; what the function takes may be more than that.
+        self._input = ParametersInput(signature.parameters, accepts_extra=signature.accepts_extra, strict=False)
+        self._fill = fill
+        self._is_async = is_async(fill)
+
+    def __repr__(self) -> str:
+        return f"Prompt({self.name!r})"
+
+    def definition(self) -> dict[str, Any]:
+        """The entry in `prompts/list`."""
+        schema = self._input.schema
+        required = set(schema.get("required", ()))
+        arguments = [
+            {"name": name, "required": name in required}
+            | ({"description": each["description"]} if "description" in each else {})
+            for name, each in schema["properties"].items()
+        ]
+        return {"name": self.name, "description": self.description, "arguments": arguments}
+
+    async def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompt with its blanks filled in, as the result of `prompts/get`.
+
+        Raises:
+            ToolInputError: a value is missing or does not fit.
+        """
+        named = self._input.parse(values)
+        answer = await call_function(self._fill, (), named, inline=self._is_async)
+        messages = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
+        return {"description": self.description, "messages": [_to_prompt_message(each) for each in messages]}
+
+
+def resource(
+    uri: str,
+    *,
+    content: Any = None,
+    name: str | None = None,
+    description: str | None = None,
+    mime_type: str | None = None,
+) -> Any:
+    """A resource of a server: a fixed content, or, as a decorator, a function that is called for each reading. (R25)
+
+    Args:
+        uri: its address, such as `config://app`, or `users://{user_id}`, whose placeholders are the parameters of the
+            function; `{path*}` also takes slashes.
+        content: text, bytes or JSON; None to decorate a function that returns one of these.
+        name: what it is called; by default as the function.
+        description: by default from the docstring.
+        mime_type: by default told from what is read.
+
+    Returns:
+        The `Resource`, or a decorator that makes it.
+
+    Raises:
+        ToolDefinitionError: the function does not fit the address.
+    """
+    names = caller_locals()
+
+    def make(read: Callable[..., Any] | None) -> Resource:
+        return Resource(
+            uri, read, content=content, name=name, description=description, mime_type=mime_type, namespace=names
+        )
+
+    return make if content is None else make(None)
+
+
+def prompt(name: str | None = None, *, description: str | None = None) -> Callable[[Callable[..., Any]], Prompt]:
+    """A decorator for a prompt of a server. (R26)
+
+    The function returns a text (what the user says), or a list of texts, blocks or `{"role": …, "content": …}`. The
+    CLI (2.1.330) does not ask servers in this process for prompts; other clients do.
+
+    Args:
+        name: how it is asked for; by default the name of the function.
+        description: by default from the docstring.
+
+    Raises:
+        ToolDefinitionError: the function cannot be used.
+    """
+    names = caller_locals()
+    return lambda fill: Prompt(fill, name=name, description=description, namespace=names)
+
+
+def _to_prompt_message(value: Any) -> dict[str, Any]:
+    if hasattr(value, "model_dump") and getattr(value, "role", None) in _ROLES:
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(value, Mapping) and cast("Mapping[str, Any]", value).get("role") in _ROLES:
+        message = cast("Mapping[str, Any]", value)
+        return {"role": message["role"], "content": _to_content_block(message.get("content", ""))}
+    return {"role": "user", "content": _to_content_block(value)}
+
+
+def _to_content_block(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    return as_block(value) or {"type": "text", "text": json_text(to_json_value(value))}
+
+
+def _compile_uri(uri: str) -> tuple[re.Pattern[str], frozenset[str]]:
+    parts: list[str] = []
+    names: list[str] = []
+    end = 0
+    for found in _PLACEHOLDER.finditer(uri):
+        rest, name, many = found.groups()
+        parts += [re.escape(uri[end : found.start()]), f"(?P<{name}>{'.+' if rest or many else '[^/]+'})"]
+        names.append(name)
+        end = found.end()
+    if len(set(names)) != len(names):
+        raise ToolDefinitionError(f"{uri}: a placeholder stands in it twice")
+    return re.compile("".join(parts) + re.escape(uri[end:])), frozenset(names)
+
 
 T = TypeVar("T", Resource, Prompt)
 
@@ -56,11 +261,11 @@ class SdkServer:
         self.instructions = instructions
         self.timeout = timeout
         self._tools: dict[str, Tool[..., Any]] = {}
-        self._endpoints: weakref.WeakSet[_Endpoint] = weakref.WeakSet()
+        self._endpoints: weakref.WeakSet[_SdkEndpoint] = weakref.WeakSet()
         for each in tools:
-            self._put(each)
-        self._resources = _by_key("resource", resources, Resource, lambda each: each.uri)
-        self._prompts = _by_key("prompt", prompts, Prompt, lambda each: each.name)
+            self._add(each)
+        self._resources = _index_by_key("resource", resources, Resource, lambda each: each.uri)
+        self._prompts = _index_by_key("prompt", prompts, Prompt, lambda each: each.name)
 
     def __repr__(self) -> str:
         return f"SdkServer({self.name!r}, tools={list(self._tools)})"
@@ -86,14 +291,14 @@ class SdkServer:
         Raises:
             ToolDefinitionError: there is one of that name already, or it is no tool.
         """
-        made = self._put(tool)
-        self._tell_that_tools_changed()
+        made = self._add(tool)
+        self._notify_tools_changed()
         return made
 
     def remove_tool(self, name: str) -> None:
         """Offer a tool no longer. Raises KeyError if there is none of that name."""
         del self._tools[name]
-        self._tell_that_tools_changed()
+        self._notify_tools_changed()
 
     def set_tools(self, tools: Iterable[Any]) -> None:
         """Offer these tools in place of those that there are, in running conversations too. Calls under way go on.
@@ -104,31 +309,31 @@ class SdkServer:
         before, self._tools = self._tools, {}
         try:
             for each in tools:
-                check_full_name(self.name, self._put(each).name)
+                check_full_name(self.name, self._add(each).name)
         except BaseException:
             self._tools = before
             raise
-        self._tell_that_tools_changed()
+        self._notify_tools_changed()
 
     def get_tool(self, name: str) -> Tool[..., Any] | None:
         """The tool of that name."""
         return self._tools.get(name)
 
-    def check(self, server_name: str) -> None:
+    def check_name(self, server_name: str) -> None:
         """Whether it can be called `server_name`. Raises ToolDefinitionError if not."""
         check_server_name(server_name)
         for name in self._tools:
             check_full_name(server_name, name)
 
-    def connect(self, link: Link) -> _Endpoint:
+    def connect(self, context: ServerContext) -> _SdkEndpoint:
         """An endpoint for one conversation."""
-        endpoint = _Endpoint(self, link)
+        endpoint = _SdkEndpoint(self, context)
         self._endpoints.add(endpoint)
         return endpoint
 
-    def initialize_result(self, protocol_version: str = PROTOCOL_VERSIONS[0]) -> Wire:
+    def initialize_result(self, protocol_version: str = PROTOCOL_VERSIONS[0]) -> JsonObject:
         """The answer to the handshake."""
-        offered: Wire = {"tools": {"listChanged": True}}
+        offered: JsonObject = {"tools": {"listChanged": True}}
         if self._resources:
             offered["resources"] = {}
         if self._prompts:
@@ -140,20 +345,20 @@ class SdkServer:
             "serverInfo": {"name": self.name, "version": self.version},
         } | ({"instructions": self.instructions} if self.instructions else {})
 
-    def tools_list_result(self) -> Wire:
+    def tools_list_result(self) -> JsonObject:
         """The answer to `tools/list`."""
         return {"tools": [tool.definition() for tool in self._tools.values()]}
 
-    def _put(self, value: Any) -> Tool[..., Any]:
+    def _add(self, value: Any) -> Tool[..., Any]:
         made = as_tool(value)
         if made.name in self._tools:
             raise ToolDefinitionError(f"server {self.name}: two tools are called {made.name}")
         self._tools[made.name] = made
         return made
 
-    def _tell_that_tools_changed(self) -> None:
+    def _notify_tools_changed(self) -> None:
         for endpoint in tuple(self._endpoints):
-            endpoint.link.notify(rpc.notification(rpc.TOOLS_CHANGED))
+            endpoint.context.notify(jsonrpc.make_notification(jsonrpc.TOOLS_CHANGED))
 
 
 def sdk_server(
@@ -191,37 +396,39 @@ def sdk_server(
     )
 
 
-class _Endpoint:
+class _SdkEndpoint:
     """An `SdkServer` in one conversation: knows which calls are running there."""
 
-    def __init__(self, server: SdkServer, link: Link) -> None:
+    def __init__(self, server: SdkServer, context: ServerContext) -> None:
         self.server = server
-        self.link = link
+        self.context = context
         self._running: dict[Any, anyio.CancelScope] = {}
 
-    async def answer(self, message: Message) -> Wire:
+    async def handle(self, message: Message) -> JsonObject:
         """Answer a request; everything else is acknowledged."""
-        if not rpc.is_request(message):
-            if message.get("method") == rpc.CANCELLED:
+        if not jsonrpc.is_request(message):
+            if message.get("method") == jsonrpc.CANCELLED:
                 self._cancel(message)
-            return rpc.ACKNOWLEDGED
+            return jsonrpc.ACKNOWLEDGED
         try:
             method = _METHODS.get(message["method"])
             if method is None:
-                raise RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {message['method']}")
+                raise RpcError(jsonrpc.METHOD_NOT_FOUND, f"Method not found: {message['method']}")
             params: Any = message.get("params", {})
             if not isinstance(params, dict):
-                raise RpcError(rpc.INVALID_PARAMS, "params must be an object")
-            return rpc.result_of(message, await self._bounded(method, message["id"], cast("Wire", params)))
+                raise RpcError(jsonrpc.INVALID_PARAMS, "params must be an object")
+            return jsonrpc.make_result(
+                message, await self._run_cancellable(method, message["id"], cast("JsonObject", params))
+            )
         except RpcError as error:
-            return rpc.error_of(message, error)
+            return jsonrpc.make_error(message, error)
         except Exception as error:  # noqa: BLE001 - a function of the user; the other side needs an answer
             told = f"{type(error).__name__}: {error}"
-            return rpc.error_of(message, RpcError(rpc.INTERNAL_ERROR, told))
+            return jsonrpc.make_error(message, RpcError(jsonrpc.INTERNAL_ERROR, told))
 
-    async def _bounded(self, method: _Method, key: Any, params: Wire) -> Wire:
+    async def _run_cancellable(self, method: _Method, key: Any, params: JsonObject) -> JsonObject:
         if not isinstance(key, str | int):
-            raise RpcError(rpc.INVALID_REQUEST, "the id of a request is a text or a number")
+            raise RpcError(jsonrpc.INVALID_REQUEST, "the id of a request is a text or a number")
         scope = anyio.CancelScope()
         self._running[key] = scope
         try:
@@ -230,111 +437,111 @@ class _Endpoint:
         finally:
             if self._running.get(key) is scope:
                 del self._running[key]
-        raise RpcError(rpc.REQUEST_CANCELLED, "Request cancelled")
+        raise RpcError(jsonrpc.REQUEST_CANCELLED, "Request cancelled")
 
     def _cancel(self, message: Message) -> None:
         params: Any = message.get("params")
-        key: Any = cast("Wire", params).get("requestId") if isinstance(params, dict) else None
+        key: Any = cast("JsonObject", params).get("requestId") if isinstance(params, dict) else None
         scope = self._running.get(key) if isinstance(key, str | int) else None
         if scope is not None:
             scope.cancel()
 
-    async def call_tool(self, params: Wire) -> Wire:
-        tool = self.server.get_tool(_text(params, "name"))
+    async def call_tool(self, params: JsonObject) -> JsonObject:
+        tool = self.server.get_tool(_require_text(params, "name"))
         if tool is None:
-            raise RpcError(rpc.INVALID_PARAMS, f"Unknown tool: {params['name']}")
+            raise RpcError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params['name']}")
         arguments: Any = params.get("arguments") or {}
         meta: Any = params.get("_meta") or {}
         context = ToolContext(
             tool_name=tool.name,
-            server_name=self.link.server_name,
+            server_name=self.context.server_name,
             tool_use_id=meta.get(_TOOL_USE_ID),
-            session=self.link.session(),
-            report=self._reporter(meta.get("progressToken")),
+            session=self.context.get_session(),
+            report=self._make_reporter(meta.get("progressToken")),
         )
         try:
             if not isinstance(arguments, dict):
                 raise ToolInputError("The input must be an object")
-            return await tool.invoke(cast("Wire", arguments), context)
+            return await tool.invoke(cast("JsonObject", arguments), context)
         except ToolError as error:
             use_id = context.tool_use_id
-            self.link.failed(
+            self.context.report_failure(
                 ToolFailure(tool_name=tool.name, error=error, server_name=context.server_name, tool_use_id=use_id)
             )
-            return error_result(str(error))
+            return make_error_result(str(error))
 
-    def _reporter(self, token: Any) -> Callable[[float, float | None, str | None], None] | None:
+    def _make_reporter(self, token: Any) -> Callable[[float, float | None, str | None], None] | None:
         if token is None:
             return None
 
         def report(progress: float, total: float | None, message: str | None) -> None:
-            said: Wire = {"progressToken": token, "progress": progress}
+            said: JsonObject = {"progressToken": token, "progress": progress}
             extra = {"total": total, "message": message}
             said |= {key: value for key, value in extra.items() if value is not None}
-            self.link.notify(rpc.notification(rpc.PROGRESS, said))
+            self.context.notify(jsonrpc.make_notification(jsonrpc.PROGRESS, said))
 
         return report
 
-    async def initialize(self, params: Wire) -> Wire:
+    async def initialize(self, params: JsonObject) -> JsonObject:
         return self.server.initialize_result(str(params.get("protocolVersion")))
 
-    async def ping(self, params: Wire) -> Wire:
+    async def ping(self, params: JsonObject) -> JsonObject:
         return {}
 
-    async def list_tools(self, params: Wire) -> Wire:
+    async def list_tools(self, params: JsonObject) -> JsonObject:
         return self.server.tools_list_result()
 
-    async def list_resources(self, params: Wire) -> Wire:
+    async def list_resources(self, params: JsonObject) -> JsonObject:
         return {"resources": [each.definition() for each in self.server.resources if not each.is_template]}
 
-    async def list_templates(self, params: Wire) -> Wire:
+    async def list_templates(self, params: JsonObject) -> JsonObject:
         return {"resourceTemplates": [each.definition() for each in self.server.resources if each.is_template]}
 
-    async def read_resource(self, params: Wire) -> Wire:
-        uri = _text(params, "uri")
+    async def read_resource(self, params: JsonObject) -> JsonObject:
+        uri = _require_text(params, "uri")
         for each in sorted(self.server.resources, key=lambda each: each.is_template):
             values = each.match(uri)
             if values is not None:
                 return {"contents": await each.read(uri, values)}
-        raise RpcError(rpc.RESOURCE_NOT_FOUND, f"Resource not found: {uri}", {"uri": uri})
+        raise RpcError(jsonrpc.RESOURCE_NOT_FOUND, f"Resource not found: {uri}", {"uri": uri})
 
-    async def list_prompts(self, params: Wire) -> Wire:
+    async def list_prompts(self, params: JsonObject) -> JsonObject:
         return {"prompts": [each.definition() for each in self.server.prompts]}
 
-    async def get_prompt(self, params: Wire) -> Wire:
-        name = _text(params, "name")
+    async def get_prompt(self, params: JsonObject) -> JsonObject:
+        name = _require_text(params, "name")
         found = next((each for each in self.server.prompts if each.name == name), None)
         if found is None:
-            raise RpcError(rpc.INVALID_PARAMS, f"Unknown prompt: {name}")
+            raise RpcError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {name}")
         try:
             return await found.fill(params.get("arguments") or {})
         except ToolInputError as error:
-            raise RpcError(rpc.INVALID_PARAMS, str(error)) from error
+            raise RpcError(jsonrpc.INVALID_PARAMS, str(error)) from error
 
 
-_Method: TypeAlias = Callable[[_Endpoint, Wire], Awaitable[Wire]]
+_Method: TypeAlias = Callable[[_SdkEndpoint, JsonObject], Awaitable[JsonObject]]
 
 _METHODS: dict[str, _Method] = {
-    rpc.INITIALIZE: _Endpoint.initialize,
-    "ping": _Endpoint.ping,
-    "prompts/get": _Endpoint.get_prompt,
-    "prompts/list": _Endpoint.list_prompts,
-    "resources/list": _Endpoint.list_resources,
-    "resources/read": _Endpoint.read_resource,
-    "resources/templates/list": _Endpoint.list_templates,
-    "tools/call": _Endpoint.call_tool,
-    "tools/list": _Endpoint.list_tools,
+    jsonrpc.INITIALIZE: _SdkEndpoint.initialize,
+    "ping": _SdkEndpoint.ping,
+    "prompts/get": _SdkEndpoint.get_prompt,
+    "prompts/list": _SdkEndpoint.list_prompts,
+    "resources/list": _SdkEndpoint.list_resources,
+    "resources/read": _SdkEndpoint.read_resource,
+    "resources/templates/list": _SdkEndpoint.list_templates,
+    "tools/call": _SdkEndpoint.call_tool,
+    "tools/list": _SdkEndpoint.list_tools,
 }
 
 
-def _text(params: Wire, name: str) -> str:
+def _require_text(params: JsonObject, name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise RpcError(rpc.INVALID_PARAMS, f"{name} must be a text")
+        raise RpcError(jsonrpc.INVALID_PARAMS, f"{name} must be a text")
     return value
 
 
-def _by_key(what: str, given: Iterable[Any], kind: type[T], key: Callable[[T], str]) -> dict[str, T]:
+def _index_by_key(what: str, given: Iterable[Any], kind: type[T], key: Callable[[T], str]) -> dict[str, T]:
     found: dict[str, T] = {}
     for each in given:
         if not isinstance(each, kind):

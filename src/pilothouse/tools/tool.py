@@ -1,7 +1,7 @@
-"""`@tool`: a Python function that the model may call.
+"""`@tool`: turns a Python function into a tool that the model may call.
 
-Owns what a tool is, how it is made of a function, and how one call of it is run: checked, bounded, and told in words
-that the model can use. Knows no server and no wire, so that every bridge runs tools the same way.
+Owns what a tool is, which names and hints it may have, and how one call runs: input checked, time and size bounded,
+errors worded for the model. Knows no server and no wire format, so every bridge runs tools the same way.
 """
 
 from __future__ import annotations
@@ -10,21 +10,32 @@ import copy
 import functools
 import inspect
 import logging
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import anyio
+import msgspec
 from anyio.lowlevel import RunVar
 
+from pilothouse.callbacks import run_in_worker
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.tools.annotations import ToolAnnotations, check_tool_name, read_annotations
-from pilothouse.tools.calling import call, is_async, is_stray_cancellation
-from pilothouse.tools.content import error_result, plain, result_size, to_result
+from pilothouse.tools.content import make_error_result, result_size, to_json_value, to_result
 from pilothouse.tools.context import ToolContext
-from pilothouse.tools.failures import ToolError, ToolExecutionError, ToolResultError, ToolTimeout
-from pilothouse.tools.schemas import FieldsInput, Input, TypeInput, input_of
-from pilothouse.tools.signatures import REQUIRED, Signature, caller_names, read_signature
+from pilothouse.tools.errors import ToolError, ToolExecutionError, ToolResultError, ToolTimeout
+from pilothouse.tools.input_schema import (
+    REQUIRED,
+    ParametersInput,
+    Signature,
+    ToolInput,
+    TypeInput,
+    caller_locals,
+    make_input,
+    read_signature,
+)
 from pilothouse.tracebacks import user_function
 
 P = ParamSpec("P")
@@ -35,7 +46,7 @@ ErrorText: TypeAlias = str | Callable[[BaseException], str]
 DEFAULT_MAX_RESULT_BYTES: Final = 10 * 1024 * 1024  # more than a model reads, less than the API refuses
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
 
-log = logging.getLogger("pilothouse.tools")
+_logger = logging.getLogger("pilothouse.tools")
 
 
 class Tool(Generic[P, R]):
@@ -73,20 +84,20 @@ class Tool(Generic[P, R]):
         self.name = check_tool_name(signature.name if name is None else name)
         self.description = signature.description if description is None else description
         self._signature = signature
-        self._takes, self._whole = _input(self.name, signature, schema)
-        self.input_schema = self._takes.schema
+        self._input, self._takes_whole_input = _make_tool_input(self.name, signature, schema)
+        self.input_schema = self._input.schema
         if schema is None:
-            _warn_of_untyped(self.name, signature)
+            _warn_untyped(self.name, signature)
         self.annotations = read_annotations(self.name, annotations)
-        self.timeout = _positive(self.name, "timeout", timeout, (int, float))
-        self.max_concurrency = _positive(self.name, "max_concurrency", max_concurrency, int)
+        self.timeout = _check_positive(self.name, "timeout", timeout, (int, float))
+        self.max_concurrency = _check_positive(self.name, "max_concurrency", max_concurrency, int)
         self.max_result_bytes = max_result_bytes
         self.always_load = always_load
-        self._meta = {**({_ALWAYS_LOAD: True} if always_load else {}), **plain(meta or {})}
+        self._meta = {**({_ALWAYS_LOAD: True} if always_load else {}), **to_json_value(meta or {})}
         self._error_text = error_text
         self._function: Any = function
         self._is_async = is_async(function)
-        self._slots: RunVar[anyio.Semaphore] | None = None if max_concurrency is None else RunVar(self.name)
+        self._semaphores: RunVar[anyio.Semaphore] | None = None if max_concurrency is None else RunVar(self.name)
         # Names and docstring only: attributes of the function would hide those of the tool.
         functools.update_wrapper(cast("Callable[..., Any]", self), function, updated=())
 
@@ -114,7 +125,7 @@ class Tool(Generic[P, R]):
     @property
     def wants_context(self) -> bool:
         """Whether the function has a parameter for the `ToolContext`."""
-        return self._signature.context is not None
+        return self._signature.context_parameter is not None
 
     def definition(self) -> dict[str, Any]:
         """The tool as an entry of MCP's `tools/list`."""
@@ -139,27 +150,27 @@ class Tool(Generic[P, R]):
         Raises:
             ToolError: the call failed; the class says how, and the text is for the model.
         """
-        given = self._takes.read(arguments)
-        args, named = ((given,), {}) if self._whole else ((), cast("dict[str, Any]", given))
+        given = self._input.parse(arguments)
+        args, named = ((given,), {}) if self._takes_whole_input else ((), cast("dict[str, Any]", given))
         if context is None:
             context = ToolContext(tool_name=self.name)
-        if self._signature.context is not None:
-            named = {**named, self._signature.context: context}
-        if self._slots is None:
-            value = await self._limited(args, named, context)
+        if self._signature.context_parameter is not None:
+            named = {**named, self._signature.context_parameter: context}
+        if self._semaphores is None:
+            value = await self._call_with_timeout(args, named, context)
         else:
-            async with self._slot(self._slots):
-                value = await self._limited(args, named, context)
-        return self._checked(value)
+            async with self._get_semaphore(self._semaphores):
+                value = await self._call_with_timeout(args, named, context)
+        return self._check_result(value)
 
     async def run(self, arguments: Mapping[str, Any], context: ToolContext | None = None) -> dict[str, Any]:
         """The same, but a failure is a result, too, with `isError`. (S39)"""
         try:
             return await self.invoke(arguments, context)
         except ToolError as error:
-            return error_result(str(error))
+            return make_error_result(str(error))
 
-    def _slot(self, slots: RunVar[anyio.Semaphore]) -> anyio.Semaphore:
+    def _get_semaphore(self, slots: RunVar[anyio.Semaphore]) -> anyio.Semaphore:
         # One for each event loop: a tool outlives them, and a semaphore does not.
         slot = slots.get(None)
         if slot is None:
@@ -167,27 +178,27 @@ class Tool(Generic[P, R]):
             slots.set(slot)
         return slot
 
-    async def _limited(self, args: tuple[Any, ...], named: dict[str, Any], context: ToolContext) -> Any:
+    async def _call_with_timeout(self, args: tuple[Any, ...], named: dict[str, Any], context: ToolContext) -> Any:
         if self.timeout is None:
-            return await self._called(args, named, context)
+            return await self._call(args, named, context)
         with anyio.move_on_after(self.timeout):
-            return await self._called(args, named, context)
+            return await self._call(args, named, context)
         raise ToolTimeout(f"{self.name} did not answer within {self.timeout:g} s", seconds=self.timeout)
 
-    async def _called(self, args: tuple[Any, ...], named: dict[str, Any], context: ToolContext) -> Any:
+    async def _call(self, args: tuple[Any, ...], named: dict[str, Any], context: ToolContext) -> Any:
         try:
-            return await call(self._function, args, named, inline=self._is_async)
+            return await call_function(self._function, args, named, inline=self._is_async)
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
-            raise ToolExecutionError(self._told(error)) from error
+            raise ToolExecutionError(self._error_message(error)) from error
         except BaseException as error:
             if is_stray_cancellation(error):
                 raise ToolExecutionError(f"{self.name} was cancelled from inside") from error
             context.mark_cancelled()
             raise
 
-    def _told(self, error: BaseException) -> str:
+    def _error_message(self, error: BaseException) -> str:
         if isinstance(self._error_text, str):
             return self._error_text
         try:
@@ -195,13 +206,13 @@ class Tool(Generic[P, R]):
         except Exception:  # noqa: BLE001 - whatever it is, the model still needs an answer
             return f"{self.name} failed: {type(error).__name__}"
 
-    def _checked(self, value: Any) -> dict[str, Any]:
+    def _check_result(self, value: Any) -> dict[str, Any]:
         try:
             result = to_result(value)
         except ToolError:
             raise
         except Exception as error:
-            raise ToolResultError(f"the result of {self.name} cannot be sent: {self._told(error)}") from error
+            raise ToolResultError(f"the result of {self.name} cannot be sent: {self._error_message(error)}") from error
         size = result_size(result)
         if size > self.max_result_bytes:
             raise ToolResultError(
@@ -267,7 +278,7 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     Raises:
         ToolDefinitionError: the function, a name or a setting cannot be used.
     """
-    names = caller_names()
+    names = caller_locals()
     if function is not None:
         return Tool(function, namespace=names, **settings)
     return functools.partial(Tool[..., Any], namespace=names, **settings)
@@ -287,7 +298,7 @@ def create_tool(name: str, description: str, schema: Any, handler: Callable[P, R
     Raises:
         ToolDefinitionError: a part cannot be used.
     """
-    return Tool(handler, name=name, description=description, schema=schema, namespace=caller_names(), **settings)
+    return Tool(handler, name=name, description=description, schema=schema, namespace=caller_locals(), **settings)
 
 
 def as_tool(value: Any) -> Tool[..., Any]:
@@ -302,10 +313,10 @@ def _is_tool(value: object) -> bool:
     return isinstance(value, Tool)
 
 
-def _warn_of_untyped(name: str, signature: Signature) -> None:
+def _warn_untyped(name: str, signature: Signature) -> None:
     untyped = [each.name for each in signature.parameters if each.annotation is Any]
     if untyped and len(untyped) == len(signature.parameters):
-        log.warning(
+        _logger.warning(
             "the tool %s says nothing of the types of %s, so the model has to guess them: write def %s(%s: str, …)",
             name,
             ", ".join(untyped),
@@ -314,29 +325,175 @@ def _warn_of_untyped(name: str, signature: Signature) -> None:
         )
 
 
-def _input(name: str, signature: Signature, schema: Any) -> tuple[Input, bool]:
+def _make_tool_input(name: str, signature: Signature, schema: Any) -> tuple[ToolInput, bool]:
     """What the tool takes, and whether the function gets it as one value."""
     try:
         if schema is None:
-            return FieldsInput(signature.parameters, takes_more=signature.takes_more), False
-        takes = input_of(schema)
+            return ParametersInput(signature.parameters, accepts_extra=signature.accepts_extra), False
+        takes = make_input(schema)
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"{name}: {error}") from error
     properties: Mapping[str, Any] = takes.schema.get("properties", {})
     needed = [each.name for each in signature.parameters if each.default is REQUIRED]
-    one = len(signature.parameters) == 1 and not signature.takes_more
+    one = len(signature.parameters) == 1 and not signature.accepts_extra
     if isinstance(takes, TypeInput) or (one and not signature.names & properties.keys()):
         if len(needed) > 1 or not signature.parameters:
             raise ToolDefinitionError(f"{name}: it gets its input as one value, so it must take exactly one parameter")
         return takes, True
     if missing := [each for each in needed if each not in properties]:
         raise ToolDefinitionError(f"{name}: its parameter {missing[0]!r} is not in the schema")
-    if not signature.takes_more and (left := [each for each in properties if each not in signature.names]):
+    if not signature.accepts_extra and (left := [each for each in properties if each not in signature.names]):
         raise ToolDefinitionError(f"{name}: its schema has {left[0]!r}, which the function does not take")
     return takes, False
 
 
-def _positive(name: str, setting: str, value: Any, kind: Any) -> Any:
+def _check_positive(name: str, setting: str, value: Any, kind: Any) -> Any:
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool) or value <= 0):
         raise ToolDefinitionError(f"{name}: {setting} must be a number above 0, or None; got {value!r}")
     return value
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+MAX_FULL_NAME: Final = 128  # characters of `mcp__server__tool`, by the API
+# The CLI (2.1.330) keeps servers in plain objects of JavaScript, and refuses the names that these have already.
+_RESERVED_SERVER_NAMES: Final = frozenset(
+    {
+        "constructor", "prototype", "__proto__", "__defineGetter__", "__defineSetter__", "__lookupGetter__",
+        "__lookupSetter__", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString",
+        "valueOf",
+    }
+)  # fmt: skip
+
+
+class ToolAnnotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Hints about a tool. They are not enforced; permission rules and people read them.
+
+    Attributes:
+        title: a name for people.
+        read_only_hint: it changes nothing. The CLI runs such tools at the same time as others.
+        destructive_hint: it may delete or overwrite.
+        idempotent_hint: calling it twice is the same as calling it once.
+        open_world_hint: it talks to things outside, such as the web.
+    """
+
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+_HINT_FIELDS = {
+    **{field.name: field.name for field in msgspec.structs.fields(ToolAnnotations)},
+    **{field.encode_name: field.name for field in msgspec.structs.fields(ToolAnnotations)},
+    **{field.name.removesuffix("_hint"): field.name for field in msgspec.structs.fields(ToolAnnotations)},
+}
+
+
+def read_annotations(tool: str, annotations: Any) -> dict[str, Any]:
+    """The hints as they go over the wire.
+
+    Args:
+        tool: its name, for messages.
+        annotations: a `ToolAnnotations`, or a mapping in the words of MCP or of Python (`read_only`, `read_only_hint`,
+            `readOnlyHint`), or such an object of the `mcp` package.
+
+    Raises:
+        ToolDefinitionError: there is no such hint, or its value is of the wrong type.
+    """
+    if annotations is None:
+        return {}
+    if hasattr(annotations, "model_dump"):
+        annotations = annotations.model_dump(by_alias=True, exclude_none=True)
+    if isinstance(annotations, Mapping):
+        hints = cast("Mapping[str, Any]", annotations)
+        unknown = [name for name in hints if name not in _HINT_FIELDS]
+        if unknown:
+            known = ", ".join(field.name for field in msgspec.structs.fields(ToolAnnotations))
+            raise ToolDefinitionError(f"{tool}: unknown annotation {unknown[0]!r}; known are: {known}")
+        annotations = ToolAnnotations(**{_HINT_FIELDS[name]: value for name, value in hints.items()})
+    if not isinstance(annotations, ToolAnnotations):
+        raise ToolDefinitionError(f"{tool}: annotations must be ToolAnnotations, got {type(annotations).__name__}")
+    try:
+        return msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(annotations), ToolAnnotations))
+    except msgspec.ValidationError as error:
+        raise ToolDefinitionError(f"{tool}: annotations: {error}") from error
+
+
+def check_tool_name(name: Any) -> str:
+    """`name`, if a tool may be called so. Raises ToolDefinitionError if not."""
+    return _check_name("tool", name)
+
+
+def check_server_name(name: Any) -> str:
+    """`name`, if a server may be called so. Raises ToolDefinitionError if not."""
+    checked = _check_name("server", name)
+    if checked in _RESERVED_SERVER_NAMES:
+        raise ToolDefinitionError(f"{name!r} cannot be the name of a server: the CLI refuses it")
+    if "__" in checked or checked.endswith("_"):
+        raise ToolDefinitionError(
+            f"{name!r} cannot be the name of a server: in mcp__server__tool nobody could tell where it ends"
+        )
+    return checked
+
+
+def check_full_name(server: str, tool: str) -> str:
+    """`mcp__server__tool`, as the model sees it. Raises ToolDefinitionError if it is too long."""
+    full = f"mcp__{server}__{tool}"
+    if len(full) > MAX_FULL_NAME:
+        raise ToolDefinitionError(f"{full} has {len(full)} characters; the API takes {MAX_FULL_NAME}")
+    return full
+
+
+def _check_name(what: str, name: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ToolDefinitionError(
+            f"{name!r} cannot be the name of a {what}: only letters, digits, hyphens and underscores are taken"
+            + ("; give a lambda one with ph.tool(name=…)" if name == "<lambda>" else "")
+        )
+    if len(name) > MAX_FULL_NAME:
+        raise ToolDefinitionError(f"the name of a {what} has at most {MAX_FULL_NAME} characters: {name[:40]}…")
+    return name
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it gives a coroutine."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - it is known to be callable
+
+
+async def call_function(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inline: bool
+) -> Any:
+    """Call it, and wait for what it returns.
+
+    Args:
+        function: what to call.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation leaves to its end.
+    """
+    if inline:
+        return await function(*args, **kwargs)
+
+    def boxed() -> tuple[Any]:  # trio lets no coroutine out of a thread
+        return (function(*args, **kwargs),)
+
+    (answer,) = await run_in_worker(boxed)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def is_stray_cancellation(error: BaseException) -> bool:
+    """Whether a function let out the cancellation of something else, such as of a task that it waited for.
+
+    Nobody cancelled the call itself, so somebody still waits for its answer.
+    """
+    asyncio: Any = sys.modules.get("asyncio")  # not loaded, not raised
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # another event loop, which has cancellations of its own
+        return True
+    return task is not None and not task.cancelling()

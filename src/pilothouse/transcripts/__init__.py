@@ -4,23 +4,23 @@ All functions block, for as long as the disk takes, and hold no state: call them
 process or an event loop.
 """
 
-from pilothouse.transcripts.changing import delete_session as delete_session
-from pilothouse.transcripts.changing import rename_session as rename_session
-from pilothouse.transcripts.changing import tag_session as tag_session
-from pilothouse.transcripts.exporting import export_session as export_session
-from pilothouse.transcripts.forking import ForkSessionResult as ForkSessionResult
-from pilothouse.transcripts.forking import fork_session as fork_session
-from pilothouse.transcripts.lines import TranscriptProblem as TranscriptProblem
-from pilothouse.transcripts.listing import SessionInfo as SessionInfo
-from pilothouse.transcripts.listing import get_session_info as get_session_info
-from pilothouse.transcripts.listing import list_sessions as list_sessions
-from pilothouse.transcripts.places import project_key as project_key
-from pilothouse.transcripts.reading import get_session_messages as get_session_messages
-from pilothouse.transcripts.reading import get_subagent_messages as get_subagent_messages
-from pilothouse.transcripts.reading import list_subagents as list_subagents
-from pilothouse.transcripts.searching import SearchHit as SearchHit
-from pilothouse.transcripts.searching import search_sessions as search_sessions
-from pilothouse.transcripts.spending import SessionSpending as SessionSpending
-from pilothouse.transcripts.spending import Spending as Spending
-from pilothouse.transcripts.spending import UsageReport as UsageReport
-from pilothouse.transcripts.spending import usage_report as usage_report
+from pilothouse.transcripts.conversation import get_session_messages as get_session_messages
+from pilothouse.transcripts.conversation import get_subagent_messages as get_subagent_messages
+from pilothouse.transcripts.conversation import list_subagents as list_subagents
+from pilothouse.transcripts.edits import ForkSessionResult as ForkSessionResult
+from pilothouse.transcripts.edits import delete_session as delete_session
+from pilothouse.transcripts.edits import fork_session as fork_session
+from pilothouse.transcripts.edits import rename_session as rename_session
+from pilothouse.transcripts.edits import tag_session as tag_session
+from pilothouse.transcripts.export import export_session as export_session
+from pilothouse.transcripts.paths import project_key as project_key
+from pilothouse.transcripts.rows import TranscriptProblem as TranscriptProblem
+from pilothouse.transcripts.search import SearchHit as SearchHit
+from pilothouse.transcripts.search import search_sessions as search_sessions
+from pilothouse.transcripts.session_info import SessionInfo as SessionInfo
+from pilothouse.transcripts.session_info import get_session_info as get_session_info
+from pilothouse.transcripts.session_info import list_sessions as list_sessions
+from pilothouse.transcripts.usage import SessionUsageTotals as SessionUsageTotals
+from pilothouse.transcripts.usage import UsageReport as UsageReport
+from pilothouse.transcripts.usage import UsageTotals as UsageTotals
+from pilothouse.transcripts.usage import usage_report as usage_report

@@ -1,22 +1,27 @@
-"""From the rows of a file to the conversation: which of them belong to it, and in which order. Pure.
-
-Rules of CLI 2.1.330, which resumes what this finds:
-
-- Every row names its predecessor. The conversation is the way from its last row back to its first.
-- The last row is the last in the file, unless a checkpoint after it says otherwise: an explicit `last-prompt` row,
-  which a rewind writes.
-- Rows of side conversations (sub-agents, teams) never belong to it.
-- A compaction begins anew. What it has kept follows its summary.
-- A message of the API is several rows, one a block. Calls that ran in parallel are answered beside the way; they and
-  their answers are put back behind the message.
-- A predecessor that is missing is replaced by the row before; a circle is cut.
-"""
+"""Orders the rows of a transcript into the conversation that the CLI would resume, and returns its messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from pilothouse.transcripts.rows import CHAINED, SPOKEN, Row
+import msgspec
+from msgspec import Struct
+
+from pilothouse.messages import Message
+from pilothouse.transcripts.paths import StrPath, find_file, get_sidecar_directory, is_agent_id
+from pilothouse.transcripts.rows import (
+    CHAINED_TYPES,
+    SPOKEN_TYPES,
+    OnProblem,
+    TranscriptProblem,
+    TranscriptRow,
+    ignore_problem,
+    make_message,
+    open_transcript,
+    read_rows,
+)
 
 
 class Conversation:
@@ -24,7 +29,7 @@ class Conversation:
 
     Args:
         rows: all of them, as they stand in the file.
-        whole: what compactions have replaced belongs to it as well.
+        include_compacted: what compactions have replaced belongs to it as well.
         up_to: the id of its last row; None: as the CLI would resume it.
         sidechain: whether this is the file of a sub-agent, in which every row is of a side conversation.
 
@@ -34,56 +39,62 @@ class Conversation:
     """
 
     def __init__(
-        self, rows: Sequence[Row], *, whole: bool = False, up_to: str | None = None, sidechain: bool = False
+        self,
+        rows: Sequence[TranscriptRow],
+        *,
+        include_compacted: bool = False,
+        up_to: str | None = None,
+        sidechain: bool = False,
     ) -> None:
-        self.problems: list[tuple[Row, str]] = []
-        self._whole = whole
-        chained = [row for row in rows if row.type in CHAINED and row.uuid is not None]
+        self.problems: list[tuple[TranscriptRow, str]] = []
+        self._include_compacted = include_compacted
+        chained = [row for row in rows if row.type in CHAINED_TYPES and row.uuid is not None]
         if up_to is not None:
-            chained = _until(chained, up_to)
+            chained = _cut_after(chained, up_to)
         main = [row for row in chained if sidechain or not (row.is_sidechain or row.team_name)]
-        self._by_uuid: dict[str, Row] = {row.uuid: row for row in main if row.uuid is not None}
+        self._by_uuid: dict[str, TranscriptRow] = {row.uuid: row for row in main if row.uuid is not None}
         self._parents = {key: row.parent_uuid for key, row in self._by_uuid.items()}
         self._order = {row.uuid: place for place, row in enumerate(main)}
         self._main = main
-        self._gone: set[str] = set()
-        if not whole:
-            self._forget_before(self._last_boundary())
-        leaf = up_to if up_to is not None else _leaf(rows, self._by_uuid)
-        way = self._way(leaf)
-        self.rows = self._with_parallel(way)
+        self._dropped: set[str] = set()
+        if not include_compacted:
+            self._drop_before(self._last_boundary())
+        leaf = up_to if up_to is not None else _find_leaf(rows, self._by_uuid)
+        way = self._walk_to_root(leaf)
+        self.rows = self._add_parallel_rows(way)
 
-    def _last_boundary(self) -> Row | None:
+    def _last_boundary(self) -> TranscriptRow | None:
         return next((row for row in reversed(self._main) if row.is_boundary and row.uuid in self._by_uuid), None)
 
-    def _forget_before(self, boundary: Row | None) -> None:
+    def _drop_before(self, boundary: TranscriptRow | None) -> None:
         if boundary is None or boundary.uuid is None:
             return
-        kept, anchor = self._kept(boundary)
+        kept, anchor = self._list_preserved(boundary)
         if any(key not in self._by_uuid for key in kept):
             kept = []
         start = self._order[boundary.uuid]
         gone = {key for key in self._by_uuid if self._order[key] < start} - set(kept)
-        self._gone = gone
+        self._dropped = gone
         for key in gone:
             del self._by_uuid[key]
         if kept:
-            self._hang_in(kept, anchor, gone)
+            self._reattach_preserved(kept, anchor, gone)
 
-    def _hang_in(self, kept: list[str], anchor: str | None, gone: set[str]) -> None:
+    def _reattach_preserved(self, preserved: list[str], anchor: str | None, dropped: set[str]) -> None:
         """Let the kept rows follow the summary, and what followed the summary, or a forgotten row, follow them."""
-        own = set(kept)
+        own = set(preserved)
         followers = [
             key
             for key, row in self._by_uuid.items()
-            if key not in own and (self._parents[key] == anchor or (row.type in SPOKEN and self._parents[key] in gone))
+            if key not in own
+            and (self._parents[key] == anchor or (row.type in SPOKEN_TYPES and self._parents[key] in dropped))
         ]
-        for before, key in zip([anchor, *kept], kept, strict=False):
+        for before, key in zip([anchor, *preserved], preserved, strict=False):
             self._parents[key] = before
         for key in followers:
-            self._parents[key] = kept[-1]
+            self._parents[key] = preserved[-1]
 
-    def _kept(self, boundary: Row) -> tuple[list[str], str | None]:
+    def _list_preserved(self, boundary: TranscriptRow) -> tuple[list[str], str | None]:
         told = boundary.compact_metadata
         if told is None:
             return [], None
@@ -101,19 +112,19 @@ class Conversation:
             key = self._parents[key]
         return [], None
 
-    def _way(self, leaf: str | None) -> list[Row]:
-        way: list[Row] = []
+    def _walk_to_root(self, leaf: str | None) -> list[TranscriptRow]:
+        way: list[TranscriptRow] = []
         seen: set[str] = set()
         row = self._by_uuid.get(leaf) if leaf is not None else None
         while row is not None and row.uuid is not None:
             seen.add(row.uuid)
             way.append(row)
-            row = self._before(row, seen)
+            row = self._find_parent(row, seen)
         return way[::-1]
 
-    def _before(self, row: Row, seen: set[str]) -> Row | None:
+    def _find_parent(self, row: TranscriptRow, seen: set[str]) -> TranscriptRow | None:
         parent = self._parents[row.uuid or ""]
-        if parent is None and self._whole and row.is_boundary:
+        if parent is None and self._include_compacted and row.is_boundary:
             parent = row.logical_parent_uuid
         if parent is None:
             return None
@@ -122,81 +133,81 @@ class Conversation:
             return None
         found = self._by_uuid.get(parent)
         if found is None and not (row.is_boundary or self._is_first(row)):
-            if parent not in self._gone:
+            if parent not in self._dropped:
                 self.problems.append((row, f"its predecessor {parent[:40]} is missing; the row before it is taken"))
-            found = self._row_before(row, seen)
+            found = self._find_row_before(row, seen)
         return found
 
-    def _is_first(self, row: Row) -> bool:
+    def _is_first(self, row: TranscriptRow) -> bool:
         return self._order[row.uuid] == 0
 
-    def _row_before(self, row: Row, seen: set[str]) -> Row | None:
+    def _find_row_before(self, row: TranscriptRow, seen: set[str]) -> TranscriptRow | None:
         for place in range(self._order[row.uuid] - 1, -1, -1):
             candidate = self._main[place]
             if candidate.uuid in self._by_uuid and candidate.uuid not in seen:
                 return candidate
         return None
 
-    def _with_parallel(self, way: list[Row]) -> list[Row]:
+    def _add_parallel_rows(self, chain: list[TranscriptRow]) -> list[TranscriptRow]:
         """Put back what ran in parallel: blocks of a message on the way, and answers to its calls."""
-        on_way = {row.uuid for row in way}
-        last = {_message_id(row): place for place, row in enumerate(way) if _message_id(row) is not None}
-        beside, owner = self._beside(on_way, last)
+        on_way = {row.uuid for row in chain}
+        last = {_get_message_id(row): place for place, row in enumerate(chain) if _get_message_id(row) is not None}
+        beside, owner = self._find_parallel_rows(on_way, last)
         if not beside:
-            return way
-        complete: list[Row] = []
+            return chain
+        complete: list[TranscriptRow] = []
         place = 0
-        while place < len(way):
-            row = way[place]
+        while place < len(chain):
+            row = chain[place]
             complete.append(row)
             place += 1
-            key = _message_id(row)
+            key = _get_message_id(row)
             if key is None or last[key] != place - 1 or key not in beside:
                 continue
             answers = [extra for extra in beside[key] if extra.type == "user"]
             complete += [extra for extra in beside[key] if extra.type == "assistant"]
-            while place < len(way) and key in {owner.get(call) for call in way[place].ids_of("tool_result")}:
-                answers.append(way[place])
+            while place < len(chain) and key in {owner.get(call) for call in chain[place].get_call_ids("tool_result")}:
+                answers.append(chain[place])
                 place += 1
             complete += sorted(answers, key=lambda answer: self._order[answer.uuid])
         return complete
 
-    def _beside(
-        self, on_way: set[str | None], last: Mapping[str | None, int]
-    ) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    def _find_parallel_rows(
+        self, chain_ids: set[str | None], last: Mapping[str | None, int]
+    ) -> tuple[dict[str, list[TranscriptRow]], dict[str, str]]:
         """By message on the way: its blocks and answers that are not on it; and which message each call is of."""
         owner: dict[str, str] = {}
         for row in self._by_uuid.values():
-            key = _message_id(row)
+            key = _get_message_id(row)
             if key is not None and key in last:
-                owner.update(dict.fromkeys(row.ids_of("tool_use"), key))
-        answered = {call for key in on_way if key for call in self._by_uuid[key].ids_of("tool_result")}
-        beside: dict[str, list[Row]] = {}
+                owner.update(dict.fromkeys(row.get_call_ids("tool_use"), key))
+        answered = {call for key in chain_ids if key for call in self._by_uuid[key].get_call_ids("tool_result")}
+        beside: dict[str, list[TranscriptRow]] = {}
         for row in self._by_uuid.values():
-            if row.uuid in on_way:
+            if row.uuid in chain_ids:
                 continue
-            key = _message_id(row)
+            key = _get_message_id(row)
             if key is not None and key in last:
                 beside.setdefault(key, []).append(row)
             elif row.type == "user":
-                calls = [call for call in row.ids_of("tool_result") if call in owner and call not in answered]
+                calls = [call for call in row.get_call_ids("tool_result") if call in owner and call not in answered]
                 if calls:
                     answered.update(calls)
                     beside.setdefault(owner[calls[0]], []).append(row)
         return beside, owner
 
 
-def _until(rows: list[Row], key: str) -> list[Row]:
+def _cut_after(rows: list[TranscriptRow], key: str) -> list[TranscriptRow]:
     """The rows up to one, and the other answers to calls of its message that stand behind it are not among them."""
     place = next((place for place in range(len(rows) - 1, -1, -1) if rows[place].uuid == key), len(rows) - 1)
     return rows[: place + 1]
 
 
-def _leaf(rows: Sequence[Row], known: Mapping[str, Row]) -> str | None:
+def _find_leaf(rows: Sequence[TranscriptRow], known: Mapping[str, TranscriptRow]) -> str | None:
     """The last row of the conversation; None: it was rewound to nothing, or there is none."""
     leaf: str | None = None
     for row in rows:
-        if row.type in CHAINED:
+        if row.type in CHAINED_TYPES:
             if row.uuid in known:
                 leaf = row.uuid
         elif row.type == "last-prompt" and row.explicit and (row.leaf_uuid is None or row.leaf_uuid in known):
@@ -204,5 +215,191 @@ def _leaf(rows: Sequence[Row], known: Mapping[str, Row]) -> str | None:
     return leaf
 
 
-def _message_id(row: Row) -> str | None:
+def _get_message_id(row: TranscriptRow) -> str | None:
     return row.message.id if row.type == "assistant" and row.message is not None else None
+
+
+_AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
+_MAX_INFO_BYTES = 1 << 20
+MAX_DIRECTORY_DEPTH = 8
+"""Folders below one another in which sub-agents are looked for."""
+
+
+def get_session_messages(
+    session_id: str,
+    directory: StrPath | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+    *,
+    include_system: bool = False,
+    include_compacted: bool = False,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> list[Message]:
+    """The messages of a session, as the CLI would resume it: in order, without branches that were left.
+
+    Args:
+        session_id: its id.
+        directory: the working directory that it belongs to; None: any.
+        limit: how many at most; None: all. Only these are decoded.
+        offset: how many to leave out first.
+        include_system: also system messages, such as compaction boundaries.
+        include_compacted: also what compactions have replaced by summaries.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called with each line that cannot be read, and with each predecessor that is missing.
+
+    Returns:
+        `AssistantMessage`s and `UserMessage`s, and `SystemMessage`s if they are asked for. Their `.raw` is the row as
+        it stands in the file. None at all if there is no such session. (L60, E30)
+    """
+    path = find_file(session_id, directory, config_dir)
+    if path is None:
+        return []
+    wanted = {"system"} if include_system else set[str]()
+    return _read_messages(path, wanted, limit, offset, include_compacted, on_problem)
+
+
+def list_subagents(
+    session_id: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None
+) -> list[str]:
+    """The ids of the sub-agents that ran in a session, those of workflows included; sorted.
+
+    Args:
+        session_id: its id.
+        directory: the working directory that it belongs to; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+    """
+    path = find_file(session_id, directory, config_dir)
+    return [] if path is None else sorted({key for key, _ in list_agent_files(path)})
+
+
+def get_subagent_messages(
+    session_id: str,
+    agent_id: str,
+    directory: StrPath | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+    *,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> list[Message]:
+    """The messages of a sub-agent, in order.
+
+    Args:
+        session_id: the session that it ran in.
+        agent_id: its id, as `list_subagents` tells it.
+        directory: the working directory that the session belongs to; None: any.
+        limit: how many at most; None: all.
+        offset: how many to leave out first.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called with each line that cannot be read.
+
+    Returns:
+        Messages as of `get_session_messages`. `parent_tool_use_id` is the call that started the sub-agent.
+    """
+    path = find_file(session_id, directory, config_dir) if is_agent_id(agent_id) else None
+    found = next((file for key, file in list_agent_files(path) if key == agent_id), None) if path is not None else None
+    if found is None:
+        return []
+    return _read_messages(found, set(), limit, offset, True, on_problem, agent=read_subagent_info(found))
+
+
+class SubagentInfo(Struct, frozen=True, rename="camel"):
+    """What the CLI notes about a sub-agent.
+
+    Args:
+        agent_type: its kind, such as "general-purpose".
+        description: what it was started for.
+        tool_use_id: the call that started it.
+        model: its model.
+    """
+
+    agent_type: str | None = None
+    description: str | None = None
+    tool_use_id: str | None = None
+    model: str | None = None
+
+
+_decode_subagent_info = msgspec.json.Decoder(SubagentInfo).decode
+
+
+def read_subagent_info(path: Path) -> SubagentInfo:
+    """What the file beside the transcript of a sub-agent tells; nothing if it is missing or broken."""
+    try:
+        with open_transcript(path.with_name(path.name[: -len(_AGENT_SUFFIX)] + ".meta.json")) as descriptor:
+            return _decode_subagent_info(os.read(descriptor, _MAX_INFO_BYTES))
+    except (OSError, ValueError):
+        return SubagentInfo()
+
+
+def list_agent_files(path: Path) -> list[tuple[str, Path]]:
+    """Id and file of each sub-agent of a session file, sorted. Links are not followed."""
+    folder = get_sidecar_directory(path)
+    return [] if folder.is_symlink() else sorted(_list_agent_files_below(folder / "subagents", MAX_DIRECTORY_DEPTH))
+
+
+def _list_agent_files_below(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
+    try:
+        with os.scandir(folder) as found:
+            entries = [] if folder.is_symlink() else list(found)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if depth > 0:
+                yield from _list_agent_files_below(Path(entry.path), depth - 1)
+            continue
+        name = entry.name
+        if name.startswith(_AGENT_PREFIX) and name.endswith(_AGENT_SUFFIX) and entry.is_file(follow_symlinks=False):
+            yield name[len(_AGENT_PREFIX) : -len(_AGENT_SUFFIX)], Path(entry.path)
+
+
+def _read_messages(
+    path: Path,
+    more: set[str],
+    limit: int | None,
+    offset: int,
+    include_compacted: bool,
+    on_problem: OnProblem,
+    agent: SubagentInfo | None = None,
+) -> list[Message]:
+    try:
+        with open_transcript(path) as descriptor:
+            rows = read_conversation(
+                descriptor, path, on_problem, include_compacted=include_compacted, sidechain=agent is not None
+            )
+            visible = [row for row in rows if row.is_visible or row.type in more]
+            stop = None if limit is None or limit <= 0 else max(offset, 0) + limit
+            parent = agent.tool_use_id if agent is not None else None
+            return list(_decode_messages(descriptor, path, visible[max(offset, 0) : stop], parent, on_problem))
+    except OSError as error:
+        on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
+        return []
+
+
+def read_conversation(
+    descriptor: int,
+    path: Path,
+    on_problem: OnProblem = ignore_problem,
+    *,
+    include_compacted: bool = False,
+    sidechain: bool = False,
+    up_to: str | None = None,
+) -> list[TranscriptRow]:
+    """The rows of the conversation in an open file, in order; what is wrong is told."""
+    rows = list(read_rows(descriptor, path, on_problem))
+    found = Conversation(rows, include_compacted=include_compacted, sidechain=sidechain, up_to=up_to)
+    for row, reason in found.problems:
+        on_problem(TranscriptProblem(str(path), row.number, reason))
+    return found.rows
+
+
+def _decode_messages(
+    descriptor: int, path: Path, rows: list[TranscriptRow], parent: str | None, on_problem: OnProblem
+) -> Iterator[Message]:
+    for row in rows:
+        message = make_message(descriptor, row, parent)
+        if message is None:
+            on_problem(TranscriptProblem(str(path), row.number, "it has changed while it was read"))
+        else:
+            yield message

@@ -1,36 +1,134 @@
-"""The rows of a transcript, read as far as their order and their ids need it; and as messages when they are wanted.
-
-Owns the fields of CLI 2.1.330 that matter here, and what becomes of a line that is not one. Reads each line once for
-its ids; a message is decoded only when somebody wants it. Knows nothing of the order of a conversation.
-"""
+"""Reads the lines of a transcript file while others may write to it, and decodes them as rows and messages."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct, field
 
 from pilothouse.errors import LineDecodeError, MessageParseError
 from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage, decode
-from pilothouse.messages.incidents import CompactMetadata
-from pilothouse.messages.jsonline import load_line
-from pilothouse.messages.lenient import Unfit, fit_struct
-from pilothouse.transcripts.lines import OnProblem, TranscriptProblem, ignore, read_lines, read_part
+from pilothouse.messages.coercion import CoercionFailure, coerce_struct
+from pilothouse.messages.json_lines import decode_line
+from pilothouse.messages.system_subtypes import CompactMetadata
+from pilothouse.transcripts.paths import open_file
 
-CHAINED = frozenset({"user", "assistant", "attachment", "system", "progress"})
+CHUNK_BYTES = 1 << 20
+"""Bytes read at once."""
+MAX_LINE_BYTES = 256 << 20
+"""Bytes of the longest line that is read; a longer one is told and skipped, so that memory stays bounded."""
+EDGE_BYTES = 1 << 16
+"""Bytes at each end of a file that hold what a list shows: the CLI repeats titles and tags within them."""
+
+
+class TranscriptProblem(Struct, frozen=True):
+    """Something in a transcript that could not be read, and was left out.
+
+    Args:
+        path: the file.
+        line: the line in it, counted from 1; 0: the file as a whole.
+        reason: what is wrong.
+    """
+
+    path: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}" if self.line else f"{self.path}: {self.reason}"
+
+
+OnProblem: TypeAlias = Callable[[TranscriptProblem], object]
+
+
+def ignore_problem(problem: TranscriptProblem) -> None:
+    """Tell nobody."""
+
+
+@contextmanager
+def open_transcript(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
+    """A descriptor of a transcript file.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or is a link.
+    """
+    descriptor = open_file(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[tuple[int, int, bytes]]:
+    """The lines that stand in a file now, with their number from 1 and their place in bytes; no newline at their end.
+
+    What is appended meanwhile is left for the next time. The last line may be half-written: it has no newline yet.
+    """
+    left = os.fstat(descriptor).st_size
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    number, place, size = 1, 0, 0
+    pieces: list[bytes] = []
+    while left > 0:
+        chunk = os.read(descriptor, min(CHUNK_BYTES, left))
+        if not chunk:
+            break  # somebody has made it shorter
+        left -= len(chunk)
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            size += len(piece)
+            if size > MAX_LINE_BYTES:
+                on_problem(TranscriptProblem(str(path), number, f"a line of {size} bytes is too long"))
+            elif pieces:
+                yield number, place, b"".join((*pieces, piece))
+            else:
+                yield number, place, piece
+            pieces.clear()
+            place, number, size = place + size + 1, number + 1, 0
+        size += len(rest)
+        if size > MAX_LINE_BYTES:
+            pieces.clear()
+        elif rest:
+            pieces.append(rest)
+    if pieces:
+        yield number, place, b"".join(pieces)
+
+
+def read_part(descriptor: int, offset: int, size: int) -> bytes:
+    """Some bytes of a file; fewer if it ends before."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def read_edges(descriptor: int) -> tuple[bytes, bytes]:
+    """The beginning of a file and its end; both are the whole of a short one, else the end begins with a line."""
+    size = os.fstat(descriptor).st_size
+    head = read_part(descriptor, 0, EDGE_BYTES)
+    if size <= EDGE_BYTES:
+        return head, head
+    tail = read_part(descriptor, size - EDGE_BYTES, EDGE_BYTES)
+    return head, tail[tail.find(b"\n") + 1 :]
+
+
+CHAINED_TYPES = frozenset({"user", "assistant", "attachment", "system", "progress"})
 """Types of the rows that name their predecessor. All other rows are notes about the session."""
-SPOKEN = frozenset({"user", "assistant"})
+SPOKEN_TYPES = frozenset({"user", "assistant"})
 
 # A crash leaves half a line, and the next row is glued to it. Rows begin like this; so do parts of them, behind one of
 # three characters.
-_BEGINNING = re.compile(rb'(?<![:,\[])\{"(?:type":"|parentUuid":)')
+_ROW_START = re.compile(rb'(?<![:,\[])\{"(?:type":"|parentUuid":)')
 
 
-_TRIED = 4
+_MAX_ROW_STARTS = 4
 """How many beginnings in a broken line are tried, so that junk full of them costs little."""
 
 
@@ -42,14 +140,14 @@ class BlockIds(Struct, gc=False):
     tool_use_id: str | None = None
 
 
-class Body(Struct, gc=False):
+class RowMessage(Struct, gc=False):
     """What a message says about itself."""
 
     id: str | None = None
     content: str | list[BlockIds] = ""
 
 
-class Kept(Struct, gc=False, rename="camel"):
+class PreservedMessages(Struct, gc=False, rename="camel"):
     """Messages that a compaction has kept: a list of ids, or a stretch from head to tail, and what they follow now."""
 
     anchor_uuid: str | None = None
@@ -58,18 +156,18 @@ class Kept(Struct, gc=False, rename="camel"):
     tail_uuid: str | None = None
 
 
-class Compaction(Struct, gc=False, rename="camel"):
+class RowCompaction(Struct, gc=False, rename="camel"):
     """What a compaction boundary says."""
 
     trigger: str = ""
     pre_tokens: int = 0
     post_tokens: int | None = None
     duration_ms: int | float | None = None
-    preserved_messages: Kept | None = None
-    preserved_segment: Kept | None = None
+    preserved_messages: PreservedMessages | None = None
+    preserved_segment: PreservedMessages | None = None
 
 
-class Row(Struct, gc=False, rename="camel"):
+class TranscriptRow(Struct, gc=False, rename="camel"):
     """One line of a transcript.
 
     Attributes:
@@ -90,10 +188,10 @@ class Row(Struct, gc=False, rename="camel"):
     agent_id: str | None = None
     request_id: str | None = None
     logical_parent_uuid: str | None = None
-    compact_metadata: Compaction | None = None
+    compact_metadata: RowCompaction | None = None
     leaf_uuid: str | None = None
     explicit: bool = False
-    message: Body | None = None
+    message: RowMessage | None = None
     number: int = field(default=0, name="<number>")
     place: int = field(default=0, name="<place>")
     size: int = field(default=0, name="<size>")
@@ -106,9 +204,9 @@ class Row(Struct, gc=False, rename="camel"):
     @property
     def is_visible(self) -> bool:
         """Whether it is something that a person or the model has said, in the main conversation."""
-        return self.type in SPOKEN and not self.is_meta and not self.team_name
+        return self.type in SPOKEN_TYPES and not self.is_meta and not self.team_name
 
-    def ids_of(self, kind: str) -> list[str]:
+    def get_call_ids(self, kind: str) -> list[str]:
         """Ids of the calls that it makes ("tool_use") or answers ("tool_result")."""
         blocks = self.message.content if self.message is not None else ""
         if isinstance(blocks, str):
@@ -117,42 +215,42 @@ class Row(Struct, gc=False, rename="camel"):
         return [key for key in ids if key is not None]
 
 
-_strict = msgspec.json.Decoder(Row).decode
+_decode_strictly = msgspec.json.Decoder(TranscriptRow).decode
 _STRICT_FAILURES = (ValueError, RecursionError)
 
 
-def decode_row(line: bytes) -> Row | str:
+def decode_row(line: bytes) -> TranscriptRow | str:
     """Read a line; what is wrong with it, if it is none."""
     try:
-        row = _strict(line)
+        row = _decode_strictly(line)
     except _STRICT_FAILURES:
-        fitted = _leniently(line)
+        fitted = _decode_leniently(line)
         if isinstance(fitted, str):
             return fitted
         row = fitted
     return row if row.type else "an object without a type"
 
 
-def _leniently(line: bytes) -> Row | str:
+def _decode_leniently(line: bytes) -> TranscriptRow | str:
     data = load_object(line)
     if data is None:
         return "not a JSON object"
     try:
-        return fit_struct(Row, data)
-    except (Unfit, RecursionError):
+        return coerce_struct(TranscriptRow, data)
+    except (CoercionFailure, RecursionError):
         return "not readable as a row"
 
 
 def load_object(line: bytes) -> dict[str, Any] | None:
     """The JSON object in a line; None if there is none."""
     try:
-        data = load_line(line)
+        data = decode_line(line)
     except LineDecodeError:
         return None
     return cast("dict[str, Any]", data) if isinstance(data, dict) else None
 
 
-def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore) -> Iterator[Row]:
+def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[TranscriptRow]:
     """The rows that stand in a file now. A line that is none is told and skipped."""
     for number, place, line in read_lines(descriptor, path, on_problem):
         stripped = line.strip(b"\0 \t\r")
@@ -161,7 +259,7 @@ def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore) -> It
         row = decode_row(stripped)
         if isinstance(row, str):
             on_problem(TranscriptProblem(str(path), number, row))
-            place, stripped, row = _glued(place, line)
+            place, stripped, row = _find_glued_row(place, line)
             if row is None:
                 continue
         else:
@@ -170,17 +268,17 @@ def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore) -> It
         yield row
 
 
-def _glued(place: int, line: bytes) -> tuple[int, bytes, Row | None]:
+def _find_glued_row(offset: int, line: bytes) -> tuple[int, bytes, TranscriptRow | None]:
     """The whole row at the end of a line that begins with half of another one."""
-    beginnings = [found.start() for found in _BEGINNING.finditer(line)][-_TRIED:]
+    beginnings = [found.start() for found in _ROW_START.finditer(line)][-_MAX_ROW_STARTS:]
     for at in beginnings:
         row = decode_row(line[at:])
         if at > 0 and not isinstance(row, str):
-            return place + at, line[at:], row
-    return place, line, None
+            return offset + at, line[at:], row
+    return offset, line, None
 
 
-class _Beside(Struct, gc=False, rename="camel"):
+class _MessageFields(Struct, gc=False, rename="camel"):
     """What stands beside a message under names that the wire spells in another way."""
 
     tool_use_result: Any = None
@@ -188,11 +286,11 @@ class _Beside(Struct, gc=False, rename="camel"):
     api_error_type: str | None = None
 
 
-_beside = msgspec.json.Decoder(_Beside).decode
-_set = msgspec.structs.force_setattr
+_decode_message_fields = msgspec.json.Decoder(_MessageFields).decode
+_set_field = msgspec.structs.force_setattr
 
 
-def as_message(descriptor: int, row: Row, parent_tool_use_id: str | None = None) -> Message | None:
+def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | None = None) -> Message | None:
     """The message of a row; None if it cannot be read any more.
 
     Args:
@@ -206,36 +304,36 @@ def as_message(descriptor: int, row: Row, parent_tool_use_id: str | None = None)
     except (LineDecodeError, MessageParseError):
         return None
     # The object was made a line above and nobody has it yet; a copy of every message would cost as much as reading it.
-    _set(message, "session_id", row.session_id)
+    _set_field(message, "session_id", row.session_id)
     if isinstance(message, AssistantMessage | UserMessage):
-        _set(message, "parent_tool_use_id", parent_tool_use_id)
-        _set(message, "agent_id", row.agent_id)
-        _fill(message, row, line)
+        _set_field(message, "parent_tool_use_id", parent_tool_use_id)
+        _set_field(message, "agent_id", row.agent_id)
+        _set_message_fields(message, row, line)
     elif isinstance(message, CompactBoundaryMessage):
-        told = row.compact_metadata or Compaction()
+        told = row.compact_metadata or RowCompaction()
         size = (told.pre_tokens, told.post_tokens)
-        _set(message, "compact_metadata", CompactMetadata(told.trigger, *size, duration_ms=told.duration_ms))
-        _set(message, "logical_parent_uuid", row.logical_parent_uuid)
+        _set_field(message, "compact_metadata", CompactMetadata(told.trigger, *size, duration_ms=told.duration_ms))
+        _set_field(message, "logical_parent_uuid", row.logical_parent_uuid)
     return message
 
 
-def _fill(message: AssistantMessage | UserMessage, row: Row, line: bytes) -> None:
+def _set_message_fields(message: AssistantMessage | UserMessage, row: TranscriptRow, line: bytes) -> None:
     if isinstance(message, UserMessage):
-        _set(message, "is_meta", row.is_meta)
-        _set(message, "is_compact_summary", row.is_compact_summary)
+        _set_field(message, "is_meta", row.is_meta)
+        _set_field(message, "is_compact_summary", row.is_compact_summary)
         if b'"toolUseResult"' in line:
-            _set(message, "tool_use_result", _read_beside(line).tool_use_result)
+            _set_field(message, "tool_use_result", _read_message_fields(line).tool_use_result)
         return
-    _set(message, "request_id", row.request_id)
+    _set_field(message, "request_id", row.request_id)
     if row.is_api_error_message:
-        beside = _read_beside(line)
-        _set(message, "is_api_error_message", True)
-        _set(message, "api_error_status", beside.api_error_status)
-        _set(message, "api_error_type", beside.api_error_type)
+        beside = _read_message_fields(line)
+        _set_field(message, "is_api_error_message", True)
+        _set_field(message, "api_error_status", beside.api_error_status)
+        _set_field(message, "api_error_type", beside.api_error_type)
 
 
-def _read_beside(line: bytes) -> _Beside:
+def _read_message_fields(line: bytes) -> _MessageFields:
     try:
-        return _beside(line)
+        return _decode_message_fields(line)
     except _STRICT_FAILURES:
-        return fit_struct(_Beside, load_object(line) or {})
+        return coerce_struct(_MessageFields, load_object(line) or {})

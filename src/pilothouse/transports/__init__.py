@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pilothouse.on_demand import on_demand as on_demand
+from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.transports.base import Ending as Ending
 from pilothouse.transports.base import Health as Health
 from pilothouse.transports.base import HealthState as HealthState
@@ -29,18 +29,5 @@ if TYPE_CHECKING:
     from pilothouse.transports.wrapper import TransportWrapper as TransportWrapper
 
 
-_LAZY = {
-    "Cassette": "cassettes",
-    "MemoryPeer": "memory",
-    "MemoryTransport": "memory",
-    "Player": "cassettes",
-    "Recorder": "cassettes",
-    "RecordingTransport": "cassettes",
-    "ReplayTransport": "cassettes",
-    "TransportWrapper": "wrapper",
-    "WebSocketTransport": "websocket",
-    "on_host": "websocket",
-}
-
 # Recordings, hosts, and a peer in memory, are for few: a query does not load them.
-__getattr__, __dir__ = on_demand(__name__, _LAZY)
+__getattr__, __dir__ = make_lazy_exports(__name__)

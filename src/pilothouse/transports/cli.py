@@ -145,9 +145,9 @@ class CliTransport(Transport):
     async def _launch(self, invocation: Invocation) -> Child:
         account = None if invocation.user is None else await run_briefly(_account_of, invocation.user)
         file_flags = await self._write_files(invocation, account)
-        arguments = [*invocation.argv, *file_flags, *invocation.tail]
+        arguments = [*invocation.argv, *file_flags, *invocation.trailing_args]
         env = await self._child_env(invocation, account)
-        if not invocation.isolated:
+        if not invocation.is_isolated:
             self._first = await await_turn(env)
         return await self._start_child(invocation, arguments, env, account)
 
@@ -166,7 +166,7 @@ class CliTransport(Transport):
             raise files_error(error) from error
 
     async def _child_env(self, invocation: Invocation, account: Account | None) -> Mapping[str, str]:
-        if not invocation.isolated:
+        if not invocation.is_isolated:
             return invocation.env
         from pilothouse.transports.private_home import PrivateHome, home_variables  # few children have one
 

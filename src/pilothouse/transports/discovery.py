@@ -7,8 +7,8 @@ What each value of `cli` stands for, in order:
 
     ========== ============================================================================
     "auto"     `PILOTHOUSE_CLI`; the managed copy, if it is the pinned one; the first on `PATH`, then in the usual
-               places, that runs and is not too old; else `obtain` installs the managed copy
-    "bundled"  the managed copy, if it is the pinned one; else `obtain` installs it
+               places, that runs and is not too old; else `obtain_cli` installs the managed copy
+    "bundled"  the managed copy, if it is the pinned one; else `obtain_cli` installs it
     "global"   the first on `PATH`, then in the usual places, whatever its version; nothing is ever installed
     a path     that file
     ========== ============================================================================
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError, ProvisionError
-from pilothouse.options.texts import FALSE
+from pilothouse.options.value_types import FALSE_WORDS
 from pilothouse.transports.versions import OLDEST as OLDEST
 from pilothouse.transports.versions import OLDEST_VERSION as OLDEST_VERSION
 from pilothouse.transports.versions import is_old
@@ -103,7 +103,7 @@ def _installs(kind: str, env: Mapping[str, str]) -> bool:
 
 
 def _is_forbidden(env: Mapping[str, str]) -> bool:
-    return _variable(INSTALL_VARIABLE, env).strip().lower() in FALSE
+    return _variable(INSTALL_VARIABLE, env).strip().lower() in FALSE_WORDS
 
 
 def _not_installed(kind: str, env: Mapping[str, str]) -> str:

@@ -177,7 +177,7 @@ class WebSocketTransport(Transport):
     def _check_keys(self, invocation: Invocation) -> None:
         if self.address.is_secure or self.address.is_loopback:
             return
-        own = {name: value for name, value in invocation.own_env.items() if value is not None}
+        own = {name: value for name, value in invocation.explicit_env.items() if value is not None}
         found = (self._token is not None, "the token"), (bool(invocation_secrets(replace(invocation, env=own))), "keys")
         for applies, what in found:
             if applies:
@@ -363,9 +363,9 @@ def launch_of(invocation: Invocation) -> Launch:
     return Launch(
         argv=tuple(invocation.argv),
         files=tuple(File(file.flag, file.suffix, file.content) for file in invocation.files),
-        tail=tuple(invocation.tail),
-        env=dict(invocation.own_env),
+        tail=tuple(invocation.trailing_args),
+        env=dict(invocation.explicit_env),
         cwd=invocation.cwd,
         user=invocation.user,
-        isolated=invocation.isolated,
+        isolated=invocation.is_isolated,
     )

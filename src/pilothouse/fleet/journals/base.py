@@ -9,7 +9,7 @@ an attempt runs is another seam: `Runner`.
 A table of leases and not a workflow engine: DBOS 3.4, measured for this, has one instance in a process, needs asyncio,
 takes 4 ms to put a run in, and asks its queue once a second.
 
-Owns the words of the contract. Knows no database.
+Owns the contract. Knows no database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from pilothouse.errors import PilothouseError
-from pilothouse.fleet.deciding import NO_LIMITS, Limits, OnInterrupted
+from pilothouse.fleet.limits import NO_LIMITS, Limits, OnInterrupted
 from pilothouse.fleet.run import FleetStatus, Run, RunState
 
 
@@ -32,41 +32,41 @@ class FleetJournalError(PilothouseError):
         self.path = path
 
 
-class Beat(Struct, frozen=True):
+class HeartbeatResult(Struct, frozen=True):
     """What a sign of life is answered with.
 
     Args:
-        living: how many workers are alive, this one included.
+        live_workers: how many workers are alive, this one included.
         is_lost: whether this one was taken for dead, so that others have its runs.
         cancelled: keys of runs of this worker that are to be cancelled.
         cost_usd: what all runs of all workers have cost, in US dollars.
-        mark: the one of `ended_after` for what ends from now on.
+        position: the one for `list_ended_since`, of what ends from now on.
     """
 
-    living: int = 1
+    live_workers: int = 1
     is_lost: bool = False
     cancelled: frozenset[str] = frozenset()
     cost_usd: float = 0.0
-    mark: int = 0
+    position: int = 0
 
 
 class Journal(Protocol):
     """Where the runs of a fleet stand. Used by one fleet, in one event loop; every time is in Unix seconds.
 
     Attributes:
-        remembers: whether a run can be asked for after it has ended.
+        is_persistent: whether a run can be asked for after it has ended.
     """
 
-    remembers: bool
+    is_persistent: bool
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
         """Sign in as a worker, and take over the runs of those that are dead, as `policy` says.
 
         Runs that are left from before, and that no living worker wants, are not given out until `add` names them again
-        or `revive` wants them all: who opens a journal has not asked for them yet.
+        or `requeue` wants them all: who opens a journal has not asked for them yet.
 
         Returns:
-            The mark after which no run has ended yet, for `ended_after`.
+            The position after which no run has ended yet, for `list_ended_since`.
 
         Raises:
             FleetJournalError: it cannot be used.
@@ -99,11 +99,11 @@ class Journal(Protocol):
         """When the next of those that are wanted is due, whatever limits say; None: there are none."""
         ...
 
-    async def note(self, run: Run) -> None:
+    async def save_session_id(self, run: Run) -> None:
         """Keep the session id of a leased run, so that it can be resumed whatever happens."""
         ...
 
-    async def settle(self, run: Run) -> bool:
+    async def release(self, run: Run) -> bool:
         """Take back a leased run, in the state that it has now.
 
         Returns:
@@ -111,19 +111,19 @@ class Journal(Protocol):
         """
         ...
 
-    async def beat(self, now: float, policy: OnInterrupted) -> Beat:
+    async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
         """Give a sign of life, and take over from the dead as `open` does; who gives none for a while is dead."""
         ...
 
-    async def ended_after(self, mark: int) -> tuple[list[Run], int]:
-        """Runs that others ended after `mark`, some hundred at most, and the next mark."""
+    async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
+        """Runs that others ended after `position`, some hundred at most, and the next position."""
         ...
 
-    async def revive(self, *, failed: bool) -> int:
+    async def requeue(self, *, failed: bool) -> int:
         """Want every run that is left, or those that failed, and those that others will want no more; how many."""
         ...
 
-    async def park(self, keys: Collection[str] | None, wanted: Collection[str] = ()) -> None:
+    async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """Want these no more, None: all, but for `wanted`; what other living workers want, and what runs, stays."""
         ...
 
@@ -144,6 +144,6 @@ class Journal(Protocol):
         ...
 
 
-def other_prompt(key: str) -> str:
+def key_conflict_message(key: str) -> str:
     """What is said of a key that stands for two prompts."""
     return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"

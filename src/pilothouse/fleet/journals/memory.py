@@ -10,25 +10,25 @@ from typing import Any
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError
-from pilothouse.fleet.deciding import NO_LIMITS, Allowance, Limits, OnInterrupted, interrupted
-from pilothouse.fleet.journals.base import Beat, other_prompt
+from pilothouse.fleet.journals.base import HeartbeatResult, key_conflict_message
+from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
 from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
 
 
 class MemoryJournal:
     """A journal that nobody else sees. A key names a run until that has ended."""
 
-    remembers = False
+    is_persistent = False
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
         self._ready: list[tuple[int, int, str]] = []  # may hold what is queued no more
-        self._later: list[tuple[float, int, str]] = []
-        self._ended: Counter[RunState] = Counter()
+        self._delayed: list[tuple[float, int, str]] = []
+        self._ended_counts: Counter[RunState] = Counter()
         self._costs = (0.0, 0, 0)
         self._number = 0
         self._policy: OnInterrupted = "resume"
-        self._set_aside: dict[str, float] = {}  # of those that run
+        self._reserved_usd: dict[str, float] = {}  # of those that run
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
         """Nothing was there before."""
@@ -43,10 +43,10 @@ class MemoryJournal:
         named = {run.key: run for run in reversed(runs)}
         for run in runs:
             if (self._runs.get(run.key) or named[run.key]).prompt != run.prompt:
-                raise UsageError(other_prompt(run.key))
-        return [self._added(run) for run in runs]
+                raise UsageError(key_conflict_message(run.key))
+        return [self._add_run(run) for run in runs]
 
-    def _added(self, run: Run) -> Run:
+    def _add_run(self, run: Run) -> Run:
         there = self._runs.get(run.key)
         if there is None:
             self._number += 1
@@ -55,32 +55,32 @@ class MemoryJournal:
             there = replace(there, settings=run.settings, priority=run.priority)
         else:
             return there
-        self._put(there)
+        self._store(there)
         return there
 
-    def _put(self, run: Run) -> None:
+    def _store(self, run: Run) -> None:
         self._runs[run.key] = run
         if run.state == "queued":
             if run.due:
-                heappush(self._later, (run.due, run.number, run.key))
+                heappush(self._delayed, (run.due, run.number, run.key))
             else:
                 heappush(self._ready, (-run.priority, run.number, run.key))
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
         """See `Journal`."""
-        while self._later and self._later[0][0] <= now:
-            due, number, key = heappop(self._later)
-            if self._is_at(key, number) and self._runs[key].due == due:
-                self._put(replace(self._runs[key], due=0.0))
-        held = self._set_aside
-        allowance = Allowance(limits, spent=self._costs[0], set_aside=sum(held.values()), running=len(held))
-        count = allowance.most(count)
+        while self._delayed and self._delayed[0][0] <= now:
+            due, number, key = heappop(self._delayed)
+            if self._is_queued(key, number) and self._runs[key].due == due:
+                self._store(replace(self._runs[key], due=0.0))
+        held = self._reserved_usd
+        allowance = Allowance(limits, spent_usd=self._costs[0], reserved_usd=sum(held.values()), running=len(held))
+        count = allowance.limit_count(count)
         given: list[Run] = []
         while self._ready and len(given) < count:
             priority, number, key = self._ready[0]
-            if self._is_at(key, number) and self._runs[key].priority == -priority and not self._runs[key].due:
+            if self._is_queued(key, number) and self._runs[key].priority == -priority and not self._runs[key].due:
                 run = self._runs[key]
-                if (allowed := allowance.give(run)) is None:
+                if (allowed := allowance.reserve(run)) is None:
                     break
                 limit, held[key] = allowed
                 self._runs[key] = replace(run, state="running", attempts=run.attempts + 1, started=now, limit_usd=limit)
@@ -88,67 +88,67 @@ class MemoryJournal:
             heappop(self._ready)
         return given
 
-    def _is_at(self, key: str, number: int) -> bool:
+    def _is_queued(self, key: str, number: int) -> bool:
         run = self._runs.get(key)
         return run is not None and run.number == number and run.state == "queued"
 
     async def next_due(self) -> float | None:
         """See `Journal`."""
-        while self._ready and not self._is_at(self._ready[0][2], self._ready[0][1]):
+        while self._ready and not self._is_queued(self._ready[0][2], self._ready[0][1]):
             heappop(self._ready)
-        while self._later and not self._is_at(self._later[0][2], self._later[0][1]):
-            heappop(self._later)
+        while self._delayed and not self._is_queued(self._delayed[0][2], self._delayed[0][1]):
+            heappop(self._delayed)
         if self._ready:
             return 0.0
-        return self._later[0][0] if self._later else None
+        return self._delayed[0][0] if self._delayed else None
 
-    async def note(self, run: Run) -> None:
+    async def save_session_id(self, run: Run) -> None:
         """See `Journal`."""
         self._runs[run.key] = run
 
-    async def settle(self, run: Run) -> bool:
+    async def release(self, run: Run) -> bool:
         """See `Journal`."""
         there = self._runs.get(run.key)
         if there is None or there.state != "running" or there.attempts != run.attempts:
             return False
-        self._count(run, there)
-        del self._set_aside[run.key]
+        self._add_costs(run, there)
+        del self._reserved_usd[run.key]
         if run.state == "interrupted":
-            run = interrupted(run, self._policy, run.started or 0.0)
+            run = apply_interruption(run, self._policy, run.started or 0.0)
         if run.is_ended:
-            self._end(run)
+            self._count_ended(run)
         else:
-            self._put(run)
+            self._store(run)
         return True
 
-    def _count(self, run: Run, before: Run) -> None:
+    def _add_costs(self, run: Run, initial_run: Run) -> None:
         cost, given, taken = self._costs
         self._costs = (
-            cost + run.cost_usd - before.cost_usd,
-            given + run.input_tokens - before.input_tokens,
-            taken + run.output_tokens - before.output_tokens,
+            cost + run.cost_usd - initial_run.cost_usd,
+            given + run.input_tokens - initial_run.input_tokens,
+            taken + run.output_tokens - initial_run.output_tokens,
         )
 
-    def _end(self, run: Run) -> None:
+    def _count_ended(self, run: Run) -> None:
         del self._runs[run.key]
-        self._ended[run.state] += 1
+        self._ended_counts[run.state] += 1
 
-    async def beat(self, now: float, policy: OnInterrupted) -> Beat:
+    async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
         """Nobody else is there."""
-        return Beat(cost_usd=self._costs[0])
+        return HeartbeatResult(cost_usd=self._costs[0])
 
-    async def ended_after(self, mark: int) -> tuple[list[Run], int]:
+    async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
         """Nobody else runs anything."""
-        return [], mark
+        return [], position
 
-    async def revive(self, *, failed: bool) -> int:
+    async def requeue(self, *, failed: bool) -> int:
         """All that is left is wanted anyway; what failed is forgotten."""
         return 0 if failed else len(self._runs)
 
-    async def park(self, keys: Collection[str] | None, wanted: Collection[str] = ()) -> None:
+    async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """See `Journal`; what nobody wants is forgotten here."""
         for key in list(self._runs) if keys is None else keys:
-            if (run := self._runs.get(key)) is not None and run.state == "queued" and key not in wanted:
+            if (run := self._runs.get(key)) is not None and run.state == "queued" and key not in except_keys:
                 del self._runs[key]
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
@@ -158,12 +158,12 @@ class MemoryJournal:
             replace(run, state="cancelled", ended=now) for run in found if run is not None and run.state == "queued"
         ]
         for run in ended:
-            self._end(run)
+            self._count_ended(run)
         return ended
 
     async def status(self) -> FleetStatus:
         """See `Journal`."""
-        counts = Counter(self._ended)
+        counts = Counter(self._ended_counts)
         counts.update(run.state for run in self._runs.values())
         cost, given, taken = self._costs
         numbers: dict[str, Any] = {state: counts[state] for state in STATES}

@@ -1,16 +1,403 @@
-"""Runs in a PostgreSQL database, for workers on any number of hosts.
+"""`PostgresJournal`: runs in a PostgreSQL database for workers on any number of hosts.
 
-Owns what is judged by the clock of the server. Needs the extra `postgres`.
+Each transaction is applied once, even when the connection is lost.
 """
 
 from __future__ import annotations
 
-from pilothouse.fleet.deciding import OnInterrupted
-from pilothouse.fleet.journals.committing import Database
-from pilothouse.fleet.journals.postgres_link import PATIENCE_SECONDS, SWEEP, PostgresLink
-from pilothouse.fleet.journals.processes import anywhere
-from pilothouse.fleet.journals.sql import LEASE_SECONDS, SqlJournal
-from pilothouse.fleet.journals.sql_tables import TABLES, Worker
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import anyio
+
+from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.fleet.journals.base import FleetJournalError
+from pilothouse.fleet.journals.group_commit import (
+    AccessLevel,
+    CommitJob,
+    GroupCommitter,
+    SqlTransaction,
+    StatementResult,
+)
+from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJournal, WorkerRow, identify_globally
+from pilothouse.fleet.limits import OnInterrupted
+from pilothouse.stores.encoding import digest_key, find_address_secrets, redact_address, remove_secrets
+from pilothouse.stores.postgres import TABLES_EXIST
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor, Pipeline
+
+
+log = logging.getLogger("pilothouse.fleet")
+
+FORMAT_VERSION = 1
+"""The version of the tables. Those of a newer one are refused."""
+RECONNECT_SECONDS = 300.0
+CONNECT_SECONDS = 10
+RESPONSE_SECONDS = 30
+"""For one statement, and for a connection on which the other side is silent."""
+IDLE_TRANSACTION_SECONDS = 15
+"""After so long without a word within a transaction the server ends it: a host that stops must not block the others."""
+STAMPS_KEPT_DAYS = 7
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 5.0  # seconds between two tries, at most
+
+_CREATE_OWN_TABLES = """
+SET LOCAL search_path TO "{schema}";
+CREATE TABLE format (version int NOT NULL);
+CREATE TABLE stamp (link text PRIMARY KEY, last text NOT NULL, at timestamptz NOT NULL);
+"""
+_SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+DELETE_OLD_STAMPS = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"  # noqa: S608 - a constant
+"""What takes away the stamps of those who are gone."""
+_SET_STATEMENT_TIMEOUT = f"SET LOCAL statement_timeout = {RESPONSE_SECONDS * 1000}".encode("ascii")
+_SET_IDLE_TIMEOUT = f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_TRANSACTION_SECONDS * 1000}".encode("ascii")
+_WRITE_STAMP = (
+    "INSERT INTO stamp VALUES ('{link}', '{stamp}', now()) "
+    "ON CONFLICT (link) DO UPDATE SET last = excluded.last, at = excluded.at"
+)
+_LOCK_TOTALS = b"SELECT 1 FROM totals FOR UPDATE"
+
+_TRANSIENT_STATES = ("08", "25006", "25P03", "40", "53", "55P03", "57")
+"""By the beginning of the SQLSTATE: what may be otherwise in a moment. 25006: a replica that may become the primary."""
+_ADVICE = {
+    "25006": "the server takes no writes: it is a replica or read-only; give the address of the primary",
+    "28": "the server refused the login; check user and password",
+    "3D": "there is no such database; create it first",
+    "3F": "its tables are gone",
+    "42501": "this user may not do that; grant it the schema, or let one who may create the tables first",
+    "42P01": "its tables are gone",
+    "53100": "the disk of the server is full",
+    "53300": "the server has too many connections; allow more",
+    "57014": f"the server did not answer within {RESPONSE_SECONDS} s; another session may block it",
+}
+"""By the beginning of the SQLSTATE."""
+
+
+class ServerUnavailableError(Exception):
+    """The server cannot be reached, or cannot work now."""
+
+
+class PostgresConnection(GroupCommitter):
+    """One connection to a journal on a server, and the next when it is lost.
+
+    Args:
+        conninfo: as libpq takes it.
+        schema: where the tables are.
+        tables: statements that make them.
+        reconnect_timeout: seconds for which a server that is gone is waited for.
+
+    Raises:
+        UsageError: the schema is no plain name, or `reconnect_timeout` below 0.
+    """
+
+    unavailable_errors = (ServerUnavailableError,)
+
+    def __init__(self, conninfo: str, schema: str, tables: str, reconnect_timeout: float) -> None:
+        super().__init__()
+        if not schema.isascii() or not schema.isidentifier():
+            raise UsageError("the schema of a PostgresJournal is a plain name, such as pilothouse_fleet")
+        if not reconnect_timeout >= 0:
+            raise UsageError(f"PostgresJournal: reconnect_timeout is a number of seconds, not {reconnect_timeout!r}")
+        self.display_name = redact_address(conninfo) or "PostgreSQL"
+        self._conninfo = conninfo
+        self._secrets = find_address_secrets(conninfo)
+        self._schema = schema
+        self._tables = tables
+        self._reconnect_timeout = reconnect_timeout
+        self._id = uuid4().hex
+        self._connection: Connection[Any] | None = None
+        self._is_open = False
+        self._unavailable_since: float | None = None
+        self._unconfirmed: tuple[str, list[CommitJob]] | None = None
+
+    # Its life.
+
+    async def open(self) -> None:
+        """Connect, and make the tables if there are none. Waits for no server.
+
+        Raises:
+            FleetJournalError: it cannot be reached or used, or has the tables of a newer version.
+        """
+        self._is_open = True
+        try:
+            await self._run_in_thread(self._open)
+        except ServerUnavailableError as gone:
+            raise self._make_lost_error(gone, 0.0) from gone.__cause__
+
+    async def close(self) -> None:
+        """Let go. Idempotent."""
+        self._is_open = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with anyio.CancelScope(shield=True):
+                await self._run_in_thread(connection.close)
+
+    def _open(self) -> None:
+        try:
+            self._ensure_connected()
+        except Exception as error:  # noqa: BLE001 - told in other words
+            raise self._translate_error(error) from self._redact_cause(error)
+
+    # Patience.
+
+    async def _commit_batch(self) -> None:
+        pause = _MIN_PAUSE
+        while jobs := [job for job in self._batch if not job.is_done]:
+            try:
+                await self._run_in_thread(partial(self._commit_or_split, jobs))
+            except ServerUnavailableError as gone:
+                await self._wait_for_server(gone, pause)
+                pause = min(2 * pause, _MAX_PAUSE)
+        if self._unavailable_since is not None:
+            self._unavailable_since = None
+            log.warning("the journal %s is there again", self.display_name)
+
+    async def _wait_for_server(self, error: ServerUnavailableError, pause: float) -> None:
+        if self._unavailable_since is None:
+            self._unavailable_since = time.monotonic()
+            log.warning(
+                "the journal %s is gone; waiting for it for up to %.0f s: %s",
+                self.display_name,
+                self._reconnect_timeout,
+                error,
+            )
+        waited = time.monotonic() - self._unavailable_since
+        if waited + pause > self._reconnect_timeout or not self._is_open:
+            for job in self._batch:
+                job.fail(self._make_lost_error(error, waited))
+            return
+        self._set_shielded(shielded=False)
+        try:
+            await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        finally:
+            self._set_shielded(shielded=True)
+
+    def _make_lost_error(self, error: ServerUnavailableError, waited: float) -> FleetJournalError:
+        waiting = f" for {waited:.0f} s" if waited >= 1 else ""
+        text = f"the journal {self.display_name} cannot be reached{waiting}: {error}"
+        if waited:
+            text += ". What has ended stands in it; start again when it is there"
+        return FleetJournalError(text, path=self.display_name)
+
+    # Transactions.
+
+    def _commit_jobs(self, jobs: list[CommitJob]) -> None:
+        try:
+            connection = self._ensure_connected()
+            self._resolve_unconfirmed(connection)
+            if left := [job for job in jobs if not job.is_done]:
+                self._commit(connection, left)
+        except Exception as error:
+            told = self._translate_error(error)
+            if told is error:
+                raise
+            raise told from self._redact_cause(error)
+
+    def _commit(self, connection: Connection[Any], jobs: list[CommitJob]) -> None:
+        access = max(job.access for job in jobs)
+        stamp = uuid4().hex
+        try:
+            # What nobody waits for goes out with the next that somebody does: a run has half as many trips to and fro.
+            with _make_pipeline(connection) as pipeline:
+                transaction = _PostgresTransaction(connection, pipeline)
+                for statement in self._begin_statements(access, stamp):
+                    connection.execute(statement)
+                for job in jobs:
+                    job.value = job.work(transaction)
+                if access > AccessLevel.READ:
+                    self._unconfirmed = stamp, jobs
+                connection.execute("ROLLBACK" if access is AccessLevel.READ else "COMMIT")
+            self._unconfirmed = None
+        except BaseException:
+            self._roll_back(connection)
+            raise
+        for job in jobs:
+            job.is_done = True
+
+    def _begin_statements(self, access: AccessLevel, stamp: str = "") -> Iterator[bytes]:
+        """All that comes first. Settings hold for this transaction alone, because poolers exist."""
+        yield b"BEGIN"
+        yield f'SET LOCAL search_path TO "{self._schema}"'.encode("ascii")
+        yield _SET_STATEMENT_TIMEOUT
+        yield _SET_IDLE_TIMEOUT
+        if access > AccessLevel.READ and stamp:
+            yield _WRITE_STAMP.format(link=self._id, stamp=stamp).encode("ascii")
+        if access is AccessLevel.WRITE:
+            yield _LOCK_TOTALS
+
+    def _roll_back(self, connection: Connection[Any]) -> None:
+        import psycopg
+
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _resolve_unconfirmed(self, connection: Connection[Any]) -> None:
+        """Whether the transaction was committed whose COMMIT had no answer."""
+        if self._unconfirmed is None:
+            return
+        stamp, jobs = self._unconfirmed
+        try:
+            for statement in self._begin_statements(AccessLevel.READ):
+                connection.execute(statement)
+            # It waits for the old transaction, if the server has not noticed yet that nobody is there.
+            last = connection.execute("SELECT last FROM stamp WHERE link = %s FOR UPDATE", (self._id,)).fetchone()
+        finally:
+            connection.execute("ROLLBACK")
+        self._unconfirmed = None
+        if last == (stamp,):
+            for job in jobs:
+                job.is_done = True
+
+    # Connections.
+
+    def _ensure_connected(self) -> Connection[Any]:
+        if not self._is_open:
+            raise FleetJournalError(f"the journal {self.display_name} is closed", path=self.display_name)
+        if self._connection is not None and (self._connection.closed or self._connection.broken):
+            self._drop()
+        if self._connection is None:
+            connection = self._connect()
+            try:
+                self._make_tables(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _connect(self) -> Connection[Any]:
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict, make_conninfo
+        except ImportError as error:
+            raise FleetJournalError("a PostgresJournal needs psycopg: pip install 'pilothouse[postgres]'") from error
+        given = conninfo_to_dict(self._conninfo)
+        if given.get("password"):
+            self._secrets |= {str(given["password"])}
+        wanted = {
+            "application_name": os.environ.get("PGAPPNAME", "pilothouse"),
+            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_SECONDS),
+            "tcp_user_timeout": RESPONSE_SECONDS * 1000,
+            "keepalives_idle": RESPONSE_SECONDS // 2,
+        }
+        # Prepared statements are of one connection, and poolers such as PgBouncer hand out another each time.
+        return psycopg.connect(
+            make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
+        )
+
+    def _make_tables(self, connection: Connection[Any]) -> None:
+        if (version := self._read_version(connection)) is None:
+            with connection.transaction():
+                # Two that create the same schema at once would both fail.
+                lock = int.from_bytes(digest_key("fleet", self._schema)[:8], signed=True)
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
+                if (version := self._read_version(connection)) is None:
+                    # "IF NOT EXISTS" asks for the right to make it, also where it is there.
+                    if connection.execute(_SCHEMA_EXISTS, (self._schema,)).fetchone() is None:
+                        connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode("ascii"))
+                    connection.execute(_CREATE_OWN_TABLES.format(schema=self._schema).encode("ascii"))
+                    connection.execute(self._tables.encode("ascii"))
+                    connection.execute("INSERT INTO format VALUES (%s)", (FORMAT_VERSION,))
+                    version = FORMAT_VERSION
+        if version > FORMAT_VERSION:
+            raise FleetJournalError(
+                f"{self.display_name} has a journal of version {version}, made by a newer pilothouse; this one reads "
+                f"versions up to {FORMAT_VERSION}: upgrade, or give another schema",
+                path=self.display_name,
+            )
+
+    def _read_version(self, connection: Connection[Any]) -> int | None:
+        if connection.execute(TABLES_EXIST, (self._schema,)).fetchone() is None:
+            return None
+        found = connection.execute(f'SELECT version FROM "{self._schema}".format'.encode("ascii")).fetchone()  # noqa: S608 - a plain name
+        return found[0] if found else 0
+
+    # Failures.
+
+    def _translate_error(self, error: Exception) -> Exception:
+        """What to raise for an error: itself, if it is none of the server."""
+        if isinstance(error, PilothouseError):
+            return error
+        import psycopg
+
+        if not isinstance(error, psycopg.Error):
+            return error
+        said = remove_secrets(self._secrets, " ".join(str(error).split()))
+        state = error.sqlstate or ""
+        advice = next((text for key, text in _ADVICE.items() if state.startswith(key)), None)
+        told = f"{advice} ({said})" if advice else said
+        # A connection that is lost has no state, and neither has one that could not be opened.
+        has_no_state = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        if has_no_state or state.startswith(_TRANSIENT_STATES):
+            self._drop()  # after a failover, the next one leads elsewhere
+            return ServerUnavailableError(told)
+        return FleetJournalError(f"the journal {self.display_name} cannot be used: {told}", path=self.display_name)
+
+    def _redact_cause(self, error: Exception) -> Exception | None:
+        return None if any(secret in repr(error) for secret in self._secrets) else error
+
+
+class _PostgresTransaction:
+    """Statements in one transaction, with a `?` for each value."""
+
+    def __init__(self, connection: Connection[Any], pipeline: Pipeline | None) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
+        return _LazyResult(self._connection.execute(_translate_placeholders(statement), values), self._pipeline)
+
+    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
+        if values:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(_translate_placeholders(statement), values)
+        return None
+
+
+class _LazyResult:
+    """What a statement gave; it is waited for when it is asked."""
+
+    def __init__(self, cursor: Cursor[Any], pipeline: Pipeline | None) -> None:
+        self._cursor = cursor
+        self._pipeline = pipeline
+
+    @property
+    def rowcount(self) -> int:
+        if self._pipeline is not None:
+            self._pipeline.sync()
+        return self._cursor.rowcount
+
+    def fetchall(self) -> list[Any]:
+        return self._cursor.fetchall()
+
+    def fetchone(self) -> Any:
+        return self._cursor.fetchone()
+
+
+def _make_pipeline(connection: Connection[Any]) -> AbstractContextManager[Pipeline | None]:
+    from psycopg import Pipeline
+
+    return connection.pipeline() if Pipeline.is_supported() else nullcontext()  # not with a libpq before 14
+
+
+@lru_cache(maxsize=256)
+def _translate_placeholders(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode("ascii")
+
 
 SCHEMA = "pilothouse_fleet"
 
@@ -34,11 +421,11 @@ class PostgresJournal(SqlJournal):
             comes from libpq's variables (`PGPASSWORD`, `PGSERVICE`, …). Never shown but for the place.
         schema: the schema for the tables.
         lease_seconds: how long this worker may be silent before others take over its runs.
-        patience: seconds for which a server that is gone is waited for, before the fleet ends with `FleetJournalError`.
-            It must be there when the fleet is entered.
+        reconnect_timeout: seconds for which a server that is gone is waited for, before the fleet ends with
+            `FleetJournalError`. It must be there when the fleet is entered.
 
     Raises:
-        UsageError: a schema that is no plain name, or a patience below 0.
+        UsageError: a schema that is no plain name, or a `reconnect_timeout` below 0.
     """
 
     for_update = "FOR UPDATE"
@@ -50,28 +437,30 @@ class PostgresJournal(SqlJournal):
         *,
         schema: str = SCHEMA,
         lease_seconds: float = LEASE_SECONDS,
-        patience: float = PATIENCE_SECONDS,
+        reconnect_timeout: float = RECONNECT_SECONDS,
     ) -> None:
-        link = PostgresLink(conninfo, schema, TABLES.format(integer="bigint", bytes="bytea"), patience)
-        super().__init__(link, lease_seconds, anywhere())
-        self._shown = link.shown
+        link = PostgresConnection(
+            conninfo, schema, CREATE_TABLES.format(integer="bigint", bytes="bytea"), reconnect_timeout
+        )
+        super().__init__(link, lease_seconds, identify_globally())
+        self._display_name = link.display_name
         self._server_since = 0.0
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._shown!r})"
+        return f"{type(self).__name__}({self._display_name!r})"
 
-    def _sign_in(self, db: Database, now: float, policy: OnInterrupted) -> int:
-        db.execute(SWEEP)
+    def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
+        db.execute(DELETE_OLD_STAMPS)
         return super()._sign_in(db, now, policy)
 
-    def _time(self, db: Database, now: float) -> float:
+    def _read_clock(self, db: SqlTransaction, now: float) -> float:
         times = db.execute(
             "SELECT extract(epoch FROM clock_timestamp())::float8, "
             "extract(epoch FROM pg_postmaster_start_time())::float8"
         )
         moment, self._server_since = times.fetchone()
-        self._offset = moment - now
+        self._clock_offset = moment - now
         return moment
 
-    def _heard_of(self, worker: Worker) -> float:
-        return max(worker.seen, self._server_since)
+    def _last_seen(self, worker: WorkerRow) -> float:
+        return max(worker.last_seen, self._server_since)

@@ -1,49 +1,239 @@
-"""A journal in tables: what `SqliteJournal` and `PostgresJournal` have in common, which is nearly all.
+"""The journal in SQL tables, shared by SQLite and PostgreSQL.
 
-Owns the statements, in the SQL that both understand, and who is taken for dead. A worker holds the runs that it was
-given for as long as it lives; it is dead when its process is gone, or when it gave no sign of life for its lease. Knows
-no connection.
-
-One row, `totals`, says how many runs there are, how many have ended, and what they have cost. Who changes what others
-change too holds it until the commit: so the marks that runs get as they end have no gaps in the order of the commits,
-who reads on from a mark misses none, and limits of all workers together are exact.
+Owns tables, rows, statements, the identities of workers and their leases.
 """
-
-# ruff: noqa: S608 - every part of a statement is a constant of this file; values are parameters
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
+import platform
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
 import anyio
 import msgspec
 from msgspec.structs import replace
 
-from pilothouse.errors import UsageError
-from pilothouse.fleet.asking import digest
-from pilothouse.fleet.deciding import NO_LIMITS, Allowance, Limits, OnInterrupted, interrupted
-from pilothouse.fleet.journals.base import Beat, FleetJournalError, other_prompt
-from pilothouse.fleet.journals.committing import Access, Committing, Database
-from pilothouse.fleet.journals.processes import Process, is_gone
-from pilothouse.fleet.journals.rows import COLUMNS, artifacts_text, read_row, result_columns
-from pilothouse.fleet.journals.sql_tables import MANY, Worker
+from pilothouse import errors
+from pilothouse.client import QueryResult
+from pilothouse.client.result import essential_messages
+from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.fleet.items import prompt_digest
+from pilothouse.fleet.journals.base import FleetJournalError, HeartbeatResult, key_conflict_message
+from pilothouse.fleet.journals.group_commit import AccessLevel, GroupCommitter, SqlTransaction
+from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
 from pilothouse.fleet.run import FleetStatus, Run, RunState
+from pilothouse.messages import decode, encode
+
+
+class ProcessIdentity(NamedTuple):
+    """A process, as others see it.
+
+    Attributes:
+        host: name of its machine.
+        pid_namespace: what makes its id unique; of processes of another space nothing can be said by their ids.
+        pid: its id.
+        user: of the user.
+    """
+
+    host: str
+    pid_namespace: str
+    pid: int
+    user: str
+
+
+def identify_on_host() -> ProcessIdentity:
+    """This process, for others of this machine. Containers count for themselves."""
+    return ProcessIdentity(platform.node(), _read_pid_namespace(), os.getpid(), _read_user())
+
+
+def identify_globally() -> ProcessIdentity:
+    """This process, for others on any machine: two machines may have the same name."""
+    try:
+        start = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        start = uuid4().hex
+    return ProcessIdentity(platform.node(), f"{start} {_read_pid_namespace()}", os.getpid(), _read_user())
+
+
+def is_gone(process: ProcessIdentity, own_process: ProcessIdentity) -> bool:
+    """Whether a process is certainly no more, as seen from `here`, which is none of its workers."""
+    return process[:2] == own_process[:2] and (process.pid == own_process.pid or not _exists(process.pid))
+
+
+def _exists(pid: int) -> bool:
+    if os.name == "nt":  # where asking in this way would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _read_pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _read_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # no name in a container
+        return str(os.getuid()) if hasattr(os, "getuid") else "?"
+
+
+RUN_COLUMNS = (
+    "number", "key", "prompt", "settings", "priority", "state", "attempts", "failures", "session_id", "lines", "whole",
+    "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due", "limit_usd",
+    "artifacts",
+)  # fmt: skip
+"""What `decode_run` takes, in this order."""
+
+_NUMBER_FIELDS = ("api_error_status", "resets_at")
+
+
+def encode_result(run: Run) -> tuple[bytes | None, int, bytes | None]:
+    """The values of `lines`, `whole` and `error`."""
+    result = run.result
+    if result is None:
+        return None, 0, encode_error(run.error)
+    whole = has_all_messages(result)
+    messages = result.messages if whole else essential_messages(result)
+    return b"\n".join(map(encode, messages)), int(whole), encode_error(run.error)
+
+
+def encode_artifacts(run: Run) -> bytes | None:
+    """The value of `artifacts`."""
+    return msgspec.json.encode(run.artifacts) if run.artifacts else None
+
+
+def encode_error(error: Exception | None) -> bytes | None:
+    """An error as JSON."""
+    if error is None:
+        return None
+    known = {name: value for name in _NUMBER_FIELDS if isinstance(value := getattr(error, name, None), int | float)}
+    return msgspec.json.encode({"type": type(error).__name__, "message": str(error), **known})
+
+
+def decode_error(data: bytes | None) -> Exception | None:
+    """The error again: of the class that it had, or of the root of all, if that is none of ours."""
+    if data is None:
+        return None
+    body: dict[str, Any] = msgspec.json.decode(data)
+    kind = getattr(errors, str(body["type"]), None)
+    if not (isinstance(kind, type) and issubclass(kind, PilothouseError)):
+        return PilothouseError(f"{body['type']}: {body['message']}")
+    error = kind.__new__(kind, body["message"])  # some take more than a message
+    error.args = (body["message"],)
+    for name in _NUMBER_FIELDS:
+        if issubclass(kind, errors.ResultError):
+            setattr(error, name, body.get(name))
+    return error
+
+
+def decode_run(row: tuple[Any, ...]) -> Run:
+    """A run from its row."""
+    values: dict[str, Any] = dict(zip(RUN_COLUMNS, row, strict=True))
+    lines, whole, cost = values.pop("lines"), values.pop("whole"), values.pop("cost")
+    error = decode_error(values.pop("error"))
+    result = None
+    if lines is not None:
+        failure = error if isinstance(error, PilothouseError) else None
+        messages = [decode(line) for line in bytes(lines).split(b"\n") if line]
+        result = QueryResult(messages, incomplete=not whole, failure=failure)
+    values |= {name: msgspec.json.decode(values[name]) for name in ("prompt", "settings")}
+    values["artifacts"] = tuple(msgspec.json.decode(values["artifacts"] or b"[]"))
+    return Run(**values, error=error, result=result, cost_usd=cost)
+
+
+def has_all_messages(result: QueryResult) -> bool:
+    """Whether an answer has all its messages."""
+    try:
+        return bool(result.messages)
+    except errors.UsageError:
+        return False
+
+
+def drop_messages(result: QueryResult) -> QueryResult:
+    """The answer without most of its messages, as a journal gives it back."""
+    small = QueryResult(
+        essential_messages(result),
+        output=result.output if result.is_success else None,
+        failure=result.error,
+        incomplete=True,
+    )
+    small.structured, small.output_attempts = result.structured, result.output_attempts
+    small.callback_errors = result.callback_errors
+    return small
+
+
+CREATE_TABLES = """
+CREATE TABLE worker (id text PRIMARY KEY, host text NOT NULL, space text NOT NULL, pid bigint NOT NULL,
+    login text NOT NULL, seen double precision NOT NULL, lease double precision NOT NULL, wants_all int NOT NULL);
+CREATE TABLE totals (runs bigint NOT NULL, ended bigint NOT NULL, cost double precision NOT NULL,
+    input_tokens bigint NOT NULL, output_tokens bigint NOT NULL);
+INSERT INTO totals VALUES (0, 0, 0, 0, 0);
+CREATE TABLE run (number {integer} PRIMARY KEY, key text NOT NULL UNIQUE, digest text NOT NULL, prompt {bytes} NOT NULL,
+    settings {bytes} NOT NULL, priority bigint NOT NULL, state text NOT NULL, wanted text NOT NULL,
+    attempts int NOT NULL, failures int NOT NULL, session_id text, lines {bytes}, whole int NOT NULL, error {bytes},
+    cost double precision NOT NULL, input_tokens bigint NOT NULL, output_tokens bigint NOT NULL,
+    created double precision NOT NULL, started double precision, ended double precision,
+    due double precision NOT NULL, limit_usd double precision, set_aside double precision NOT NULL, worker text,
+    cancelling int NOT NULL, ended_as bigint, artifacts {bytes});
+CREATE INDEX run_next ON run (priority DESC, number) WHERE state = 'queued' AND wanted <> '';
+CREATE INDEX run_parked ON run (number) WHERE state = 'queued' AND wanted = '';
+CREATE INDEX run_state ON run (state, worker, set_aside);
+CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
+"""
+"""`wanted` is empty, the id of the one worker that wants the run, or `MANY_WORKERS`. `{integer}` and `{bytes}` are
+filled in for each database."""
+
+MANY_WORKERS = "*"
+"""What `wanted` is when more than one worker wants a run."""
+
+
+class WorkerRow(NamedTuple):
+    """A row of the table of workers."""
+
+    id: str
+    host: str
+    pid_namespace: str
+    pid: int
+    user: str
+    last_seen: float
+    lease_seconds: float
+    wants_all: int
+
+    @property
+    def process(self) -> ProcessIdentity:
+        """Where it lives."""
+        return ProcessIdentity(self.host, self.pid_namespace, self.pid, self.user)
+
+
+# ruff: noqa: S608 - every part of a statement is a constant of this file; values are parameters
+
 
 log = logging.getLogger("pilothouse.fleet")
 
 LEASE_SECONDS = 30.0
 """After so long without a sign of life a worker is dead, whatever its process does."""
-PAGE = 200
+PAGE_SIZE = 200
 """Runs that are read at a time; each brings an answer."""
-LAST_SECONDS = 10.0
+SIGN_OUT_SECONDS = 10.0
 """For the last word to a database that is gone: who is not heard any more is taken for dead, which is the same."""
-KEYS_AT_ONCE = 500
+MAX_KEYS_PER_STATEMENT = 500
 """Keys in one statement."""
 
-_COLUMNS = ", ".join(COLUMNS)
+_COLUMNS = ", ".join(RUN_COLUMNS)
 _WAITING = "state = 'queued' AND wanted <> ''"
 _WANT = "CASE WHEN wanted IN ('', ?) THEN ? ELSE '*' END"
 _WRITE = (
@@ -60,174 +250,174 @@ class SqlJournal:
     """A journal in the tables of a database.
 
     Args:
-        link: the connection to it.
+        connection: the connection to it.
         lease_seconds: how long this worker may be silent.
         process: where this worker lives.
     """
 
-    remembers = True
-    hint: ClassVar[str] = ""
+    is_persistent = True
+    index_hint: ClassVar[str] = ""
     """How a statement is told to find what is next by its index."""
     for_update: ClassVar[str] = ""
     """How a statement is told that no other transaction may change the rows that it finds."""
     skip_locked: ClassVar[str] = ""
     """The same, without those that another transaction has."""
 
-    def __init__(self, link: Committing, lease_seconds: float, process: Process) -> None:
-        self._link = link
+    def __init__(self, connection: GroupCommitter, lease_seconds: float, process: ProcessIdentity) -> None:
+        self._connection = connection
         self._lease_seconds = lease_seconds
         self._process = process
         self._id = ""
-        self._offset = 0.0  # what the clock of the database is ahead of the one here
-        self._judges_from = 0.0  # by the clock of the database
-        self._is_in = False
+        self._clock_offset = 0.0  # what the clock of the database is ahead of the one here
+        self._expiry_counts_from = 0.0  # by the clock of the database
+        self._is_signed_in = False
 
     # Workers.
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
         """See `Journal`."""
-        await self._link.open()
+        await self._connection.open()
         self._id = uuid4().hex
-        living.add(self._id)
+        live_workers.add(self._id)
         try:
-            mark = await self._link.write(lambda db: self._sign_in(db, now, policy))
+            mark = await self._connection.transact(lambda db: self._sign_in(db, now, policy))
         except BaseException:
-            living.discard(self._id)
-            await self._link.close()
+            live_workers.discard(self._id)
+            await self._connection.close()
             raise
-        self._is_in = True
+        self._is_signed_in = True
         return mark
 
-    async def look(self) -> None:
+    async def open_for_reading(self) -> None:
         """Open it to look only: `status`, `get` and `rows`; no worker notices, and no run changes.
 
         Raises:
             FleetJournalError: it is not there, or cannot be used.
         """
-        await self._link.open()
+        await self._connection.open()
 
     async def close(self) -> None:
         """See `Journal`."""
         try:
-            if self._is_in:
-                self._is_in = False
-                living.discard(self._id)
-                with anyio.move_on_after(LAST_SECONDS, shield=True):
-                    await self._link.write(self._sign_out)
+            if self._is_signed_in:
+                self._is_signed_in = False
+                live_workers.discard(self._id)
+                with anyio.move_on_after(SIGN_OUT_SECONDS, shield=True):
+                    await self._connection.transact(self._sign_out)
         except FleetJournalError as error:  # its lease runs out
             log.warning("this process could not sign out: %s", error)
         finally:
-            await self._link.close()
+            await self._connection.close()
 
-    def _sign_in(self, db: Database, now: float, policy: OnInterrupted) -> int:
-        moment = self._time(db, now)
-        others = self._bury(db, moment)
-        self._admit(others, moment)
+    def _sign_in(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> int:
+        moment = self._read_clock(db, now)
+        others = self._remove_dead_workers(db, moment)
+        self._check_admission(others, moment)
         self._register(db, moment)
         self._take_over(db, now, policy)
         if not others:
             db.execute(f"UPDATE run SET wanted = '' WHERE {_WAITING}")
-        return _last_mark(db)
+        return _last_position(db)
 
-    def _admit(self, others: list[Worker], moment: float) -> None:
+    def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
         """Whether a worker may come to those who live; raises `FleetJournalError` if not."""
 
-    def _time(self, db: Database, now: float) -> float:
+    def _read_clock(self, db: SqlTransaction, now: float) -> float:
         """The time by which workers are judged, and `_offset`."""
         raise NotImplementedError
 
-    def _register(self, db: Database, moment: float) -> None:
+    def _register(self, db: SqlTransaction, moment: float) -> None:
         # Not twice, if nobody knows whether the first time was written.
         db.execute("DELETE FROM worker WHERE id = ?", (self._id,))
         values = (self._id, *self._process, moment, self._lease_seconds, 0)
         db.execute("INSERT INTO worker VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def _sign_out(self, db: Database) -> None:
+    def _sign_out(self, db: SqlTransaction) -> None:
         db.execute(
             "UPDATE run SET state = 'interrupted', worker = NULL WHERE state = 'running' AND worker = ?", (self._id,)
         )
         db.execute("DELETE FROM worker WHERE id = ?", (self._id,))
 
-    def _others(self, db: Database) -> list[Worker]:
+    def _list_other_workers(self, db: SqlTransaction) -> list[WorkerRow]:
         found = db.execute("SELECT * FROM worker WHERE id <> ?", (self._id,)).fetchall()
-        return [Worker(*row) for row in found]
+        return [WorkerRow(*row) for row in found]
 
-    def _bury(self, db: Database, moment: float) -> list[Worker]:
+    def _remove_dead_workers(self, db: SqlTransaction, moment: float) -> list[WorkerRow]:
         """Forget the dead; who else lives."""
-        others = self._others(db)
+        others = self._list_other_workers(db)
         dead = [worker for worker in others if self._is_dead(worker, moment)]
         for worker in dead:
             db.execute("DELETE FROM worker WHERE id = ?", (worker.id,))
         return [worker for worker in others if worker not in dead]
 
-    def _is_dead(self, worker: Worker, moment: float) -> bool:
-        if worker.id in living:
+    def _is_dead(self, worker: WorkerRow, moment: float) -> bool:
+        if worker.id in live_workers:
             return False
         if is_gone(worker.process, self._process):
             return True
-        return moment >= self._judges_from and moment > self._heard_of(worker) + worker.lease
+        return moment >= self._expiry_counts_from and moment > self._last_seen(worker) + worker.lease_seconds
 
-    def _heard_of(self, worker: Worker) -> float:
+    def _last_seen(self, worker: WorkerRow) -> float:
         """From when on its silence counts."""
-        return worker.seen
+        return worker.last_seen
 
-    def _take_over(self, db: Database, now: float, policy: OnInterrupted) -> None:
-        left = self._some(db, _STRANDED, ())
-        self._write_all(db, [interrupted(run, policy, now) for run in left], by=None)
+    def _take_over(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> None:
+        left = self._select_runs(db, _STRANDED, ())
+        self._write_runs(db, [apply_interruption(run, policy, now) for run in left], worker_id=None)
 
-    async def beat(self, now: float, policy: OnInterrupted) -> Beat:
+    async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
         """See `Journal`."""
-        beat = await self._link.write(lambda db: self._sign_of_life(db, now), Access.OWN)
-        return beat or await self._link.write(lambda db: self._clear_up(db, now, policy))
+        beat = await self._connection.transact(lambda db: self._renew_lease(db, now), AccessLevel.OWN)
+        return beat or await self._connection.transact(lambda db: self._take_over_dead(db, now, policy))
 
-    def _sign_of_life(self, db: Database, now: float) -> Beat | None:
+    def _renew_lease(self, db: SqlTransaction, now: float) -> HeartbeatResult | None:
         """None: there is more to do."""
-        moment = self._time(db, now)
+        moment = self._read_clock(db, now)
         own = db.execute("SELECT seen FROM worker WHERE id = ?", (self._id,)).fetchone()
         if own is None or moment - own[0] > self._lease_seconds / 2:
             # This process, the machine or the database was away. So may others have been, who will speak up.
-            self._judges_from = moment + self._lease_seconds
+            self._expiry_counts_from = moment + self._lease_seconds
         if own is None:
             return None
         db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id))
-        others = self._others(db)
+        others = self._list_other_workers(db)
         if any(self._is_dead(worker, moment) for worker in others):
             return None
         if any(db.execute(_ARE_STRANDED).fetchone()):
             return None
-        return self._beat(db, others)
+        return self._make_heartbeat_result(db, others)
 
-    def _clear_up(self, db: Database, now: float, policy: OnInterrupted) -> Beat:
-        moment = self._time(db, now)
+    def _take_over_dead(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> HeartbeatResult:
+        moment = self._read_clock(db, now)
         is_lost = not db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id)).rowcount
         if is_lost:  # under a new name: what it was given under the old one is nobody's
-            living.discard(self._id)
+            live_workers.discard(self._id)
             self._id = uuid4().hex
-            living.add(self._id)
+            live_workers.add(self._id)
             self._register(db, moment)
-        others = self._bury(db, moment)
+        others = self._remove_dead_workers(db, moment)
         self._take_over(db, now, policy)
-        return replace(self._beat(db, others), is_lost=is_lost)
+        return replace(self._make_heartbeat_result(db, others), is_lost=is_lost)
 
-    def _beat(self, db: Database, others: list[Worker]) -> Beat:
+    def _make_heartbeat_result(self, db: SqlTransaction, others: list[WorkerRow]) -> HeartbeatResult:
         rows = db.execute("SELECT key FROM run WHERE state = 'running' AND worker = ? AND cancelling = 1", (self._id,))
         cancelled = frozenset(key for (key,) in rows.fetchall())
         cost, mark = db.execute("SELECT cost, ended FROM totals").fetchone()
-        return Beat(living=len(others) + 1, cancelled=cancelled, cost_usd=cost, mark=mark)
+        return HeartbeatResult(live_workers=len(others) + 1, cancelled=cancelled, cost_usd=cost, position=mark)
 
     # Runs in.
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
         """See `Journal`."""
-        return await self._link.write(lambda db: self._add(db, runs))
+        return await self._connection.transact(lambda db: self._add(db, runs))
 
-    def _add(self, db: Database, runs: Sequence[Run]) -> list[Run]:
+    def _add(self, db: SqlTransaction, runs: Sequence[Run]) -> list[Run]:
         last = {run.key: run for run in runs}
-        digests = dict(self._with_keys(db, "key, digest", last))
+        digests = dict(self._select_by_keys(db, "key, digest", last))
         known = digests.copy()
         for run in runs:
-            if known.setdefault(run.key, name := digest(run.prompt)) != name:
-                raise UsageError(other_prompt(run.key))
+            if known.setdefault(run.key, name := prompt_digest(run.prompt)) != name:
+                raise UsageError(key_conflict_message(run.key))
         new = [run for key, run in last.items() if key not in digests]
         [number] = db.execute("SELECT runs FROM totals").fetchone()
         db.execute("UPDATE totals SET runs = runs + ?", (len(new),))
@@ -237,31 +427,39 @@ class SqlJournal:
             "failures, whole, cost, input_tokens, output_tokens, due, set_aside, cancelling) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', 0, 0, 0, 0, 0, 0, 0, 0, 0)",
             [
-                (run.number, key, known[key], msgspec.json.encode(run.prompt), *_settings(run), self._id, run.created)
+                (
+                    run.number,
+                    key,
+                    known[key],
+                    msgspec.json.encode(run.prompt),
+                    *_encode_settings(run),
+                    self._id,
+                    run.created,
+                )
                 for key, run in added.items()
             ],
         )
         there = [last[key] for key in digests]
         db.executemany(
             f"UPDATE run SET settings = ?, priority = ?, wanted = {_WANT} WHERE key = ? AND state = 'queued'",
-            [(*_settings(run), self._id, self._id, run.key) for run in there],
+            [(*_encode_settings(run), self._id, self._id, run.key) for run in there],
         )
-        found = {run.key: run for run in map(self._read, self._with_keys(db, _COLUMNS, digests))}
+        found = {run.key: run for run in map(self._decode_row, self._select_by_keys(db, _COLUMNS, digests))}
         return [added.get(run.key) or found[run.key] for run in runs]
 
-    def _with_keys(self, db: Database, columns: str, keys: Collection[str]) -> Iterator[Any]:
+    def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> Iterator[Any]:
         """Rows of those keys that are there."""
         left = list(keys)
         while left:
-            some, left = left[:KEYS_AT_ONCE], left[KEYS_AT_ONCE:]
+            some, left = left[:MAX_KEYS_PER_STATEMENT], left[MAX_KEYS_PER_STATEMENT:]
             marks = ", ".join("?" * len(some))
             yield from db.execute(f"SELECT {columns} FROM run WHERE key IN ({marks})", some).fetchall()
 
-    async def revive(self, *, failed: bool) -> int:
+    async def requeue(self, *, failed: bool) -> int:
         """See `Journal`."""
-        return await self._link.write(lambda db: self._revive(db, failed=failed))
+        return await self._connection.transact(lambda db: self._requeue(db, failed=failed))
 
-    def _revive(self, db: Database, *, failed: bool) -> int:
+    def _requeue(self, db: SqlTransaction, *, failed: bool) -> int:
         db.execute("UPDATE worker SET wants_all = 1 WHERE id = ?", (self._id,))
         change = (
             "state = 'queued', wanted = ?, failures = 0, due = 0, ended = NULL, ended_as = NULL WHERE state = 'failed'"
@@ -270,49 +468,51 @@ class SqlJournal:
         )
         return db.execute(f"UPDATE run SET {change}", (self._id,)).rowcount
 
-    async def park(self, keys: Collection[str] | None, wanted: Collection[str] = ()) -> None:
+    async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
         """See `Journal`."""
-        await self._link.write(lambda db: self._park(db, keys, wanted))
+        await self._connection.transact(lambda db: self._park(db, keys, except_keys))
 
-    def _park(self, db: Database, keys: Collection[str] | None, wanted: Collection[str]) -> None:
-        others = self._others(db)
-        then = MANY if any(worker.wants_all for worker in others) else ""
+    def _park(self, db: SqlTransaction, keys: Collection[str] | None, except_keys: Collection[str]) -> None:
+        others = self._list_other_workers(db)
+        then = MANY_WORKERS if any(worker.wants_all for worker in others) else ""
         mine = f"{_WAITING} AND wanted = ?" if others else f"{_WAITING} AND ? <> ''"
         if keys is not None:
             statement = f"UPDATE run SET wanted = ? WHERE key = ? AND {mine}"
-            db.executemany(statement, [(then, key, self._id) for key in keys if key not in wanted])
+            db.executemany(statement, [(then, key, self._id) for key in keys if key not in except_keys])
             return
         db.execute("UPDATE worker SET wants_all = 0 WHERE id = ?", (self._id,))
         db.execute(f"UPDATE run SET wanted = ? WHERE {mine}", (then, self._id))
         statement = f"UPDATE run SET wanted = {_WANT} WHERE key = ? AND state = 'queued'"
-        db.executemany(statement, [(self._id, self._id, key) for key in wanted])
+        db.executemany(statement, [(self._id, self._id, key) for key in except_keys])
 
     # Runs out and back.
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
         """See `Journal`."""
         is_overall = limits.concurrency is not None or limits.budget_usd is not None
-        access = Access.WRITE if is_overall else Access.OWN
-        return await self._link.write(lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access)
+        access = AccessLevel.WRITE if is_overall else AccessLevel.OWN
+        return await self._connection.transact(
+            lambda db: self._lease(db, count, now, limits, is_overall=is_overall), access
+        )
 
-    def _lease(self, db: Database, count: int, now: float, limits: Limits, *, is_overall: bool) -> list[Run]:
+    def _lease(self, db: SqlTransaction, count: int, now: float, limits: Limits, *, is_overall: bool) -> list[Run]:
         running, set_aside, spent = 0, 0.0, 0.0
         if is_overall:
             statement = "SELECT count(*), coalesce(sum(set_aside), 0) FROM run WHERE state = 'running'"
             running, set_aside = db.execute(statement).fetchone()
             [spent] = db.execute("SELECT cost FROM totals").fetchone()
-        allowance = Allowance(limits, spent=spent, set_aside=set_aside, running=running)
-        if not (count := allowance.most(count)):
+        allowance = Allowance(limits, spent_usd=spent, reserved_usd=set_aside, running=running)
+        if not (count := allowance.limit_count(count)):
             return []
         rows = db.execute(
-            f"SELECT {_COLUMNS} FROM run {self.hint} WHERE {_WAITING} AND due <= ? "
+            f"SELECT {_COLUMNS} FROM run {self.index_hint} WHERE {_WAITING} AND due <= ? "
             f"ORDER BY priority DESC, number LIMIT ? {self.skip_locked}",
-            (now + self._offset, count),
+            (now + self._clock_offset, count),
         ).fetchall()
         given: list[Run] = []
         changes: list[tuple[Any, ...]] = []
-        for run in map(self._read, rows):
-            if (allowed := allowance.give(run)) is None:
+        for run in map(self._decode_row, rows):
+            if (allowed := allowance.reserve(run)) is None:
                 break
             limit, aside = allowed
             given.append(replace(run, state="running", attempts=run.attempts + 1, started=now, limit_usd=limit))
@@ -326,26 +526,26 @@ class SqlJournal:
 
     async def next_due(self) -> float | None:
         """See `Journal`."""
-        return await self._link.write(self._next_due, Access.READ)
+        return await self._connection.transact(self._next_due, AccessLevel.READ)
 
-    def _next_due(self, db: Database) -> float | None:
-        now = db.execute(f"SELECT 1 FROM run {self.hint} WHERE {_WAITING} AND due = 0 LIMIT 1").fetchone()
+    def _next_due(self, db: SqlTransaction) -> float | None:
+        now = db.execute(f"SELECT 1 FROM run {self.index_hint} WHERE {_WAITING} AND due = 0 LIMIT 1").fetchone()
         if now is not None:  # most often: there is no need to look at all
             return 0.0
-        [due] = db.execute(f"SELECT min(due) FROM run {self.hint} WHERE {_WAITING}").fetchone()
-        return None if due is None else due - self._offset
+        [due] = db.execute(f"SELECT min(due) FROM run {self.index_hint} WHERE {_WAITING}").fetchone()
+        return None if due is None else due - self._clock_offset
 
-    async def note(self, run: Run) -> None:
+    async def save_session_id(self, run: Run) -> None:
         """See `Journal`."""
         statement = "UPDATE run SET session_id = ? WHERE number = ? AND worker = ? AND attempts = ?"
         values = (run.session_id, run.number, self._id, run.attempts)
-        await self._link.write(lambda db: db.execute(statement, values), Access.OWN)
+        await self._connection.transact(lambda db: db.execute(statement, values), AccessLevel.OWN)
 
-    async def settle(self, run: Run) -> bool:
+    async def release(self, run: Run) -> bool:
         """See `Journal`."""
-        return await self._link.write(lambda db: self._settle(db, run))
+        return await self._connection.transact(lambda db: self._release(db, run))
 
-    def _settle(self, db: Database, run: Run) -> bool:
+    def _release(self, db: SqlTransaction, run: Run) -> bool:
         counted = db.execute(
             "UPDATE totals SET ended = ended + ?, cost = cost + ? - (SELECT cost FROM run WHERE number = ?), "
             "input_tokens = input_tokens + ? - (SELECT input_tokens FROM run WHERE number = ?), "
@@ -358,88 +558,92 @@ class SqlJournal:
         )  # fmt: skip
         if counted.rowcount != 1:
             return False
-        db.execute(_WRITE_NEXT if run.is_ended else _WRITE_BACK, (*self._values(run, self._id), run.number))
+        db.execute(_WRITE_NEXT if run.is_ended else _WRITE_BACK, (*self._encode_run(run, self._id), run.number))
         return True
 
-    def _values(self, run: Run, by: str | None) -> tuple[Any, ...]:
-        """All but the mark and the number."""
-        lines, whole, error = result_columns(run)
-        due = run.due + self._offset if run.due else 0.0
+    def _encode_run(self, run: Run, worker_id: str | None) -> tuple[Any, ...]:
+        """All columns but `ended_as` and the number."""
+        lines, whole, error = encode_result(run)
+        due = run.due + self._clock_offset if run.due else 0.0
         return (
             run.state, run.failures, run.session_id, lines, whole, error, run.cost_usd, run.input_tokens,
-            run.output_tokens, run.ended, due, by if run.is_ended else None, artifacts_text(run),
+            run.output_tokens, run.ended, due, worker_id if run.is_ended else None, encode_artifacts(run),
         )  # fmt: skip
 
-    def _write_all(self, db: Database, runs: Sequence[Run], *, by: str | None) -> None:
+    def _write_runs(self, db: SqlTransaction, runs: Sequence[Run], *, worker_id: str | None) -> None:
         """Write runs that nobody holds; what they have cost is as it was."""
         if not runs:
             return
-        mark = _last_mark(db)
+        mark = _last_position(db)
         rows: list[tuple[Any, ...]] = []
         for run in runs:
             mark += run.is_ended
-            rows.append((*self._values(run, by), mark if run.is_ended else None, run.number))
+            rows.append((*self._encode_run(run, worker_id), mark if run.is_ended else None, run.number))
         db.execute("UPDATE totals SET ended = ?", (mark,))
         db.executemany(_WRITE_EACH, rows)
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
         """See `Journal`."""
-        return await self._link.write(lambda db: self._cancel(db, keys, now))
+        return await self._connection.transact(lambda db: self._cancel(db, keys, now))
 
-    def _cancel(self, db: Database, keys: Collection[str] | None, now: float) -> list[Run]:
+    def _cancel(self, db: SqlTransaction, keys: Collection[str] | None, now: float) -> list[Run]:
         # First what waits, then what runs: it may be given out between the two, but not come back.
         waiting = f"state IN ('queued', 'interrupted'){{}} ORDER BY number {self.for_update}"
         running = "UPDATE run SET cancelling = 1 WHERE state = 'running'{}"
         ended: list[Run] = []
         if keys is None:
-            ended = self._some(db, waiting.format(""), ())
+            ended = self._select_runs(db, waiting.format(""), ())
             db.execute(running.format(""))
         for key in keys or ():
-            ended += self._some(db, waiting.format(" AND key = ?"), (key,))
+            ended += self._select_runs(db, waiting.format(" AND key = ?"), (key,))
             db.execute(running.format(" AND key = ?"), (key,))
         ended = [replace(run, state="cancelled", ended=now) for run in ended]
-        self._write_all(db, ended, by=self._id)
+        self._write_runs(db, ended, worker_id=self._id)
         return ended
 
     # Looking.
 
-    async def ended_after(self, mark: int) -> tuple[list[Run], int]:
+    async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
         """See `Journal`."""
-        return await self._link.write(lambda db: self._ended_after(db, mark), Access.READ)
+        return await self._connection.transact(lambda db: self._list_ended_since(db, position), AccessLevel.READ)
 
-    def _ended_after(self, db: Database, mark: int) -> tuple[list[Run], int]:
-        last = _last_mark(db)  # before the rows: what ends between the two is for the next time
+    def _list_ended_since(self, db: SqlTransaction, position: int) -> tuple[list[Run], int]:
+        last = _last_position(db)  # before the rows: what ends between the two is for the next time
         rows = db.execute(
             f"SELECT ended_as, {_COLUMNS} FROM run WHERE ended_as > ? AND ended_as <= ? "
             "AND (worker IS NULL OR worker <> ?) ORDER BY ended_as LIMIT ?",
-            (mark, last, self._id, PAGE),
+            (position, last, self._id, PAGE_SIZE),
         ).fetchall()
-        return [self._read(row[1:]) for row in rows], rows[-1][0] if len(rows) == PAGE else last
+        return [self._decode_row(row[1:]) for row in rows], rows[-1][0] if len(rows) == PAGE_SIZE else last
 
     async def status(self) -> FleetStatus:
         """See `Journal`."""
-        return await self._link.write(_status, Access.READ)
+        return await self._connection.transact(_read_status, AccessLevel.READ)
 
     async def get(self, key: str) -> Run | None:
         """See `Journal`."""
-        found = await self._link.write(lambda db: self._some(db, "key = ?", (key,)), Access.READ)
+        found = await self._connection.transact(lambda db: self._select_runs(db, "key = ?", (key,)), AccessLevel.READ)
         return found[0] if found else None
 
     async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
         """See `Journal`."""
         where, values = ("", ()) if state is None else ("state = ? AND", (state,))
         where = f"{where} number > ? ORDER BY number LIMIT ?"
-        return await self._link.write(lambda db: self._some(db, where, (*values, after, limit)), Access.READ)
+        return await self._connection.transact(
+            lambda db: self._select_runs(db, where, (*values, after, limit)), AccessLevel.READ
+        )
 
-    def _some(self, db: Database, where: str, values: tuple[Any, ...]) -> list[Run]:
-        return [self._read(row) for row in db.execute(f"SELECT {_COLUMNS} FROM run WHERE {where}", values).fetchall()]
+    def _select_runs(self, db: SqlTransaction, where: str, values: tuple[Any, ...]) -> list[Run]:
+        return [
+            self._decode_row(row) for row in db.execute(f"SELECT {_COLUMNS} FROM run WHERE {where}", values).fetchall()
+        ]
 
-    def _read(self, row: tuple[Any, ...]) -> Run:
-        run = read_row(row)
-        return replace(run, due=run.due - self._offset) if run.due and self._offset else run
+    def _decode_row(self, row: tuple[Any, ...]) -> Run:
+        run = decode_run(row)
+        return replace(run, due=run.due - self._clock_offset) if run.due and self._clock_offset else run
 
 
-living: set[str] = set()
+live_workers: set[str] = set()
 """Workers of this process that live."""
 
 _ORPHANED = "state = 'running' AND worker NOT IN (SELECT id FROM worker)"
@@ -449,16 +653,16 @@ _ARE_STRANDED = (
 )
 
 
-def _settings(run: Run) -> tuple[bytes, int]:
+def _encode_settings(run: Run) -> tuple[bytes, int]:
     return msgspec.json.encode(run.settings), run.priority
 
 
-def _last_mark(db: Database) -> int:
+def _last_position(db: SqlTransaction) -> int:
     [mark] = db.execute("SELECT ended FROM totals").fetchone()
     return mark
 
 
-def _status(db: Database) -> FleetStatus:
+def _read_status(db: SqlTransaction) -> FleetStatus:
     counts = dict(db.execute("SELECT state, count(*) FROM run GROUP BY state").fetchall())
     cost, given, taken = db.execute("SELECT cost, input_tokens, output_tokens FROM totals").fetchone()
     return FleetStatus(**counts, cost_usd=cost, input_tokens=given, output_tokens=taken)

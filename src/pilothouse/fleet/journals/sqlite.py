@@ -1,20 +1,113 @@
-"""Runs in a SQLite file: they survive the process, and the processes of one machine may share them.
-
-Owns who may share the file. Wall-clock time counts, because processes compare it.
-"""
+"""`SqliteJournal`: runs in a SQLite file that the processes of one machine may share."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pilothouse.fleet.journals.base import FleetJournalError
-from pilothouse.fleet.journals.committing import Database
-from pilothouse.fleet.journals.processes import on_this_machine
-from pilothouse.fleet.journals.sql import LEASE_SECONDS, SqlJournal
-from pilothouse.fleet.journals.sql_tables import TABLES, Worker
-from pilothouse.fleet.journals.sqlite_file import SqliteFile
+from pilothouse.fleet.journals.group_commit import CommitJob, GroupCommitter, SqlTransaction
+from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJournal, WorkerRow, identify_on_host
+from pilothouse.sqlite_files import SqliteFileError, prepare_database
+
+APPLICATION_ID = 0x50484A31
+"""The `application_id` of our files."""
+FORMAT_VERSION = 1
+BUSY_SECONDS = 30.0
+"""How long a transaction waits for those of other processes; one takes milliseconds."""
+
+
+class SqliteConnection(GroupCommitter):
+    """One connection to a journal.
+
+    Args:
+        path: the file; it is made, for this user alone, if there is none.
+        tables: statements that make what is in it.
+    """
+
+    def __init__(self, path: Path, tables: str) -> None:
+        super().__init__()
+        self.path = path
+        self._tables = tables
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Open or make it.
+
+        Raises:
+            FleetJournalError: it is no journal, one of a newer version, or cannot be opened.
+        """
+        self._connection = await self._run_in_thread(self._connect)
+
+    async def close(self) -> None:
+        """Close it. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._run_in_thread(connection.close)
+
+    def _commit_jobs(self, jobs: list[CommitJob]) -> None:
+        if self._connection is None:
+            raise FleetJournalError(f"the journal {self.path} is closed", path=str(self.path))
+        with self._translate_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for job in jobs:
+                    job.value = job.work(self._connection)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        for job in jobs:
+            job.is_done = True
+
+    @contextmanager
+    def _translate_errors(self) -> Generator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise FleetJournalError(f"the journal {self.path} cannot be used: {error}", path=str(self.path)) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        with self._translate_errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Prompts and answers are for nobody else, whatever the umask says.
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
+            )
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        try:
+            prepare_database(
+                connection, self._tables, application=APPLICATION_ID, version=FORMAT_VERSION, patience=BUSY_SECONDS
+            )
+        except SqliteFileError as error:
+            if not error.is_ours:
+                raise self._make_foreign_error() from None
+            raise FleetJournalError(
+                f"{self.path} is a journal of version {error.version}, made by a newer pilothouse; this one reads "
+                f"versions up to {FORMAT_VERSION}: upgrade, or give another path",
+                path=str(self.path),
+            ) from None
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, no right to read it
+                raise
+            raise self._make_foreign_error() from error
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _make_foreign_error(self) -> FleetJournalError:
+        return FleetJournalError(f"{self.path} is no journal of a fleet; it was left as it is", path=str(self.path))
 
 
 class SqliteJournal(SqlJournal):
@@ -25,29 +118,29 @@ class SqliteJournal(SqlJournal):
         lease_seconds: how long a worker may be silent.
     """
 
-    hint = "INDEXED BY run_next"
+    index_hint = "INDEXED BY run_next"
 
     def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.path = Path(path)
-        link = SqliteFile(self.path, TABLES.format(integer="INTEGER", bytes="BLOB"))
-        super().__init__(link, lease_seconds, on_this_machine())
+        link = SqliteConnection(self.path, CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"))
+        super().__init__(link, lease_seconds, identify_on_host())
 
-    async def look(self) -> None:
+    async def open_for_reading(self) -> None:
         """See `SqlJournal`. No file is made."""
         if not self.path.exists():
             raise FleetJournalError(f"there is no journal {self.path}", path=str(self.path))
-        await super().look()
+        await super().open_for_reading()
 
-    def _time(self, db: Database, now: float) -> float:
+    def _read_clock(self, db: SqlTransaction, now: float) -> float:
         return time.time()
 
-    def _admit(self, others: list[Worker], moment: float) -> None:
+    def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
         for worker in others:
-            if (worker.host, worker.login) != (self._process.host, self._process.login):
-                age = max(0.0, moment - worker.seen)
+            if (worker.host, worker.user) != (self._process.host, self._process.user):
+                age = max(0.0, moment - worker.last_seen)
                 raise FleetJournalError(
-                    f"the journal {self.path} is in use by process {worker.pid} of {worker.login} on {worker.host}, "
+                    f"the journal {self.path} is in use by process {worker.pid} of {worker.user} on {worker.host}, "
                     f"which gave a sign of life {age:.0f} s ago; a journal in a file is for one user on one machine. "
-                    f"If that process is gone, try again in {max(1.0, worker.lease - age):.0f} s",
+                    f"If that process is gone, try again in {max(1.0, worker.lease_seconds - age):.0f} s",
                     path=str(self.path),
                 )

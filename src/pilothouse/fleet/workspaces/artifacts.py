@@ -1,7 +1,7 @@
 """`Artifacts`: files that runs have made go to an object storage, or to a directory.
 
 Owns which files are taken, under which names they are kept, and how much. Knows no journal; how a patch is made, the
-workspace knows; how objects are written, `stores.objects_bucket`.
+workspace knows; how objects are written, `stores.objects`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
-from pilothouse.fleet.workspaces.base import Place, Workspace
-from pilothouse.fleet.workspaces.directories import directory_name
-from pilothouse.stores.encoding import secrets_in, secrets_of, shown_address, without
-from pilothouse.stores.objects_bucket import Bucket, failure_of, open_bucket
+from pilothouse.fleet.workspaces.base import RunDirectory, Workspace
+from pilothouse.fleet.workspaces.local import directory_name
+from pilothouse.stores.encoding import find_address_secrets, find_setting_secrets, redact_address, remove_secrets
+from pilothouse.stores.objects import ObjectBucket, describe_object_failure, open_bucket
 from pilothouse.transports.errands import run_briefly, run_errand
 
 log = logging.getLogger("pilothouse.fleet")
 
-PATCH = "changes.patch"
+PATCH_NAME = "changes.patch"
 MAX_BYTES = 256 * 2**20
 """Of the files of one run, all together."""
-MOST_FILES = 1000
+MAX_FILES = 1000
 """Of one run."""
-_PIECE = 1 << 20  # bytes that are read at a time
-_WHOLE_BYTES = 4 << 20  # an object up to that size takes one request
-_SHOWN_NAMES = 5  # of files that were left out
+_CHUNK_BYTES = 1 << 20  # bytes that are read at a time
+_MAX_SINGLE_PUT_BYTES = 4 << 20  # an object up to that size takes one request
+_MAX_LISTED_NAMES = 5  # of files that were left out
 _SCHEMES = ("az", "file", "gs", "s3")
 
-Check = Callable[[], object]
+CancelCheck = Callable[[], object]
 
 
-class _Target(Protocol):
+class _ArtifactTarget(Protocol):
     """Where objects go."""
 
     def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
@@ -103,15 +103,17 @@ class Artifacts:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"max_bytes is a whole number of at least 1, not {max_bytes!r}")
         self.patch = patch
-        self._patterns = [_compiled(one) for one in patterns]
-        self._deepest = (
+        self._patterns = [_compile_pattern(one) for one in patterns]
+        self._max_depth = (
             None if any("**" in one for one in patterns) else max((p.count("/") for p in patterns), default=0)
         )
         self._prefix = f"{prefix}/" if prefix else ""
         self._max_bytes = max_bytes
         text = str(target) if isinstance(target, str) else ""
-        self._secrets = secrets_in(text) | secrets_of(config or {}) if "://" in text else frozenset[str]()
-        self._target = _target(target, config or {}, client_options or {})
+        self._secrets = (
+            find_address_secrets(text) | find_setting_secrets(config or {}) if "://" in text else frozenset[str]()
+        )
+        self._target = _make_target(target, config or {}, client_options or {})
 
     async def open(self) -> None:
         """Check that something can be written there.
@@ -119,16 +121,16 @@ class Artifacts:
         Raises:
             ArtifactsError: it cannot be.
         """
-        await run_errand(self._try)
+        await run_errand(self._check_writable)
 
-    def _try(self, check: Check) -> None:
+    def _check_writable(self, check: CancelCheck) -> None:
         name = f"{self._prefix}.pilothouse-{uuid4().hex}"
         check()
-        with _Told(self._secrets):
+        with _ArtifactErrors(self._secrets):
             self._target.put(name, iter((b"",)), 0)
             self._target.delete(name)
 
-    async def save(self, key: str, place: Place, workspace: Workspace) -> tuple[str, ...]:
+    async def save(self, key: str, run_directory: RunDirectory, workspace: Workspace) -> tuple[str, ...]:
         """Save the files of a run.
 
         Returns:
@@ -141,18 +143,18 @@ class Artifacts:
         folder = f"{self._prefix}{directory_name(key)}/"
         directory = await run_briefly(lambda: tempfile.TemporaryDirectory(prefix="pilothouse-"))
         try:
-            patch = Path(directory.name) / PATCH
+            patch = Path(directory.name) / PATCH_NAME
             if self.patch:
-                await workspace.patch(place, patch)
-            return await run_errand(lambda check: tuple(self._save(key, folder, place.path, patch, check)))
+                await workspace.patch(run_directory, patch)
+            return await run_errand(lambda check: tuple(self._save(key, folder, run_directory.path, patch, check)))
         finally:
             with anyio.CancelScope(shield=True):
                 await run_briefly(directory.cleanup)
 
-    def _save(self, key: str, folder: str, path: Path, patch: Path, check: Check) -> Iterator[str]:
+    def _save(self, key: str, folder: str, path: Path, patch: Path, check: CancelCheck) -> Iterator[str]:
         left, count = self._max_bytes, 0
         left_out: list[str] = []
-        for name, file in self._files(path, patch, check):
+        for name, file in self._list_files(path, patch, check):
             try:
                 fd = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
             except OSError as error:
@@ -160,59 +162,61 @@ class Artifacts:
                 continue
             with os.fdopen(fd, "rb") as opened:
                 size = os.fstat(fd).st_size
-                if size > left or count >= MOST_FILES:
+                if size > left or count >= MAX_FILES:
                     left_out.append(name)
                     continue
                 left, count = left - size, count + 1
-                with _Told(self._secrets):
-                    yield self._target.put(folder + _plain(name), _pieces(opened.read, size, check), size)
+                with _ArtifactErrors(self._secrets):
+                    yield self._target.put(folder + _escape_name(name), _read_chunks(opened.read, size, check), size)
         if left_out:
-            shown = ", ".join(map(repr, left_out[:_SHOWN_NAMES])) + (", …" if len(left_out) > _SHOWN_NAMES else "")
+            shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES])) + (
+                ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
+            )
             log.warning("run %r: %d files are more than may be saved, and left out: %s", key, len(left_out), shown)
 
-    def _files(self, path: Path, patch: Path, check: Check) -> Iterator[tuple[str, str]]:
+    def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, str]]:
         """Names and paths of the files that are to be saved."""
         if patch.exists():
-            yield PATCH, str(patch)
+            yield PATCH_NAME, str(patch)
         if self._patterns:
-            for name, file in _walk(str(path), "", self._deepest, check):
-                is_taken = self.patch and name == PATCH  # the name is ours
+            for name, file in _walk(str(path), "", self._max_depth, check):
+                is_taken = self.patch and name == PATCH_NAME  # the name is ours
                 if not is_taken and any(pattern.fullmatch(name) for pattern in self._patterns):
                     yield name, file
 
 
-def _walk(path: str, before: str, deepest: int | None, check: Check) -> Iterator[tuple[str, str]]:
+def _walk(path: str, prefix: str, max_depth: int | None, check: CancelCheck) -> Iterator[tuple[str, str]]:
     """Regular files below a directory, in the order of their names; no link is followed."""
     check()
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
-        name = before + entry.name
+        name = prefix + entry.name
         if entry.name == ".git":
             continue
         if entry.is_dir(follow_symlinks=False):
-            if deepest is None or name.count("/") < deepest:
+            if max_depth is None or name.count("/") < max_depth:
                 with suppress(PermissionError):
-                    yield from _walk(entry.path, name + "/", deepest, check)
+                    yield from _walk(entry.path, name + "/", max_depth, check)
         elif stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
             yield name, entry.path
 
 
-def _pieces(read: Callable[[int], bytes], size: int, check: Check) -> Iterator[bytes]:
+def _read_chunks(read: Callable[[int], bytes], size: int, check: CancelCheck) -> Iterator[bytes]:
     """The content of a file; one that grows meanwhile is cut at its size."""
-    while size > 0 and (piece := read(min(size, _PIECE))):
+    while size > 0 and (piece := read(min(size, _CHUNK_BYTES))):
         check()
         size -= len(piece)
         yield piece
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     parts = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     found = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
     return re.compile("".join(parts.get(one, re.escape(one)) for one in found), re.DOTALL)
 
 
-def _plain(name: str) -> str:
+def _escape_name(name: str) -> str:
     """A name that every storage takes: what cannot be printed is written as in a URL."""
     return "".join(c if c.isprintable() else quote(c.encode("utf-8", "surrogateescape")) for c in name)
 
@@ -220,7 +224,7 @@ def _plain(name: str) -> str:
 # Where they go.
 
 
-class _Directory:
+class _DirectoryTarget:
     """A directory of this machine."""
 
     def __init__(self, path: Path) -> None:
@@ -243,17 +247,17 @@ class _Directory:
         (self._path / name).unlink(missing_ok=True)
 
 
-class _Objects:
+class _BucketTarget:
     """An object storage; connected to when it is first used."""
 
-    def __init__(self, connect: Callable[[], Bucket], address: str) -> None:
+    def __init__(self, connect: Callable[[], ObjectBucket], address: str) -> None:
         self._connect = connect
         self._address = address
-        self._bucket: Bucket | None = None
+        self._bucket: ObjectBucket | None = None
 
     def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
-        bucket = self._connected()
-        if size <= _WHOLE_BYTES:
+        bucket = self._ensure_connected()
+        if size <= _MAX_SINGLE_PUT_BYTES:
             bucket.put(name, b"".join(chunks))
         else:
             bucket.stream(name, chunks)
@@ -261,31 +265,31 @@ class _Objects:
 
     def delete(self, name: str) -> None:
         with suppress(Exception):  # who may write need not have the right to remove
-            self._connected().delete([name])
+            self._ensure_connected().delete([name])
 
-    def _connected(self) -> Bucket:
+    def _ensure_connected(self) -> ObjectBucket:
         if self._bucket is None:
             self._bucket = self._connect()
         return self._bucket
 
 
-def _target(given: Any, config: Mapping[str, str], client_options: Mapping[str, Any]) -> _Target:
-    if hasattr(given, "put_async"):
-        return _Objects(lambda: Bucket(given, None), "")
-    if not isinstance(given, str | os.PathLike):
-        raise UsageError(f"artifacts: a URL, a path, or a store of obstore, not {type(given).__name__}")
-    text = str(given)  # pyright: ignore[reportUnknownArgumentType]
+def _make_target(target: Any, config: Mapping[str, str], client_options: Mapping[str, Any]) -> _ArtifactTarget:
+    if hasattr(target, "put_async"):
+        return _BucketTarget(lambda: ObjectBucket(target, None), "")
+    if not isinstance(target, str | os.PathLike):
+        raise UsageError(f"artifacts: a URL, a path, or a store of obstore, not {type(target).__name__}")
+    text = str(target)  # pyright: ignore[reportUnknownArgumentType]
     if "://" not in text:
-        return _Directory(Path(text).absolute())
+        return _DirectoryTarget(Path(text).absolute())
     parts = urlsplit(text)
     if parts.scheme not in _SCHEMES:
         raise UsageError(f"artifacts: one of {', '.join(f'{one}://' for one in _SCHEMES)}, not {parts.scheme}://")
     if parts.scheme == "file":
-        return _Directory(Path(url2pathname(parts.path)))
-    return _Objects(lambda: open_bucket(text, config, client_options), shown_address(text).rstrip("/") + "/")
+        return _DirectoryTarget(Path(url2pathname(parts.path)))
+    return _BucketTarget(lambda: open_bucket(text, config, client_options), redact_address(text).rstrip("/") + "/")
 
 
-class _Told:
+class _ArtifactErrors:
     """What goes wrong in a storage becomes an `ArtifactsError`."""
 
     def __init__(self, secrets: Collection[str]) -> None:
@@ -301,13 +305,13 @@ class _Told:
         elif isinstance(error, OSError) and error.filename:
             said = f"{error.filename}: {error.strerror}"
         else:
-            said = _said(error)
+            said = _describe_error(error)
         if said is not None:
-            raise ArtifactsError(f"artefacts cannot be saved: {without(self._secrets, said)}") from error
+            raise ArtifactsError(f"artefacts cannot be saved: {remove_secrets(self._secrets, said)}") from error
 
 
-def _said(error: Exception) -> str | None:
+def _describe_error(error: Exception) -> str | None:
     try:
-        return failure_of(error)
+        return describe_object_failure(error)
     except ImportError:
         return str(error) if isinstance(error, OSError) else None

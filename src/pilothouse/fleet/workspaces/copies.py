@@ -1,26 +1,285 @@
-"""`CopiedDirectory`: the directory of each run is a copy: of a directory, an archive, or a git bundle.
+"""`CopiedDirectory`: each run gets a copy of a directory, an archive or a git bundle.
 
-Owns how each of them is checked and copied. Knows no agent.
+Archives are checked before anything is written.
 """
 
 from __future__ import annotations
 
+import lzma
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet.workspaces.archives import check_archive, unpack_archive
-from pilothouse.fleet.workspaces.base import Place
-from pilothouse.fleet.workspaces.directories import Keep, LocalWorkspace
-from pilothouse.fleet.workspaces.git import Repository, run_git, write_patch
+from pilothouse.fleet.workspaces.base import RunDirectory
+from pilothouse.fleet.workspaces.git import GitRepository, run_git, write_patch
+from pilothouse.fleet.workspaces.local import Keep, LocalWorkspace
 from pilothouse.transports.errands import run_briefly, run_errand
 
-Kind = Literal["directory", "archive", "bundle"]
-_KINDS: dict[str, Kind] = {
+MAX_BYTES = 16 * 1024**3
+"""Of all files of an archive, unpacked."""
+MAX_MEMBERS = 500_000
+"""Files, directories and links of an archive."""
+MAX_DEPTH = 64
+"""Directories above a member."""
+MAX_LINKS = 40
+"""Links on the way to where a link leads, as in Linux."""
+_CHUNK_BYTES = 1024 * 1024
+_BROKEN_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+
+CancelCheck = Callable[[], object]
+MemberPath = tuple[str, ...]
+
+
+class ArchiveMember(NamedTuple):
+    """One member of an archive.
+
+    Args:
+        path: the names of its directories and its own.
+        kind: a "hard" link names another member.
+        size: bytes of a file.
+        executable: whether a file can be run.
+        target: where a link leads.
+        modified_at: when a file was last changed, in seconds since the epoch; None: that is not kept.
+        source: what the library knows it by.
+    """
+
+    path: MemberPath
+    kind: Literal["file", "directory", "link", "hard"]
+    size: int
+    executable: bool
+    target: str
+    modified_at: float | None
+    source: Any
+
+
+def check_archive(source: Path, check: CancelCheck) -> None:
+    """Look at all members of an archive. Blocking.
+
+    Args:
+        source: a tar, compressed or not, or a zip.
+        check: called now and then; what it raises ends the work.
+
+    Raises:
+        UsageError: it cannot be read, leads out of the directory of a run, or is too large.
+    """
+    try:
+        with _open_archive(source) as (members, _):
+            _check_members(members, source, check)
+    except (*_BROKEN_ARCHIVE_ERRORS, OSError) as error:
+        raise UsageError(f"the archive {source} cannot be read: {error}") from error
+
+
+def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
+    """Unpack an archive into a directory that is not there yet. Blocking.
+
+    Args:
+        source: a tar, compressed or not, or a zip.
+        path: the directory.
+        check: called now and then; what it raises ends the work.
+
+    Raises:
+        WorkspaceError: it cannot be unpacked, or not without leaving the directory.
+    """
+    path.mkdir(parents=True)
+    try:
+        with _open_archive(source) as (members, open_member):
+            _write_members(_check_members(members, source, check), path, open_member, check)
+    except (*_BROKEN_ARCHIVE_ERRORS, UsageError) as error:
+        raise WorkspaceError(f"the archive {source} cannot be unpacked: {error}", path=str(source)) from error
+
+
+# What is in it.
+
+
+@contextmanager
+def _open_archive(source: Path) -> Generator[tuple[Iterator[ArchiveMember], Callable[[ArchiveMember], IO[bytes]]]]:
+    """The members of an archive, and what opens a file in it."""
+    if source.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(source) as archive:
+            yield (
+                (_zip_member(archive, info) for info in archive.infolist()),
+                lambda member: archive.open(member.source),
+            )
+        return
+    with tarfile.open(source) as tar:
+
+        def open_member(member: ArchiveMember) -> IO[bytes]:
+            found = tar.extractfile(member.source)
+            assert found is not None  # it is a file
+            return found
+
+        yield (_tar_member(info) for info in tar), open_member
+
+
+def _tar_member(info: tarfile.TarInfo) -> ArchiveMember:
+    if info.isreg():
+        kind = "file"
+    elif info.isdir():
+        kind = "directory"
+    elif info.issym():
+        kind = "link"
+    elif info.islnk():
+        kind = "hard"
+    else:
+        raise UsageError(f"{info.name[:200]!r} is a device or a pipe")
+    is_executable = bool(info.mode & 0o100)
+    return ArchiveMember(
+        _parse_member_name(info.name), kind, info.size, is_executable, info.linkname, float(info.mtime), info
+    )
+
+
+def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:
+    mode = info.external_attr >> 16
+    place = _parse_member_name(info.filename.replace("\\", "/"))
+    if info.is_dir():
+        return ArchiveMember(place, "directory", 0, False, "", None, info)
+    if stat.S_ISLNK(mode):
+        if info.file_size > 4096:
+            raise UsageError(f"the target of the link {info.filename[:200]!r} is too long")
+        return ArchiveMember(place, "link", 0, False, archive.read(info).decode("utf-8", "surrogateescape"), None, info)
+    return ArchiveMember(place, "file", info.file_size, bool(mode & 0o100), "", None, info)
+
+
+def _parse_member_name(name: str) -> MemberPath:
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    drive = ":" in (parts[0] if parts else "")
+    if name.startswith("/") or ".." in parts or drive or (os.sep != "/" and os.sep in name) or "\0" in name:
+        raise UsageError(f"{name[:200]!r}")
+    if len(parts) > MAX_DEPTH + 1:
+        raise UsageError(f"{name[:200]!r}… lies more than {MAX_DEPTH} directories deep")
+    return parts
+
+
+# The checks.
+
+
+def _check_members(members: Iterator[ArchiveMember], source: Path, check: CancelCheck) -> list[ArchiveMember]:
+    """All members, when they are checked.
+
+    Raises:
+        UsageError: one of them leads out, or they are too many or too large.
+    """
+    planned: list[ArchiveMember] = []
+    size = 0
+    try:
+        for member in members:
+            check()
+            planned.append(member)
+            size += member.size
+            if len(planned) > MAX_MEMBERS or size > MAX_BYTES:
+                break
+        else:
+            _check_links(planned)
+            return planned
+    except UsageError as error:
+        raise UsageError(f"the archive {source} leads out of the directory of a run: {error}") from None
+    raise UsageError(
+        f"the archive {source} is too large: at most {MAX_MEMBERS:,} members and {MAX_BYTES:,} bytes are unpacked"
+    )
+
+
+def _check_links(members: list[ArchiveMember]) -> None:
+    links = {member.path: member.target for member in members if member.kind == "link"}
+    files = {member.path for member in members if member.kind == "file"}
+    for member in members:
+        name = "/".join(member.path)[:200]
+        if any(member.path[:depth] in links for depth in range(1, len(member.path))):
+            raise UsageError(f"{name!r} lies behind a link that leads elsewhere")
+        if member.kind != "link" and member.path in links:
+            raise UsageError(f"{name!r} is there twice, once as a link that leads elsewhere")
+        if member.kind == "hard" and _parse_member_name(member.target) not in files:
+            raise UsageError(f"{name!r} leads to {member.target[:200]!r}, which is no file of the archive")
+        if member.kind == "link" and not _stays_inside(member.path, links):
+            raise UsageError(f"{name!r} leads to {member.target[:200]!r}, out of the directory")
+
+
+def _stays_inside(path: MemberPath, links: dict[MemberPath, str]) -> bool:
+    """Whether a link, and every link on its way, leads to a place in the directory."""
+    at: list[str] = []
+    left = list(reversed(path))
+    followed = 0
+    while left:
+        part = left.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not at:
+                return False
+            at.pop()
+            continue
+        at.append(part)
+        if (target := links.get(tuple(at))) is not None:
+            followed += 1
+            if followed > MAX_LINKS or not target or target.startswith("/") or "\0" in target or _is_foreign(target):
+                return False
+            at.pop()
+            left.extend(reversed(target.split("/")))
+    return True
+
+
+def _is_foreign(target: str) -> bool:
+    """Whether Windows would read it in its own way."""
+    return os.sep != "/" and (os.sep in target or ":" in target)
+
+
+# Writing.
+
+
+def _write_members(
+    members: list[ArchiveMember], path: Path, open_member: Callable[[ArchiveMember], IO[bytes]], check: CancelCheck
+) -> None:
+    left = MAX_BYTES
+    for member in members:
+        check()
+        target = path.joinpath(*member.path)
+        if member.kind == "directory":
+            target.mkdir(parents=True, exist_ok=True)
+        elif member.kind == "file":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open_member(member) as content:
+                left -= _write_file(content, target, member, left, check)
+    for member in members:
+        check()
+        target = path.joinpath(*member.path)
+        if member.kind == "hard":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # the same member twice
+            target.hardlink_to(path.joinpath(*_parse_member_name(member.target)))
+    for member in members:
+        if member.kind == "link":
+            target = path.joinpath(*member.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.symlink_to(member.target)
+
+
+def _write_file(content: IO[bytes], target: Path, member: ArchiveMember, max_bytes: int, check: CancelCheck) -> int:
+    """Write a file; returns its size, which may be another one than the archive says."""
+    size = 0
+    mode = 0o755 if member.executable else 0o644
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(target, flags, mode), "wb") as file:
+        while piece := content.read(_CHUNK_BYTES):
+            check()
+            size += len(piece)
+            if size > max_bytes:
+                raise UsageError(f"its files have more than {MAX_BYTES:,} bytes")
+            file.write(piece)
+    if member.modified_at is not None:
+        os.utime(target, (member.modified_at, member.modified_at))
+    return size
+
+
+SourceKind = Literal["directory", "archive", "bundle"]
+_SOURCE_KINDS: dict[str, SourceKind] = {
     ".bundle": "bundle",
     **dict.fromkeys((".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tgz", ".txz", ".zip"), "archive"),
 }
@@ -56,8 +315,8 @@ class CopiedDirectory(LocalWorkspace):
         if isinstance(ignore, str):
             raise UsageError("ignore: a list of names, not text")
         name = self._source.name.lower()
-        kinds: list[Kind] = [kind for suffix, kind in _KINDS.items() if name.endswith(suffix)]
-        self._kind: Kind = "directory" if not kinds else kinds[0]
+        kinds: list[SourceKind] = [kind for suffix, kind in _SOURCE_KINDS.items() if name.endswith(suffix)]
+        self._kind: SourceKind = "directory" if not kinds else kinds[0]
         if ignore and self._kind != "directory":
             raise UsageError(f"ignore: for a directory, and {self._source} is not one")
         self._ignore = tuple(ignore)
@@ -113,12 +372,12 @@ class CopiedDirectory(LocalWorkspace):
             [(old, _, why), *more] = error.args[0]
             raise WorkspaceError(f"{source} cannot be copied: {old}: {why}; {len(more)} more", path=old) from error
 
-    async def patch(self, place: Place, target: Path) -> None:
+    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
-        git = place.path / ".git"
-        exclude, object_format = git / "info" / "exclude", place.facts.get("format", "sha1")
-        repository = Repository(git, git / "objects", exclude, object_format)
-        await write_patch(place.path, place.facts["base"], target, repository)
+        git = run_directory.path / ".git"
+        exclude, object_format = git / "info" / "exclude", run_directory.facts.get("format", "sha1")
+        repository = GitRepository(git, git / "objects", exclude, object_format)
+        await write_patch(run_directory.path, run_directory.facts["base"], target, repository)
 
 
 def _is_special(path: Path) -> bool:

@@ -1,8 +1,4 @@
-"""Git, as a program: run in a clean environment, and asked for what was changed. Knows no run and no policy.
-
-Neither variables of the caller nor hooks decide what it does. A patch is made with a repository of its own, so that
-nothing that an agent wrote into a configuration is started: neither filters nor anything else.
-"""
+"""`GitWorktree`, and how git is run: in a clean environment, to make worktrees and to write patches."""
 
 from __future__ import annotations
 
@@ -11,24 +7,28 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pilothouse.errors import UsageError, WorkspaceError
+from pilothouse.fleet.workspaces.base import RunDirectory
+from pilothouse.fleet.workspaces.local import Keep, LocalWorkspace, hold_lock
 from pilothouse.transports.errands import run_briefly
 
-SAID_CHARS = 500
+MAX_ERROR_CHARS = 500
 """Of the words of git in an error."""
 
 # What says which git, which configuration and which network. The rest names repositories, files, and programs to start.
-_KEPT = frozenset({
+_KEPT_VARIABLES = frozenset({
     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM", "GIT_EXEC_PATH", "GIT_LFS_SKIP_SMUDGE", "GIT_SSH",
     "GIT_SSH_COMMAND", "GIT_SSL_CAINFO",
 })  # fmt: skip
-_SETTINGS = (
+_GIT_SETTINGS = (
     f"core.hooksPath={os.devnull}",
     "core.fsmonitor=false",
     "advice.detachedHead=false",
@@ -36,8 +36,8 @@ _SETTINGS = (
     "diff.ignoreSubmodules=dirty",  # else git starts another git inside of each, with the configuration there
 )
 # What decides which bytes a file has in the repository.
-_CONTENT = r"^(filter\..*|core\.(autocrlf|eol|safecrlf|filemode|ignorecase|symlinks|precomposeunicode))$"
-_LARGEST_NOTE = 16 * 1024 * 1024
+_CONTENT_SETTINGS = r"^(filter\..*|core\.(autocrlf|eol|safecrlf|filemode|ignorecase|symlinks|precomposeunicode))$"
+_MAX_EXCLUDE_BYTES = 16 * 1024 * 1024
 """Bytes of a list of ignored files that is copied."""
 
 
@@ -65,28 +65,28 @@ async def run_git(*arguments: str, cwd: Path, env: Mapping[str, str] | None = No
         WorkspaceError: it has failed.
         UsageError: there is no git.
     """
-    settings = [part for one in _SETTINGS for part in ("-c", one)]
+    settings = [part for one in _GIT_SETTINGS for part in ("-c", one)]
     command: Sequence[str] = [find_git(), *settings, *arguments]
     try:
         # In a session of its own: Ctrl-C is for us, and must not break off what git is writing.
         done = await anyio.run_process(
-            command, cwd=cwd, env=_environ(env), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, check=False,
+            command, cwd=cwd, env=_build_environ(env), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, check=False,
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         raise WorkspaceError(f"git cannot be run in {cwd}: {error.strerror or error}", path=str(cwd)) from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-        raise WorkspaceError(f"git {arguments[0]} failed in {cwd}: {said[-SAID_CHARS:]}", path=str(cwd))
+        raise WorkspaceError(f"git {arguments[0]} failed in {cwd}: {said[-MAX_ERROR_CHARS:]}", path=str(cwd))
     return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
 
-def _environ(more: Mapping[str, str] | None) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
-    return {**own, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(more or {})}
+def _build_environ(extra: Mapping[str, str] | None) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT_VARIABLES}
+    return {**own, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(extra or {})}
 
 
-class Repository(Struct, frozen=True):
+class GitRepository(Struct, frozen=True):
     """What has to be known of a repository to compare a working tree with it, from before an agent worked there.
 
     Args:
@@ -94,7 +94,7 @@ class Repository(Struct, frozen=True):
         objects: where the objects lie.
         exclude: a list of ignored files, if there is one.
         object_format: how objects are named, such as "sha1".
-        settings: filters and line ends, as `content_settings` gives them.
+        settings: filters and line ends, as `read_content_settings` gives them.
     """
 
     directory: Path
@@ -104,21 +104,21 @@ class Repository(Struct, frozen=True):
     settings: tuple[tuple[str, str], ...] = ()
 
 
-async def content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
+async def read_content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
     """The names and values of the configuration that decide which bytes a file has in a repository: filters, line ends.
 
     Args:
         directory: in the repository, and before an agent can have changed its configuration.
     """
     try:
-        said = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT, cwd=directory)
+        said = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT_SETTINGS, cwd=directory)
     except WorkspaceError:
         return ()  # git fails where there are none
     pairs = (entry.partition("\n") for entry in said.split("\0") if entry)
     return tuple((name, value if equals else "true") for name, equals, value in pairs)
 
 
-async def write_patch(path: Path, base: str, target: Path, repository: Repository) -> None:
+async def write_patch(path: Path, base: str, target: Path, repository: GitRepository) -> None:
     """Write what a working tree has that `base` has not: commits, changes, and new files that are not ignored.
 
     Git runs with a repository of its own, which borrows the objects: what `.git` in the tree is by now, and which
@@ -138,9 +138,9 @@ async def write_patch(path: Path, base: str, target: Path, repository: Repositor
         own = inside / "git"
         form = f"--object-format={repository.object_format}"
         await run_git("init", "--quiet", "--bare", "--template=", form, str(own), cwd=inside)
-        await run_briefly(_borrow, repository, own)
+        await run_briefly(_link_objects, repository, own)
         env = {"GIT_DIR": str(own), "GIT_WORK_TREE": str(path), "GIT_INDEX_FILE": str(inside / "index")}
-        env |= _as_variables((*repository.settings, ("core.bare", "false")))
+        env |= _build_config_variables((*repository.settings, ("core.bare", "false")))
         if not await _add_with_index(path, repository.directory / "index", inside / "index", env):
             await run_git("read-tree", base, cwd=path, env=env)
             await run_git("add", "--all", "--", ".", cwd=path, env=env)
@@ -149,7 +149,7 @@ async def write_patch(path: Path, base: str, target: Path, repository: Repositor
             "diff", "--cached", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index",
             f"--output={changes}", base, "--", cwd=path, env=env,
         )  # fmt: skip
-        if await run_briefly(_size, changes):
+        if await run_briefly(_file_size, changes):
             await run_briefly(shutil.move, changes, target)
 
 
@@ -165,14 +165,14 @@ async def _add_with_index(path: Path, index: Path, copy: Path, env: Mapping[str,
     return True
 
 
-def _borrow(repository: Repository, own: Path) -> None:
-    (own / "objects" / "info").mkdir(exist_ok=True)
-    (own / "objects" / "info" / "alternates").write_text(f"{repository.objects}\n")
-    (own / "info").mkdir(exist_ok=True)
-    _copy_regular(repository.exclude, own / "info" / "exclude", _LARGEST_NOTE)
+def _link_objects(repository: GitRepository, own_git_directory: Path) -> None:
+    (own_git_directory / "objects" / "info").mkdir(exist_ok=True)
+    (own_git_directory / "objects" / "info" / "alternates").write_text(f"{repository.objects}\n")
+    (own_git_directory / "info").mkdir(exist_ok=True)
+    _copy_regular(repository.exclude, own_git_directory / "info" / "exclude", _MAX_EXCLUDE_BYTES)
 
 
-def _copy_regular(source: Path, target: Path, most: int | None = None) -> bool:
+def _copy_regular(source: Path, target: Path, max_bytes: int | None = None) -> bool:
     """Copy a file that is neither a link nor a pipe; whether there was one."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -181,14 +181,14 @@ def _copy_regular(source: Path, target: Path, most: int | None = None) -> bool:
         return False
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
+        if not stat.S_ISREG(found.st_mode) or (max_bytes is not None and found.st_size > max_bytes):
             return False
         with target.open("wb") as copy:
             shutil.copyfileobj(file, copy)
     return True
 
 
-def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
+def _build_config_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Settings for git, as variables: their values may hold anything."""
     variables = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings):
@@ -196,5 +196,133 @@ def _as_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     return variables
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+LOCK_SECONDS = 300.0
+"""How long a run waits for its turn to change the list of working trees; each turn takes some milliseconds."""
+MAX_BRANCH_NAMES = 100
+"""Names that are tried for the branch of a run, before it fails."""
+
+
+class GitWorktree(LocalWorkspace):
+    """A working tree of a repository for each run: `git worktree`, so history and objects are shared.
+
+    The runs of a fleet begin at the same commit: that which `ref` names when the fleet starts. Submodules are not
+    filled. The working trees of the repository that are not of pilothouse are left as they are.
+
+    Args:
+        repository: a repository of this machine, or a directory in one; bare ones too.
+        ref: a commit, by any name that git knows.
+        root: where the working trees lie; None: in the cache of pilothouse, in a place for this repository.
+        keep: which of them stay when their run has ended: "always", those that have not succeeded ("failed"), "never".
+        branch: a name for the branch of each run, with `{name}` in it for that of its directory; what is there already
+            gets "-2" and so on behind it. None: no branch; then commits go with the working tree. A branch without
+            commits goes with it too.
+        subdirectory: where in the working tree a run works.
+
+    Raises:
+        UsageError: an unknown `keep`, a branch without `{name}`, or a subdirectory that leads out.
+    """
+
+    has_patches = True
+
+    def __init__(
+        self,
+        repository: str | os.PathLike[str],
+        *,
+        ref: str = "HEAD",
+        root: str | os.PathLike[str] | None = None,
+        keep: Keep = "failed",
+        branch: str | None = None,
+        subdirectory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(repository, root, keep, subdirectory)
+        if branch is not None and "{name}" not in branch:
+            raise UsageError(f"branch: a name with {{name}} in it, such as 'agent/{{name}}', not {branch!r}")
+        self._ref = ref
+        self._branch = branch
+        self._base = ""
+        self._common = Path()
+        self._repository = GitRepository(Path(), Path(), Path())
+
+    async def _check(self) -> None:
+        await run_briefly(find_git)
+        if not await run_briefly(self._source.is_dir):
+            raise UsageError(f"there is no directory {self._source}")
+        try:
+            common = await run_git("rev-parse", "--git-common-dir", cwd=self._source)
+        except WorkspaceError as error:
+            raise UsageError(f"{self._source} is no git repository that can be used: {error}") from error
+        self._common = await run_briefly((self._source / common).resolve)
+        self._repository = GitRepository(
+            directory=self._common,
+            objects=self._common / "objects",
+            exclude=self._common / "info" / "exclude",
+            object_format=await run_git("rev-parse", "--show-object-format", cwd=self._source),
+            settings=await read_content_settings(self._common),
+        )
+        try:
+            self._base = await run_git(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{self._ref}^{{commit}}", cwd=self._source
+            )
+            if self._branch is not None:
+                await run_git("check-ref-format", "--branch", self._branch.replace("{name}", "x"), cwd=self._source)
+        except WorkspaceError as error:
+            if "check-ref-format" in str(error):
+                raise UsageError(f"branch: {self._branch!r} is no name for a branch") from error
+            raise UsageError(f"{self._ref!r} names no commit in the repository {self._source}") from error
+
+    async def _fill(self, path: Path) -> dict[str, str]:
+        if await read_content_settings(self._common) != self._repository.settings:
+            raise WorkspaceError(
+                f"the filters or line ends in the configuration of {self._common} have changed since the fleet began: "
+                "look at them, and start the fleet again",
+                path=str(path),
+            )
+        facts = {"base": self._base}
+        async with self._hold_lock():
+            if self._branch is None:
+                await self._add("--detach", path)
+            else:
+                facts["branch"] = await self._add_branch(path)
+        facts["git_dir"] = await run_git("rev-parse", "--absolute-git-dir", cwd=path)
+        # Beside the others, because it is this that takes its time.
+        await run_git("reset", "--hard", "--quiet", cwd=path)
+        return facts
+
+    async def _add(self, branch_flag: str, path: Path) -> None:
+        await run_git("worktree", "add", "--no-checkout", branch_flag, str(path), self._base, cwd=self._common)
+
+    async def _add_branch(self, path: Path) -> str:
+        assert self._branch is not None
+        name = self._branch.replace("{name}", path.name)
+        for tried in (name, *(f"{name}-{n}" for n in range(2, MAX_BRANCH_NAMES))):
+            with suppress(WorkspaceError):
+                await run_git("show-ref", "--verify", "--quiet", f"refs/heads/{tried}", cwd=self._common)
+                continue
+            await self._add(f"-b{tried}", path)
+            return tried
+        raise WorkspaceError(f"there are {MAX_BRANCH_NAMES} branches {name}… already", path=str(path))
+
+    async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:
+        async with self._hold_lock():
+            with suppress(WorkspaceError):  # it was never listed
+                # Twice: one whose making was broken off is locked.
+                await run_git("worktree", "remove", "--force", "--force", str(path), cwd=self._common)
+            if branch := facts.get("branch"):
+                with suppress(WorkspaceError):  # it has commits
+                    await run_git("update-ref", "-d", f"refs/heads/{branch}", facts["base"], cwd=self._common)
+
+    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
+        """See `Workspace`."""
+        # A directory that an older version made does not say where its index is; then every file is read.
+        directory = Path(run_directory.facts.get("git_dir", os.devnull))
+        await write_patch(
+            run_directory.path, run_directory.facts["base"], target, replace(self._repository, directory=directory)
+        )
+
+    def _hold_lock(self) -> AbstractAsyncContextManager[None]:
+        """One at a time, over all processes: git itself does not wait for its locks."""
+        return hold_lock(self._common / "pilothouse.lock", LOCK_SECONDS)

@@ -1,10 +1,10 @@
-"""Permissions of the native engine: the CLI's modes and rules, judged before a tool runs.
+"""Permissions of the native engine: evaluates the CLI's modes and rules before a tool runs.
 
-Owns the decision; asks nobody and runs nothing. Where the CLI's own judgement is not known, this one is stricter.
+Asks nobody and runs nothing. Where the CLI's own decision is unknown, this one is stricter.
 """
 
-from pilothouse.native.permissions.deciding import decide as decide
-from pilothouse.native.permissions.deciding import hidden as hidden
-from pilothouse.native.permissions.rules import Rule as Rule
-from pilothouse.native.permissions.rules import Rules as Rules
-from pilothouse.native.permissions.verdicts import Decision as Decision
+from pilothouse.native.permissions.evaluation import decide as decide
+from pilothouse.native.permissions.evaluation import make_hidden_filter as make_hidden_filter
+from pilothouse.native.permissions.rules import Decision as Decision
+from pilothouse.native.permissions.rules import RuleSet as RuleSet
+from pilothouse.native.permissions.rules import ToolRule as ToolRule

@@ -1,7 +1,6 @@
-"""Where a path really leads, and whether tools may go there without asking.
+"""Where a path really leads, and whether it may be read or changed.
 
-Owns the working directories, the names of guarded files and what is said about a path. Looks at the disk only to
-resolve links; opens nothing. Knows no mode.
+Owns the working directories and the names of guarded files. Looks at the disk only to resolve links.
 """
 
 from __future__ import annotations
@@ -9,12 +8,21 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import msgspec
 
-from pilothouse.native.permissions.rules import Rule, Rules, covers_path
+from pilothouse.native.permissions.rules import (
+    ALLOW,
+    ProvisionalDecision,
+    RuleSet,
+    ToolRule,
+    make_accept_edits,
+    make_add_directory,
+    make_read_rules,
+    matches_path,
+)
 from pilothouse.native.tools.base import Workplace
 
 Use = Literal["Read", "Edit"]
@@ -36,25 +44,25 @@ _GUARDED_FILES = (
     "id_ecdsa id_ed25519 id_rsa jenkinsfile known_hosts lefthook.yml mise.toml pilothouse.toml pip.conf"
 )
 GUARDED_FILES = frozenset(_GUARDED_FILES.split())
-GUARDED_BEGINNINGS = (".env.", ".lefthook.")
+GUARDED_PREFIXES = (".env.", ".lefthook.")
 # The CLI's own place for working copies lies in a guarded folder but is meant for work.
-OPEN_FOLDERS = ((".claude", "worktrees"),)
+UNGUARDED_FOLDERS = ((".claude", "worktrees"),)
 
 
-class Place(msgspec.Struct, frozen=True):
+class ResolvedPath(msgspec.Struct, frozen=True):
     """A path as it was `given`, made `plain` (absolute, without `..`), and `real` (through all links)."""
 
-    given: str
+    original: str
     plain: Path
     real: Path
 
     @property
-    def both(self) -> tuple[Path, ...]:
+    def all_paths(self) -> tuple[Path, ...]:
         """Under how many names it is known: one or two."""
         return (self.plain,) if self.plain == self.real else (self.plain, self.real)
 
 
-def place(given: str, workplace: Workplace, base: Path | None = None) -> Place:
+def resolve_path(given: str, workplace: Workplace, base: Path | None = None) -> ResolvedPath:
     """Find out where a path leads.
 
     Args:
@@ -67,71 +75,161 @@ def place(given: str, workplace: Workplace, base: Path | None = None) -> Place:
     """
     if "\0" in given:
         raise ValueError("a path cannot contain a null byte")
-    start = workplace.path(given) if given.startswith("~") or base is None else base / given
-    return Place(given, Path(os.path.normpath(start)), Path(os.path.realpath(start)))
+    start = workplace.resolve_path(given) if given.startswith("~") or base is None else base / given
+    return ResolvedPath(given, Path(os.path.normpath(start)), Path(os.path.realpath(start)))
 
 
-def inside(path: Path, workplace: Workplace) -> bool:
+def is_inside(path: Path, workplace: Workplace) -> bool:
     """Whether a resolved path lies in the directories of the work."""
     return any(path.is_relative_to(os.path.realpath(root)) for root in (workplace.root, *workplace.directories))
 
 
-def guarded(spot: Place, workplace: Workplace) -> bool:
+def is_guarded(resolved: ResolvedPath, workplace: Workplace) -> bool:
     """Whether a path is one that even an accepted edit must ask for."""
-    return any(_guarded(path) for path in spot.both) or _is_program(spot.real, workplace)
+    return any(_has_guarded_name(path) for path in resolved.all_paths) or _is_in_search_path(resolved.real, workplace)
 
 
-def _is_program(path: Path, workplace: Workplace) -> bool:
+def _is_in_search_path(path: Path, workplace: Workplace) -> bool:
     """Whether a file there would be run in place of a command: a tree may hold a directory of PATH, as `.venv/bin`."""
     folders = [folder for folder in workplace.env.get("PATH", "").split(os.pathsep) if folder]
     return any(path.is_relative_to(os.path.realpath(workplace.cwd / folder)) for folder in folders)
 
 
-def _guarded(path: Path) -> bool:
-    parts = [_same_name(part) for part in path.parts]
+def _has_guarded_name(path: Path) -> bool:
+    parts = [_normalize_name(part) for part in path.parts]
     for at, part in enumerate(parts):
-        if part in GUARDED_FOLDERS and not any(tuple(parts[at : at + 2]) == opened for opened in OPEN_FOLDERS):
+        if part in GUARDED_FOLDERS and not any(tuple(parts[at : at + 2]) == opened for opened in UNGUARDED_FOLDERS):
             return True
-    return parts[-1] in GUARDED_FILES or parts[-1].startswith(GUARDED_BEGINNINGS)
+    return parts[-1] in GUARDED_FILES or parts[-1].startswith(GUARDED_PREFIXES)
 
 
-def _same_name(part: str) -> str:
+def _normalize_name(part: str) -> str:
     """A name as some file systems read it: no capitals, trailing dots and spaces, streams or invisible letters."""
     seen = "".join(letter for letter in part if unicodedata.category(letter) != "Cf")
     return seen.casefold().split(":")[0].rstrip(". ")
 
 
-class Matching(msgspec.Struct, frozen=True):
-    """Rules, in the terms of one workplace. `accepting` edits inside it, or `planning`: no rule allows a change."""
+class RuleContext(msgspec.Struct, frozen=True):
+    """Rules, in the terms of one workplace.
 
-    rules: Rules
+    Attributes:
+        rules: of the session.
+        workplace: what their paths are relative to.
+        accepts_edits: whether edits inside it need no rule.
+        is_planning: whether no rule allows a change.
+    """
+
+    rules: RuleSet
     workplace: Workplace
-    accepting: bool = False
-    planning: bool = False
+    accepts_edits: bool = False
+    is_planning: bool = False
 
-    def forbidding(self, behavior: Literal["deny", "ask"], tool: str, spot: Place) -> Rule | None:
+    def find_forbidding(self, behavior: Literal["deny", "ask"], tool: str, resolved: ResolvedPath) -> ToolRule | None:
         """The first rule that denies or asks about any name of this place."""
-        for rule in self.rules.speaking(behavior, tool):
-            if rule.content is None or any(self._covers(rule.content, path, loosely=True) for path in spot.both):
+        for rule in self.rules.find_matching(behavior, tool):
+            if rule.content is None or any(
+                self._rule_matches(rule.content, path, is_loose=True) for path in resolved.all_paths
+            ):
                 return rule
         return None
 
-    def allowing(self, tool: str, spot: Place, speaking: Sequence[Rule] | None = None) -> bool:
-        """Whether rules (or only those `speaking`) allow every name of this place that lies outside the directories."""
-        if speaking is None:
-            speaking = self.rules.speaking("allow", tool)
-        if any(rule.content is None for rule in speaking):
+    def is_allowed(self, tool: str, resolved: ResolvedPath, candidates: Sequence[ToolRule] | None = None) -> bool:
+        """Whether rules (or only the `candidates`) allow every name of this place that lies outside the directories."""
+        if candidates is None:
+            candidates = self.rules.find_matching("allow", tool)
+        if any(rule.content is None for rule in candidates):
             return True
-        contents = [rule.content for rule in speaking if rule.content is not None]
+        contents = [rule.content for rule in candidates if rule.content is not None]
         return bool(contents) and all(
-            (path != spot.real and inside(path, self.workplace)) or any(self._covers(text, path) for text in contents)
-            for path in spot.both
+            (path != resolved.real and is_inside(path, self.workplace))
+            or any(self._rule_matches(text, path) for text in contents)
+            for path in resolved.all_paths
         )
 
-    def _covers(self, content: str, path: Path, *, loosely: bool = False) -> bool:
+    def _rule_matches(self, content: str, path: Path, *, is_loose: bool = False) -> bool:
         where = self.workplace
         home = where.env.get("HOME", "~")
-        roots = [where.root, *(where.directories if loosely else ())]
+        roots = [where.root, *(where.directories if is_loose else ())]
         return any(
-            covers_path(content, path.as_posix(), root=root.as_posix(), home=home, loosely=loosely) for root in roots
+            matches_path(content, path.as_posix(), root=root.as_posix(), home=home, is_loose=is_loose) for root in roots
         )
+
+
+OUTSIDE_DIRECTORIES = "This path lies outside the working directories"
+THROUGH_LINK = "{} leads through a link to {}, which lies outside the working directories"
+GUARDED = "{} is a file or in a folder that can run commands later or holds secrets"
+
+
+def judge_read(resolved: ResolvedPath, context: RuleContext, tool: str = "Read") -> ProvisionalDecision:
+    """May this be read?"""
+    verdict = _apply_rules(resolved, context, tool)
+    if verdict is not None:
+        return verdict
+    where = context.workplace
+    if is_inside(resolved.real, where) or (
+        where.scratch_directory is not None and resolved.real.is_relative_to(where.scratch_directory)
+    ):
+        return ALLOW
+    if context.is_allowed(tool, resolved):
+        return ALLOW
+    return ProvisionalDecision.ask(
+        _explain_outside(resolved, context),
+        *make_read_rules(*_find_outside(resolved, context)),
+        blocked_path=resolved.real,
+    )
+
+
+def judge_edit(resolved: ResolvedPath, context: RuleContext, tool: str = "Edit") -> ProvisionalDecision:
+    """May this be created or changed?"""
+    verdict = _apply_rules(resolved, context, tool)
+    if verdict is not None:
+        return verdict
+    if is_guarded(resolved, context.workplace):
+        if not context.is_planning and _is_named_by_rule(resolved, context, tool):
+            return ALLOW
+        return ProvisionalDecision.ask(GUARDED.format(resolved.plain), blocked_path=resolved.real)
+    within = is_inside(resolved.real, context.workplace)
+    if (context.accepts_edits and within) or (not context.is_planning and context.is_allowed(tool, resolved)):
+        return ALLOW
+    if within:
+        return ProvisionalDecision.ask("", make_accept_edits())
+    folders = [
+        make_add_directory(path.parent)
+        for path in _find_outside(resolved, context)[-1:]
+        if path.parent != path.parent.parent
+    ]
+    return ProvisionalDecision.ask(
+        _explain_outside(resolved, context), make_accept_edits(), *folders, blocked_path=resolved.real
+    )
+
+
+def _apply_rules(resolved: ResolvedPath, context: RuleContext, tool: str) -> ProvisionalDecision | None:
+    if denied := context.find_forbidding("deny", tool, resolved):
+        return ProvisionalDecision(
+            "deny", f"{resolved.plain} is denied by a rule: {denied.tool}({denied.content or '*'})"
+        )
+    if asked := context.find_forbidding("ask", tool, resolved):
+        return ProvisionalDecision.ask(
+            f"A rule asks about this path: {asked.tool}({asked.content or '*'})", must_ask=True
+        )
+    return None
+
+
+def _is_named_by_rule(resolved: ResolvedPath, context: RuleContext, tool: str) -> bool:
+    """Whether a rule allows a guarded path and names what is guarded, so that nobody can have meant less."""
+    naming = [
+        rule
+        for rule in context.rules.find_matching("allow", tool)
+        if rule.content and {*PurePosixPath(rule.content).parts} & (GUARDED_FOLDERS | GUARDED_FILES)
+    ]
+    return bool(naming) and context.is_allowed(tool, resolved, naming)
+
+
+def _find_outside(resolved: ResolvedPath, context: RuleContext) -> list[Path]:
+    return [path for path in resolved.all_paths if not is_inside(path, context.workplace)]
+
+
+def _explain_outside(resolved: ResolvedPath, context: RuleContext) -> str:
+    if resolved.plain != resolved.real and is_inside(resolved.plain, context.workplace):
+        return THROUGH_LINK.format(resolved.plain, resolved.real)
+    return OUTSIDE_DIRECTORIES

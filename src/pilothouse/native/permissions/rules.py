@@ -1,7 +1,7 @@
-"""Permission rules: how they are written, and which of them speak of a call.
+"""Permission rules such as `Bash(git *)`: how they are written and which of them match a call.
 
-Owns the text form (`Bash(git *)`, `Read(//etc/**)`, `mcp__x__y`, `Edit`) and its matching. A rule that cannot be read
-never allows, and forbids more rather than less. Knows no mode and does no I/O.
+Owns the decisions they lead to, and the updates that add rules. A rule that cannot be read never allows. Knows no mode
+and does no I/O.
 """
 
 from __future__ import annotations
@@ -9,42 +9,49 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
 
-from pilothouse.native.tools.globbing import covers_parts
+from pilothouse.native.tools.glob_patterns import covers_parts
 
 Behavior = Literal["allow", "ask", "deny"]
 BEHAVIORS: tuple[Behavior, ...] = ("allow", "ask", "deny")
 ALIASES = {"Task": "Agent"}
 # A rule for the first holds for the others too: what may be read may be searched, what may be edited may be written.
-READERS = frozenset({"Read", "Glob", "Grep"})
-EDITORS = frozenset({"Edit", "Write", "NotebookEdit"})
+READING_TOOLS = frozenset({"Read", "Glob", "Grep"})
+EDITING_TOOLS = frozenset({"Edit", "Write", "NotebookEdit"})
 # As in 2.1.330, paths in rules for these allow nothing: those in rules for Edit and Read hold for them.
-WITHOUT_PATHS = (EDITORS | READERS) - {"Edit", "Read"}
+PATHLESS_TOOLS = (EDITING_TOOLS | READING_TOOLS) - {"Edit", "Read"}
 # The part of the input that the content of a rule speaks of, where the tool has no form of its own.
-NAMED_BY = {"Agent": "subagent_type", "Skill": "skill"}
+NAME_FIELDS = {"Agent": "subagent_type", "Skill": "skill"}
 _RULE = re.compile(r"([^()\s]+)(?:\((.*)\))?\Z", re.DOTALL)
 _NAME = re.compile(r"[^()\s]+")
 # Letters that mean nothing to a shell wherever they stand, but for the blank, which parts words.
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:@+ -]+")
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """One rule: a tool, and what of it. `content` None is the whole tool; `readable` False is a rule with a fault."""
+class ToolRule(msgspec.Struct, frozen=True):
+    """One rule: a tool, and what of it.
+
+    Attributes:
+        tool: the name of the tool.
+        content: what of the tool; None is the whole tool.
+        is_readable: False for a rule with a fault.
+    """
 
     tool: str
     content: str | None = None
-    readable: bool = True
+    is_readable: bool = True
 
     @classmethod
-    def of(cls, text: str) -> Self:
-        """Read a rule such as `Bash(npm test *)`. Never raises: see `readable`."""
+    def parse(cls, text: str) -> Self:
+        """Read a rule such as `Bash(npm test *)`. Never raises: see `is_readable`."""
         found = _RULE.match(text.strip())
         if not found:
             name = _NAME.search(text)
-            return cls(ALIASES.get(name[0], name[0]) if name else "", None, readable=False)
+            return cls(ALIASES.get(name[0], name[0]) if name else "", None, is_readable=False)
         content = found[2]
         if content is not None:
             content = content.replace("\\(", "(").replace("\\)", ")")
@@ -54,26 +61,30 @@ class Rule(msgspec.Struct, frozen=True):
     def from_value(cls, value: Mapping[str, Any]) -> Self:
         """Read the `toolName` and `ruleContent` of a permission update."""
         content = value.get("ruleContent")
-        rule = cls.of(str(value.get("toolName", "")))
+        rule = cls.parse(str(value.get("toolName", "")))
         if content is None or rule.content is not None:
             return rule
         return msgspec.structs.replace(rule, content=None if content in {"", "*"} else str(content))
 
-    def names(self, tool: str, behavior: Behavior) -> bool:
+    def matches_tool(self, tool: str, behavior: Behavior) -> bool:
         """Whether it speaks of `tool`."""
         tool = ALIASES.get(tool, tool)
-        if behavior == "allow" and (not self.readable or (self.content and self.tool in WITHOUT_PATHS)):
+        if behavior == "allow" and (not self.is_readable or (self.content and self.tool in PATHLESS_TOOLS)):
             return False
-        if self.tool == tool or (self.tool == "Read" and tool in READERS) or (self.tool == "Edit" and tool in EDITORS):
+        if (
+            self.tool == tool
+            or (self.tool == "Read" and tool in READING_TOOLS)
+            or (self.tool == "Edit" and tool in EDITING_TOOLS)
+        ):
             return True
         if self.tool.startswith("mcp__") and "*" not in self.tool and self.tool.count("__") == 1:
             return tool.startswith(self.tool + "__")
         if "*" in self.tool and (behavior != "allow" or re.match(r"mcp__[^*]+__", self.tool)):
-            return wildcard(self.tool, tool)
+            return matches_wildcard(self.tool, tool)
         return False
 
 
-class Rules(msgspec.Struct, frozen=True):
+class RuleSet(msgspec.Struct, frozen=True):
     """The rules of a session: `deny` beats `ask`, `ask` beats `allow`.
 
     Example:
@@ -82,12 +93,12 @@ class Rules(msgspec.Struct, frozen=True):
         ['git push *']
     """
 
-    allow: tuple[Rule, ...] = ()
-    ask: tuple[Rule, ...] = ()
-    deny: tuple[Rule, ...] = ()
+    allow: tuple[ToolRule, ...] = ()
+    ask: tuple[ToolRule, ...] = ()
+    deny: tuple[ToolRule, ...] = ()
 
     @classmethod
-    def of(cls, allow: Iterable[str] = (), ask: Iterable[str] = (), deny: Iterable[str] = ()) -> Self:
+    def parse(cls, allow: Iterable[str] = (), ask: Iterable[str] = (), deny: Iterable[str] = ()) -> Self:
         """Read rules from their text form.
 
         Args:
@@ -97,7 +108,7 @@ class Rules(msgspec.Struct, frozen=True):
 
         A rule that cannot be read is left out of `allow`; in `ask` and `deny` it holds for the whole tool it names.
         """
-        return cls(tuple(map(Rule.of, allow)), tuple(map(Rule.of, ask)), tuple(map(Rule.of, deny)))
+        return cls(tuple(map(ToolRule.parse, allow)), tuple(map(ToolRule.parse, ask)), tuple(map(ToolRule.parse, deny)))
 
     def with_updates(self, updates: Sequence[Mapping[str, Any]]) -> Self:
         """The rules after permission updates, as the answer of a permission request carries them.
@@ -108,34 +119,34 @@ class Rules(msgspec.Struct, frozen=True):
         rules = self
         for update in updates:
             behavior = update.get("behavior")
-            change = _CHANGES.get(str(update.get("type")))
+            change = _UPDATE_FUNCTIONS.get(str(update.get("type")))
             if change is None or behavior not in BEHAVIORS:
                 continue
-            given = tuple(Rule.from_value(value) for value in update.get("rules") or ())
+            given = tuple(ToolRule.from_value(value) for value in update.get("rules") or ())
             rules = msgspec.structs.replace(rules, **{behavior: change(getattr(rules, behavior), given)})
         return rules
 
-    def speaking(self, behavior: Behavior, tool: str) -> tuple[Rule, ...]:
+    def find_matching(self, behavior: Behavior, tool: str) -> tuple[ToolRule, ...]:
         """The rules of one behaviour that speak of `tool`."""
-        return tuple(rule for rule in getattr(self, behavior) if rule.names(tool, behavior))
+        return tuple(rule for rule in getattr(self, behavior) if rule.matches_tool(tool, behavior))
 
 
-def _add(old: tuple[Rule, ...], given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def _add_rules(old: tuple[ToolRule, ...], given: tuple[ToolRule, ...]) -> tuple[ToolRule, ...]:
     return old + tuple(rule for rule in given if rule not in old)
 
 
-def _replace(_old: tuple[Rule, ...], given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def _replace_rules(_old: tuple[ToolRule, ...], given: tuple[ToolRule, ...]) -> tuple[ToolRule, ...]:
     return given
 
 
-def _remove(old: tuple[Rule, ...], given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def _remove_rules(old: tuple[ToolRule, ...], given: tuple[ToolRule, ...]) -> tuple[ToolRule, ...]:
     return tuple(rule for rule in old if rule not in given)
 
 
-_CHANGES = {"addRules": _add, "replaceRules": _replace, "removeRules": _remove}
+_UPDATE_FUNCTIONS = {"addRules": _add_rules, "replaceRules": _replace_rules, "removeRules": _remove_rules}
 
 
-def wildcard(pattern: str, text: str) -> bool:
+def matches_wildcard(pattern: str, text: str) -> bool:
     """Whether `text` is `pattern`, where each `*` stands for anything. Linear, whatever the pattern."""
     first, *rest = pattern.split("*")
     if not rest:
@@ -151,12 +162,12 @@ def wildcard(pattern: str, text: str) -> bool:
     return True
 
 
-def is_plain(command: str) -> bool:
+def is_plain_command(command: str) -> bool:
     """Whether a shell does no more to a text than part it at blanks: one program, and its arguments as written."""
     return _PLAIN.fullmatch(command) is not None
 
 
-def prefix_in(content: str) -> str | None:
+def get_prefix(content: str) -> str | None:
     """The beginning that a rule such as `git:*` or `npm run *` allows; None for the text of one command."""
     for ending in (":*", " *"):
         if content.endswith(ending):
@@ -170,14 +181,14 @@ def allows_command(content: str, command: str) -> bool:
     `git:*` and `git *` allow `git` with any plain words behind it, or none; any other content allows that text alone.
     A command with anything in it that a shell treats specially is never one of plain words.
     """
-    prefix = prefix_in(content)
+    prefix = get_prefix(content)
     if prefix is None:
         return command == content
     words = prefix.split()
-    return bool(words) and is_plain(command) and command.split()[: len(words)] == words
+    return bool(words) and is_plain_command(command) and command.split()[: len(words)] == words
 
 
-def covers_path(content: str, path: str, *, root: str, home: str, loosely: bool = False) -> bool:
+def matches_path(content: str, path: str, *, root: str, home: str, is_loose: bool = False) -> bool:
     """Whether the content of a rule for a file tool speaks of an absolute path.
 
     As in `.gitignore`: `//etc/**` is absolute, `~/x` in the home directory, and everything else in the directory in
@@ -189,7 +200,7 @@ def covers_path(content: str, path: str, *, root: str, home: str, loosely: bool 
         path: absolute and normal, with `/`.
         root: directory in which the session started.
         home: home directory.
-        loosely: for rules that forbid: letters that some file systems take for the same are the same.
+        is_loose: for rules that forbid: letters that some file systems take for the same are the same.
     """
     if content.startswith("//"):
         base, pattern = "", content[1:]
@@ -200,7 +211,7 @@ def covers_path(content: str, path: str, *, root: str, home: str, loosely: bool 
         if "/" not in pattern.rstrip("/"):
             pattern = f"**/{pattern}"
     base, pattern = base.rstrip("/"), f"/{pattern.lstrip('/')}"
-    if loosely:
+    if is_loose:
         base, pattern, path = (unicodedata.normalize("NFC", text).casefold() for text in (base, pattern, path))
     if not path.startswith(base + "/") and path != base:
         return False
@@ -208,10 +219,10 @@ def covers_path(content: str, path: str, *, root: str, home: str, loosely: bool 
     return covers_parts(tuple(part for part in pattern.split("/") if part not in {"", "."}), parts)
 
 
-def covers_host(content: str, host: str) -> bool:
+def matches_host(content: str, host: str) -> bool:
     """Whether `domain:example.com` or `domain:*.example.com` speaks of a host name, however it is written."""
     kind, _, pattern = content.partition(":")
-    return kind == "domain" and bool(host) and wildcard(_ascii_host(pattern), _ascii_host(host))
+    return kind == "domain" and bool(host) and matches_wildcard(_ascii_host(pattern), _ascii_host(host))
 
 
 def _ascii_host(host: str) -> str:
@@ -221,3 +232,69 @@ def _ascii_host(host: str) -> str:
     except UnicodeError:  # no name that can be looked up
         host = unicodedata.normalize("NFKC", host)
     return host.casefold().rstrip(".")
+
+
+JsonObject = dict[str, Any]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What is decided about a call.
+
+    Attributes:
+        behavior: "allow" it, "deny" it, or "ask" somebody.
+        reason: why, in words; may be empty.
+        suggestions: permission updates that would allow it next time, in the form of the wire.
+        blocked_path: the path that is to blame, if one is.
+        must_ask: whether neither a mode nor a hook may allow what is asked about: a rule asks, or the danger is too
+            great.
+    """
+
+    behavior: Behavior
+    reason: str = ""
+    suggestions: Sequence[JsonObject] = ()
+    blocked_path: str | None = None
+    must_ask: bool = False
+
+
+class ProvisionalDecision(msgspec.Struct, frozen=True):
+    """A decision before the mode has spoken. `must_ask` means that even bypassing permissions does not change it."""
+
+    behavior: Behavior
+    reason: str = ""
+    suggestions: tuple[JsonObject, ...] = ()
+    blocked_path: str | None = None
+    must_ask: bool = False
+
+    @classmethod
+    def ask(
+        cls, reason: str = "", *suggestions: JsonObject, blocked_path: Path | str | None = None, must_ask: bool = False
+    ) -> ProvisionalDecision:
+        """A question."""
+        return cls("ask", reason, suggestions, None if blocked_path is None else str(blocked_path), must_ask)
+
+
+ALLOW = ProvisionalDecision("allow")
+
+
+def make_add_rule(tool: str, content: str | None, destination: str) -> JsonObject:
+    """The update that adds a rule which allows."""
+    rule: JsonObject = {"toolName": tool} | ({} if content is None else {"ruleContent": content})
+    return {"type": "addRules", "rules": [rule], "behavior": "allow", "destination": destination}
+
+
+def make_accept_edits() -> JsonObject:
+    """The update that lets edits through."""
+    return {"type": "setMode", "mode": "acceptEdits", "destination": "session"}
+
+
+def make_add_directory(path: Path) -> JsonObject:
+    """The update that makes a directory part of the work."""
+    return {"type": "addDirectories", "directories": [path.as_posix()], "destination": "session"}
+
+
+def make_read_rules(*paths: Path) -> list[JsonObject]:
+    """The updates that let everything in or beside these paths be read. Never the whole disk."""
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
+    return [
+        make_add_rule("Read", f"/{folder.as_posix()}/**", "session") for folder in folders if folder != folder.parent
+    ]

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MOST_FILE = 50_000_000
+MAX_FILE_BYTES = 50_000_000
 """Bytes of the largest file that is searched."""
-LONG_LINE = 500
+MAX_LINE_CHARS = 500
 OMITTED = "[Omitted long matching line]"
-TYPES = {
+FILE_TYPES = {
     "c": "*.{c,h}",
     "cpp": "*.{cpp,cc,cxx,hpp,hh,hxx,h,inl}",
     "cs": "*.cs",
@@ -51,22 +51,22 @@ TYPES = {
 }
 
 
-def _globbing() -> ModuleType:
-    place = Path(__file__).with_name("globbing.py")
-    spec = importlib.util.spec_from_file_location("globbing", place)
+def _load_glob_patterns() -> ModuleType:
+    place = Path(__file__).with_name("glob_patterns.py")
+    spec = importlib.util.spec_from_file_location("glob_patterns", place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["globbing"] = module
+    sys.modules["glob_patterns"] = module
     spec.loader.exec_module(module)
     return module
 
 
-class Ignored:
+class GitIgnore:
     """What `.gitignore` files say, from the top of the repository down."""
 
-    def __init__(self, root: str, globbing: Any) -> None:
-        self._globbing = globbing
+    def __init__(self, root: str, glob_patterns: Any) -> None:
+        self._glob_patterns = glob_patterns
         self._files: dict[Path, list[tuple[bool, bool, Any]]] = {}
         folder = Path(root).resolve()
         # As ripgrep: the files count only in a repository, and there from its top.
@@ -99,24 +99,24 @@ class Ignored:
                     negated = line.startswith("!")
                     plain = line.removeprefix("!")
                     try:
-                        found.append((negated, plain.endswith("/"), self._globbing.Pattern(plain.rstrip("/"))))
+                        found.append((negated, plain.endswith("/"), self._glob_patterns.Pattern(plain.rstrip("/"))))
                     except ValueError:
                         continue
             self._files[folder] = found
         return self._files[folder]
 
 
-def _paths(asked: dict[str, Any], globbing: Any) -> Iterator[str]:
-    root = asked["path"]
+def _find_paths(request: dict[str, Any], glob_patterns: Any) -> Iterator[str]:
+    root = request["path"]
     if Path(root).is_file():
         yield root
         return
-    ignored = Ignored(root, globbing)
-    wanted = [globbing.Pattern(each) for each in asked["globs"]]
-    if asked["type"]:
-        if asked["type"] not in TYPES:
-            raise ValueError(f"unrecognized file type: {asked['type']}")
-        kinds = [globbing.Pattern(TYPES[asked["type"]])]
+    ignored = GitIgnore(root, glob_patterns)
+    wanted = [glob_patterns.Pattern(each) for each in request["globs"]]
+    if request["type"]:
+        if request["type"] not in FILE_TYPES:
+            raise ValueError(f"unrecognized file type: {request['type']}")
+        kinds = [glob_patterns.Pattern(FILE_TYPES[request["type"]])]
     else:
         kinds = []
 
@@ -127,17 +127,17 @@ def _paths(asked: dict[str, Any], globbing: Any) -> Iterator[str]:
             return not any(pattern.matches(relative) for pattern in wanted)
         return ignored(relative, is_directory)
 
-    for relative, entry in globbing.walk(root, skip, lambda: False):
+    for relative, entry in glob_patterns.walk(root, skip, lambda: False):
         if entry.is_file(follow_symlinks=False) and all(kind.matches(relative) for kind in kinds):
             yield f"{root}/{relative}"
 
 
-def _load(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
-        if Path(path).stat().st_size > MOST_FILE:
+        if Path(path).stat().st_size > MAX_FILE_BYTES:
             return None
         with Path(path).open("rb") as file:
-            data = file.read(MOST_FILE)
+            data = file.read(MAX_FILE_BYTES)
     except OSError:
         return None
     if data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
@@ -145,7 +145,7 @@ def _load(path: str) -> str | None:
     return None if b"\0" in data[:8192] else data.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def _search(text: str, expression: re.Pattern[str], *, whole: bool) -> dict[int, list[str]]:
+def _find_matches(text: str, expression: re.Pattern[str], *, whole: bool) -> dict[int, list[str]]:
     """The numbers of lines that match, with the pieces that matched."""
     found: dict[int, list[str]] = {}
     if not whole:
@@ -166,9 +166,9 @@ def _search(text: str, expression: re.Pattern[str], *, whole: bool) -> dict[int,
     return found
 
 
-def _shown(path: str, text: str, found: dict[int, list[str]], asked: dict[str, Any]) -> Iterator[str]:
+def _format_matches(path: str, text: str, found: dict[int, list[str]], request: dict[str, Any]) -> Iterator[str]:
     lines = text.split("\n")
-    before, after = asked["before"], asked["after"]
+    before, after = request["before"], request["after"]
     around = {near for number in found for near in range(max(0, number - before), min(len(lines), number + after + 1))}
     last = -1
     for number in sorted(around):
@@ -178,39 +178,39 @@ def _shown(path: str, text: str, found: dict[int, list[str]], asked: dict[str, A
             yield "--"
         last = number
         sign = ":" if number in found else "-"
-        place = f"{number + 1}{sign}" if asked["numbers"] else ""
-        pieces = [lines[number].removesuffix("\r")] if not asked["only"] or number not in found else found[number]
+        place = f"{number + 1}{sign}" if request["numbers"] else ""
+        pieces = [lines[number].removesuffix("\r")] if not request["only"] or number not in found else found[number]
         for piece in pieces:
-            if piece or not asked["only"]:
-                yield f"{path}\0{place}{OMITTED if len(piece) > LONG_LINE else piece}"
+            if piece or not request["only"]:
+                yield f"{path}\0{place}{OMITTED if len(piece) > MAX_LINE_CHARS else piece}"
 
 
 def main(argument: str) -> int:
     """Search as the JSON object in `argument` asks; gives the exit status: 0 found, 1 nothing, 2 wrong input."""
     asked = json.loads(argument)
-    globbing = _globbing()
+    glob_patterns = _load_glob_patterns()
     flags = (re.IGNORECASE if asked["ignore_case"] else 0) | (re.DOTALL | re.MULTILINE if asked["multiline"] else 0)
     try:
         expression = re.compile(asked["pattern"], flags)
-        paths = list(_paths(asked, globbing))
+        paths = list(_find_paths(asked, glob_patterns))
     except (re.error, ValueError, OverflowError, RecursionError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - what it is for
         return 2
     out = sys.stdout.buffer
     any_found = False
     for path in paths:
-        text = _load(path)
+        text = _read_text(path)
         if text is None:
             continue
         if asked["mode"] == "files_with_matches":
-            hit = _first(text, expression, whole=asked["multiline"])
+            hit = _has_match(text, expression, whole=asked["multiline"])
             lines = [f"{path}\0"] if hit else []
         else:
-            found = _search(text, expression, whole=asked["multiline"])
+            found = _find_matches(text, expression, whole=asked["multiline"])
             if asked["mode"] == "count":
                 lines = [f"{path}\0{len(found)}"] if found else []
             else:
-                lines = list(_shown(path, text, found, asked)) if found else []
+                lines = list(_format_matches(path, text, found, asked)) if found else []
         for line in lines:
             any_found = True
             out.write(line.encode("utf-8", "surrogateescape") + (b"" if line.endswith("\0") else b"\n"))
@@ -218,7 +218,7 @@ def main(argument: str) -> int:
     return 0 if any_found else 1
 
 
-def _first(text: str, expression: re.Pattern[str], *, whole: bool) -> bool:
+def _has_match(text: str, expression: re.Pattern[str], *, whole: bool) -> bool:
     if whole:
         return expression.search(text) is not None
     return any(expression.search(line) for line in text.removesuffix("\n").split("\n"))

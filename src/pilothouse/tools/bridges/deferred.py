@@ -10,29 +10,35 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, UserMessage
-from pilothouse.protocol.hook_answers import merged_answers
-from pilothouse.tools.bridges.host import Ask, HostCall, ToolHost
-from pilothouse.tools.bridges.steps import Ledger, Step, tool_result
+from pilothouse.protocol.hook_outputs import merge_hook_outputs
+from pilothouse.tools.bridges.executor import (
+    LoopStep,
+    RequestCallback,
+    ToolCallLog,
+    ToolExecutor,
+    ToolInvocation,
+    make_tool_result,
+)
 
-DEFERRED: Final = "tool_deferred"
-CUT_OFF: Final = "The process that ran this call ended; whether it was done is not known."
+TOOL_DEFERRED: Final = "tool_deferred"
+LOST_CALL_MESSAGE: Final = "The process that ran this call ended; whether it was done is not known."
 
 
 class DeferredBridge:
     """One for each conversation.
 
     Args:
-        host: runs the calls.
+        executor: runs the calls.
         max_turns: as the option; over all steps of a query.
     """
 
-    def __init__(self, host: ToolHost, max_turns: int | None = None) -> None:
-        self.host = host
+    def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
+        self.executor = executor
         self._max_turns = max_turns
-        self._steps: DeferredSteps | None = None
-        self._opinions: dict[str, dict[str, Any]] = {}
-        self._heard = False
-        self.answers = False  # the next prompt is the results of calls, and no prompt of the user
+        self._loop: DeferredToolLoop | None = None
+        self._hook_outputs: dict[str, dict[str, Any]] = {}
+        self._has_spoken = False
+        self.is_sending_results = False  # the next prompt is the results of calls, and no prompt of the user
 
     is_declared_by_server: Final = True
     """Whether the CLI has to know the tools of an MCP server."""
@@ -40,19 +46,19 @@ class DeferredBridge:
     @property
     def matcher(self) -> str:
         """Which tools the hook `defer` is for."""
-        return "|".join(sorted(self.host.names))
+        return "|".join(sorted(self.executor.tool_names))
 
-    def attach(self, hook: Ask | None, permission: Ask | None) -> Ask | None:
+    def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
         """A new child: who answers for it. Gives what has to answer for `hook`, so that it is asked once."""
-        self.host.hook, self.host.permission = hook, permission
-        self._opinions.clear()
-        self._heard = False
-        return None if hook is None else self._listening_to(hook)
+        self.executor.hook_handler, self.executor.permission_handler = hook, permission
+        self._hook_outputs.clear()
+        self._has_spoken = False
+        return None if hook is None else self._wrap_hook(hook)
 
-    def steps(self) -> DeferredSteps:
+    def start_loop(self) -> DeferredToolLoop:
         """A query begins."""
-        self.answers = False
-        return DeferredSteps(self, Ledger(self.host, self._max_turns))
+        self.is_sending_results = False
+        return DeferredToolLoop(self, ToolCallLog(self.executor, self._max_turns))
 
     def defer(self, event: Any) -> dict[str, Any] | None:
         """The hook: whether a call is left to the host.
@@ -60,87 +66,91 @@ class DeferredBridge:
         Calls of sub-agents, and of turns that answer no query, are not: there, nobody could go on. The CLI runs those
         through the MCP server.
         """
-        if event.agent_id is not None or event.tool_name not in self.host.names:
+        if event.agent_id is not None or event.tool_name not in self.executor.tool_names:
             return None
-        if self._steps is not None and self._steps.defers(event.tool_use_id):
+        if self._loop is not None and self._loop.claim_call(event.tool_use_id):
             return {"permission_decision": "defer"}
-        if self._heard:
+        if self._has_spoken:
             return None
         # The CLI, resumed, comes back to a call that was deferred before; it may have run.
-        return {"permission_decision": "deny", "permission_decision_reason": CUT_OFF}
+        return {"permission_decision": "deny", "permission_decision_reason": LOST_CALL_MESSAGE}
 
-    def take_opinion(self, tool_use_id: str) -> dict[str, Any]:
+    def pop_hook_output(self, tool_use_id: str) -> dict[str, Any]:
         """What the hooks of the user said about a call."""
-        return self._opinions.pop(tool_use_id, {})
+        return self._hook_outputs.pop(tool_use_id, {})
 
-    def heard_by(self, steps: DeferredSteps) -> None:
-        """The model speaks in the query of `steps`."""
-        self._steps, self._heard, self.answers = steps, True, False
+    def model_spoke(self, loop: DeferredToolLoop) -> None:
+        """The model speaks in the query of `loop`."""
+        self._loop, self._has_spoken, self.is_sending_results = loop, True, False
 
-    def _listening_to(self, hook: Ask) -> Ask:
+    def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
         async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
             data: Any = body.get("input")
             event: Mapping[str, Any] = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {}
-            if self.answers and event.get("hook_event_name") == "UserPromptSubmit" and not event.get("prompt"):
+            if (
+                self.is_sending_results
+                and event.get("hook_event_name") == "UserPromptSubmit"
+                and not event.get("prompt")
+            ):
                 return {}
             answer = await hook(body)
-            if event.get("hook_event_name") == "PreToolUse" and event.get("tool_name") in self.host.names:
-                self._note(str(event.get("tool_use_id")), answer)
+            if event.get("hook_event_name") == "PreToolUse" and event.get("tool_name") in self.executor.tool_names:
+                self._record_hook_output(str(event.get("tool_use_id")), answer)
             return answer
 
         return ask
 
-    def _note(self, tool_use_id: str, answer: Mapping[str, Any]) -> None:
+    def _record_hook_output(self, tool_use_id: str, answer: Mapping[str, Any]) -> None:
         own: Mapping[str, Any] = answer.get("hookSpecificOutput") or {}
         if own.get("permissionDecision") != "defer":  # that is ours
-            self._opinions[tool_use_id] = merged_answers([self._opinions.get(tool_use_id, {}), answer])
+            self._hook_outputs[tool_use_id] = merge_hook_outputs([self._hook_outputs.get(tool_use_id, {}), answer])
 
 
-class DeferredSteps:
-    """One query; see `Steps`."""
+class DeferredToolLoop:
+    """One query; see `ToolLoop`."""
 
-    def __init__(self, bridge: DeferredBridge, ledger: Ledger) -> None:
+    def __init__(self, bridge: DeferredBridge, call_log: ToolCallLog) -> None:
         self._bridge = bridge
-        self._ledger = ledger
-        self._calls: dict[str, HostCall] = {}
+        self._call_log = call_log
+        self._calls: dict[str, ToolInvocation] = {}
         self._deferred: list[str] = []
-        self._reads = True
+        self._accepts_calls = True
 
     def read(self, batch: list[Message]) -> list[Message]:
         """Note the calls; only the closing message is changed, if calls were denied here."""
         for at, message in enumerate(batch):
-            self._ledger.note(message)
+            self._call_log.observe(message)
             if isinstance(message, AssistantMessage) and message.parent_tool_use_id is None:
-                self._bridge.heard_by(self)
+                self._bridge.model_spoke(self)
                 for use in message.tool_uses:
-                    self._calls[use.id] = HostCall(use.id, use.name, use.input)
+                    self._calls[use.id] = ToolInvocation(use.id, use.name, use.input)
             elif isinstance(message, UserMessage):  # the CLI has answered: a hook refused the call, for one
                 for answered in message.tool_results:
                     self._calls.pop(answered.tool_use_id, None)
             elif isinstance(message, ResultMessage):
-                batch[at] = self._ledger.closing(message)
+                batch[at] = self._call_log.add_denials(message)
         return batch
 
-    def defers(self, tool_use_id: str) -> bool:
+    def claim_call(self, tool_use_id: str) -> bool:
         """Whether a call is one of the answer that is being read; then it is run here."""
-        if not self._reads or tool_use_id not in self._calls:
+        if not self._accepts_calls or tool_use_id not in self._calls:
             return False
         self._deferred.append(tool_use_id)
         return True
 
-    async def go_on(self, result: ResultMessage) -> Step:
+    async def next_step(self, result: ResultMessage) -> LoopStep:
         """Run the calls that were deferred; their results are the next user message."""
         left = [each for each in self._deferred if each in self._calls]
-        calls = [self._calls[each] for each in left] if result.stop_reason == DEFERRED else []
+        calls = [self._calls[each] for each in left] if result.stop_reason == TOOL_DEFERRED else []
         self._calls.clear()
         self._deferred.clear()
         if not calls:
-            self._reads = False
-            return Step()
-        self._reads = False  # a background task may wake the model meanwhile; nobody would go on for it
-        ran, messages = await self._ledger.run([self._with_opinion(call) for call in calls], result)
-        self._reads = self._bridge.answers = bool(ran)
-        return Step([tool_result(each) for each in ran] or None, messages)
+            self._accepts_calls = False
+            return LoopStep()
+        self._accepts_calls = False  # a background task may wake the model meanwhile; nobody would go on for it
+        ran, messages = await self._call_log.run([self._add_hook_output(call) for call in calls], result)
+        self._accepts_calls = self._bridge.is_sending_results = bool(ran)
+        return LoopStep([make_tool_result(each) for each in ran] or None, messages)
 
-    def _with_opinion(self, call: HostCall) -> HostCall:
-        return HostCall(call.id, call.name, call.arguments, self._bridge.take_opinion(call.id))
+    def _add_hook_output(self, call: ToolInvocation) -> ToolInvocation:
+        return ToolInvocation(call.id, call.name, call.arguments, self._bridge.pop_hook_output(call.id))

@@ -16,22 +16,22 @@ class TextDelta(Struct, frozen=True):
     """More text of the answer. (S14)"""
 
     text: str
-    kind: ClassVar[str] = "text-delta"
+    type: ClassVar[str] = "text-delta"
 
 
 class ThinkingDelta(Struct, frozen=True):
     """More of what the model thinks, written between `<thinking>` tags. (S29)"""
 
     text: str
-    kind: ClassVar[str] = "reasoning-delta"
+    type: ClassVar[str] = "reasoning-delta"
 
 
-class ToolCallStart(Struct, frozen=True):
+class ToolCallStarted(Struct, frozen=True):
     """A call begins, and the name of its tool is known. (S10)"""
 
     id: str
     name: str
-    kind: ClassVar[str] = "tool-call-start"
+    type: ClassVar[str] = "tool-call-start"
 
 
 class ToolCallDelta(Struct, frozen=True):
@@ -39,7 +39,7 @@ class ToolCallDelta(Struct, frozen=True):
 
     id: str
     text: str
-    kind: ClassVar[str] = "tool-call-delta"
+    type: ClassVar[str] = "tool-call-delta"
 
 
 class ToolCall(Struct, frozen=True):
@@ -56,7 +56,7 @@ class ToolCall(Struct, frozen=True):
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     raw: str = ""
-    kind: ClassVar[str] = "tool-call"
+    type: ClassVar[str] = "tool-call"
 
 
 class ToolCallError(Struct, frozen=True):
@@ -77,14 +77,14 @@ class ToolCallError(Struct, frozen=True):
     code: str
     message: str
     raw: str = ""
-    kind: ClassVar[str] = "error"
+    type: ClassVar[str] = "error"
 
 
-class Finish(Struct, frozen=True):
+class Finished(Struct, frozen=True):
     """The reply is over; comes once, and last. (S15)"""
 
     reason: Literal["stop", "tool-calls"]
-    kind: ClassVar[str] = "finish"
+    type: ClassVar[str] = "finish"
 
 
-Event = TextDelta | ThinkingDelta | ToolCallStart | ToolCallDelta | ToolCall | ToolCallError | Finish
+ParserEvent = TextDelta | ThinkingDelta | ToolCallStarted | ToolCallDelta | ToolCall | ToolCallError | Finished

@@ -20,12 +20,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
-from pilothouse.tools.xml.literals import read_json
-from pilothouse.tools.xml.tags import CDATA, CDATA_END, EVERY_TAG_AND_CDATA, Tag
+from pilothouse.tools.xml.scanner import CDATA, CDATA_END, EVERY_TAG_AND_CDATA, Tag, decode_json
 
 MAX_DEPTH: Final = 64
-_WORK: Final = 64  # times the length of a parameter: what trying alternatives may cost
-_SPARE_WORK: Final = 10_000
+_WORK_FACTOR: Final = 64  # times the length of a parameter: what trying alternatives may cost
+_MIN_WORK: Final = 10_000
 _ITEM: Final = "item"
 
 _CDATA: Final = re.compile(rf"{re.escape(CDATA)}(.*?){re.escape(CDATA_END)}", re.DOTALL | re.IGNORECASE)
@@ -35,51 +34,51 @@ _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,999})(?:\.0{1,99})?")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,999})(?:\.[0-9]{1,999})?(?:[eE][+-]?[0-9]{1,9})?")
 _BOOLEANS: Final = {"true": True, "false": False}
 
-Pairs = list[tuple[str, str]]
+ElementPairs = list[tuple[str, str]]
 
 
-class _UnfitError(Exception):
+class _MismatchError(Exception):
     """The text does not fit the schema."""
 
 
-def text_of(raw: str, *, entities: bool = True) -> str:
+def decode_text(raw: str, *, entities: bool = True) -> str:
     """The text of an element: CDATA sections without their marks, and entities decoded once everywhere else."""
     parts: list[str] = []
     pos = 0
     for match in _CDATA.finditer(raw):
         plain = raw[pos : match.start()]
-        parts += [_decoded(plain) if entities else plain, match[1]]
+        parts += [_decode_entities(plain) if entities else plain, match[1]]
         pos = match.end()
     rest = raw[pos:]
-    return "".join([*parts, _decoded(rest) if entities else rest])
+    return "".join([*parts, _decode_entities(rest) if entities else rest])
 
 
-def typed(schema: Any, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def parse_arguments(schema: Any, elements: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The arguments that elements give.
 
     Args:
         schema: what the tool takes; None if that is not known.
-        pairs: the name of each element and what stands in it, as written.
+        elements: the name of each element and what stands in it, as written.
     """
-    given = list(pairs)
-    reader = _Reader(schema, sum(len(text) for _, text in given))
-    return reader.members(reader.resolved(schema), given, strict=False, depth=0)
+    given = list(elements)
+    reader = _ValueReader(schema, sum(len(text) for _, text in given))
+    return reader.parse_object(reader.resolve(schema), given, strict=False, depth=0)
 
 
 def is_structured(schema: Any, name: str) -> bool:
     """Whether the parameter `name` may be an object or an array, whose elements may bear its own name."""
-    reader = _Reader(schema, 0)
-    return reader.nests(reader.member(reader.resolved(schema), name))
+    reader = _ValueReader(schema, 0)
+    return reader.may_nest(reader.get_member(reader.resolve(schema), name))
 
 
-def declares(schema: Any, name: str) -> bool:
+def is_declared(schema: Any, name: str) -> bool:
     """Whether `name` is a parameter by the schema."""
-    return name in _properties(_Reader(schema, 0).resolved(schema))
+    return name in _get_properties(_ValueReader(schema, 0).resolve(schema))
 
 
-def elements(text: str, nests: Callable[[str], bool]) -> Pairs | None:
+def parse_elements(text: str, may_nest: Callable[[str], bool]) -> ElementPairs | None:
     """The elements that `text` consists of, or None if it has anything else in it. `nests`: those to count."""
-    found: Pairs = []
+    found: ElementPairs = []
     pos = 0
     while True:
         at, tag = EVERY_TAG_AND_CDATA.find(text, pos, True)
@@ -91,14 +90,14 @@ def elements(text: str, nests: Callable[[str], bool]) -> Pairs | None:
             found.append((tag.name, ""))
             pos = tag.end
             continue
-        end = _own_end(text, tag, nests(tag.name))
+        end = _find_end_tag(text, tag, may_nest(tag.name))
         if end is None:
             return None
         found.append((tag.name, text[tag.end : end.start]))
         pos = end.end
 
 
-def _own_end(text: str, opened: Tag, nests: bool) -> Tag | None:
+def _find_end_tag(text: str, opened: Tag, nests: bool) -> Tag | None:
     depth, pos = 1, opened.end
     while True:
         _, tag = EVERY_TAG_AND_CDATA.find(text, pos, True, wanted=opened.name.__eq__)
@@ -117,14 +116,14 @@ def _own_end(text: str, opened: Tag, nests: bool) -> Tag | None:
             return tag
 
 
-class _Reader:
+class _ValueReader:
     """Reads the values of one call; bounded in depth and in work."""
 
     def __init__(self, root: Any, size: int) -> None:
         self._root = root
-        self._work = _WORK * size + _SPARE_WORK
+        self._work = _WORK_FACTOR * size + _MIN_WORK
 
-    def resolved(self, schema: Any) -> Mapping[str, Any]:
+    def resolve(self, schema: Any) -> Mapping[str, Any]:
         """The schema behind references, with `allOf` folded in."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, Mapping):
@@ -132,22 +131,22 @@ class _Reader:
             source = cast("Mapping[str, Any]", schema)
             if isinstance(source.get("$ref"), str):
                 rest = {key: value for key, value in source.items() if key != "$ref"}
-                target = self._target(source["$ref"])
+                target = self._find_target(source["$ref"])
                 schema = {**cast("Mapping[str, Any]", target), **rest} if isinstance(target, Mapping) else rest
-            elif _list(source.get("allOf")):
-                schema = _folded(source, [self._one_of_all(each) for each in source["allOf"]])
+            elif _as_list(source.get("allOf")):
+                schema = _merge_all_of(source, [self._resolve_member(each) for each in source["allOf"]])
             else:
                 return source
         return {}
 
-    def _one_of_all(self, schema: Any) -> Mapping[str, Any]:
+    def _resolve_member(self, schema: Any) -> Mapping[str, Any]:
         if not isinstance(schema, Mapping):
             return {}
         source = cast("Mapping[str, Any]", schema)
-        target = self._target(source["$ref"]) if isinstance(source.get("$ref"), str) else source
+        target = self._find_target(source["$ref"]) if isinstance(source.get("$ref"), str) else source
         return cast("Mapping[str, Any]", target) if isinstance(target, Mapping) else {}
 
-    def _target(self, reference: str) -> Any:
+    def _find_target(self, reference: str) -> Any:
         if not reference.startswith("#"):
             return None
         place = self._root
@@ -156,127 +155,130 @@ class _Reader:
             place = cast("Mapping[str, Any]", place).get(key) if isinstance(place, Mapping) else None
         return place
 
-    def member(self, schema: Mapping[str, Any], name: str) -> Any:
-        known = _properties(schema)
+    def get_member(self, schema: Mapping[str, Any], name: str) -> Any:
+        known = _get_properties(schema)
         return known[name] if name in known else schema.get("additionalProperties")
 
-    def nests(self, schema: Any, depth: int = 0) -> bool:
-        found = self.resolved(schema)
-        if depth < MAX_DEPTH and (options := _options(found)):
-            return any(self.nests(each, depth + 1) for each in options[:MAX_DEPTH])
-        return bool({"object", "array"} & set(_types(found)))
+    def may_nest(self, schema: Any, depth: int = 0) -> bool:
+        found = self.resolve(schema)
+        if depth < MAX_DEPTH and (options := _get_options(found)):
+            return any(self.may_nest(each, depth + 1) for each in options[:MAX_DEPTH])
+        return bool({"object", "array"} & set(_get_types(found)))
 
-    def members(self, schema: Mapping[str, Any], pairs: Pairs, *, strict: bool, depth: int) -> dict[str, Any]:
+    def parse_object(
+        self, schema: Mapping[str, Any], pairs: ElementPairs, *, strict: bool, depth: int
+    ) -> dict[str, Any]:
         """An object, of its elements."""
         texts: dict[str, list[str]] = {}
         for name, text in pairs:
             texts.setdefault(name, []).append(text)
-        if strict and any(name not in texts for name in _list(schema.get("required"))):
-            raise _UnfitError
+        if strict and any(name not in texts for name in _as_list(schema.get("required"))):
+            raise _MismatchError
         return {
-            name: self._values(self.member(schema, name), given, strict, depth + 1) for name, given in texts.items()
+            name: self._parse_repeated(self.get_member(schema, name), given, strict, depth + 1)
+            for name, given in texts.items()
         }
 
-    def _values(self, schema: Any, texts: list[str], strict: bool, depth: int) -> Any:
+    def _parse_repeated(self, schema: Any, texts: list[str], strict: bool, depth: int) -> Any:
         """The value of an element that stands there once, or several times."""
         if len(texts) == 1:
-            return self._value(schema, texts[0], strict, depth)
-        found = self.resolved(schema)
-        options = [self.resolved(each) for each in _options(found)] or [found]
-        array = next((each for each in options if "array" in _types(each)), None)
+            return self._parse_value(schema, texts[0], strict, depth)
+        found = self.resolve(schema)
+        options = [self.resolve(each) for each in _get_options(found)] or [found]
+        array = next((each for each in options if "array" in _get_types(each)), None)
         if array is None and strict:
-            raise _UnfitError
-        return self._items(array or {}, texts, strict, depth)
+            raise _MismatchError
+        return self._parse_items(array or {}, texts, strict, depth)
 
-    def _value(self, schema: Any, text: str, strict: bool, depth: int) -> Any:
+    def _parse_value(self, schema: Any, text: str, strict: bool, depth: int) -> Any:
         self._work -= len(text) + 1
         if depth > MAX_DEPTH or self._work < 0:
-            raise _UnfitError
-        found = self.resolved(schema)
+            raise _MismatchError
+        found = self.resolve(schema)
         try:
-            if options := _options(found):
-                value = self._first(options, text, strict, depth)
+            if options := _get_options(found):
+                value = self._parse_first_match(options, text, strict, depth)
             else:
-                value = self._of_types(found, text, strict, depth)
+                value = self._parse_typed(found, text, strict, depth)
             if strict:
                 _check_choices(found, value)
-        except _UnfitError:
+        except _MismatchError:
             if strict:
                 raise
-            return text_of(text)
+            return decode_text(text)
         return value
 
-    def _first(self, options: list[Any], text: str, strict: bool, depth: int) -> Any:
+    def _parse_first_match(self, options: list[Any], text: str, strict: bool, depth: int) -> Any:
         for each in options:
             try:
-                return self._value(each, text, True, depth + 1)
-            except _UnfitError:
+                return self._parse_value(each, text, True, depth + 1)
+            except _MismatchError:
                 continue
-        left = [each for each in options if _types(self.resolved(each)) != ["null"]]
+        left = [each for each in options if _get_types(self.resolve(each)) != ["null"]]
         if strict or len(left) != 1:
-            raise _UnfitError
-        return self._value(left[0], text, False, depth + 1)  # so that the check names what is wrong inside of it
+            raise _MismatchError
+        return self._parse_value(left[0], text, False, depth + 1)  # so that the check names what is wrong inside of it
 
-    def _of_types(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
-        types = _types(schema)
+    def _parse_typed(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
+        types = _get_types(schema)
         if not types:
-            return _chosen(schema, text_of(text))
+            return _choose_literal(schema, decode_text(text))
         for each in types:
             try:
                 if each == "object":
-                    return self._object(schema, text, strict or len(types) > 1, depth)
+                    return self._parse_object(schema, text, strict or len(types) > 1, depth)
                 if each == "array":
-                    return self._array(schema, text, strict or len(types) > 1, depth)
-                value = _SCALARS[each](text_of(text))
-            except _UnfitError:
+                    return self._parse_array(schema, text, strict or len(types) > 1, depth)
+                value = _SCALARS[each](decode_text(text))
+            except _MismatchError:
                 continue
-            return _chosen(schema, value) if isinstance(value, str) else value
-        raise _UnfitError
+            return _choose_literal(schema, value) if isinstance(value, str) else value
+        raise _MismatchError
 
-    def _object(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
-        value = _json(text, "{")
+    def _parse_object(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
+        value = _decode_if_json(text, "{")
         if isinstance(value, dict):
             given = cast("dict[str, Any]", value)
             if strict:
                 self._check_members(schema, given)
             return given
-        pairs = elements(text, lambda name: self.nests(self.member(schema, name)))
+        pairs = parse_elements(text, lambda name: self.may_nest(self.get_member(schema, name)))
         if pairs is None:
             if text.strip() or strict:
-                raise _UnfitError
+                raise _MismatchError
             return {}
-        return self.members(schema, pairs, strict=strict, depth=depth)
+        return self.parse_object(schema, pairs, strict=strict, depth=depth)
 
     def _check_members(self, schema: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        if any(name not in given for name in _list(schema.get("required"))):
-            raise _UnfitError
-        for name, each in _properties(schema).items():
+        if any(name not in given for name in _as_list(schema.get("required"))):
+            raise _MismatchError
+        for name, each in _get_properties(schema).items():
             if name in given:
-                _check_choices(self.resolved(each), given[name])
+                _check_choices(self.resolve(each), given[name])
 
-    def _array(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
-        value = _json(text, "[")
+    def _parse_array(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
+        value = _decode_if_json(text, "[")
         if isinstance(value, list):
             return cast("list[Any]", value)
-        pairs = elements(text, lambda name: name == _ITEM)
+        pairs = parse_elements(text, lambda name: name == _ITEM)
         if pairs and all(name == _ITEM for name, _ in pairs):
-            return self._items(schema, [inner for _, inner in pairs], strict, depth)
-        return self._items(schema, [text], strict, depth) if text.strip() else []
+            return self._parse_items(schema, [inner for _, inner in pairs], strict, depth)
+        return self._parse_items(schema, [text], strict, depth) if text.strip() else []
 
-    def _items(self, schema: Mapping[str, Any], texts: list[str], strict: bool, depth: int) -> list[Any]:
-        first = _list(schema.get("prefixItems"))
+    def _parse_items(self, schema: Mapping[str, Any], texts: list[str], strict: bool, depth: int) -> list[Any]:
+        first = _as_list(schema.get("prefixItems"))
         rest = schema.get("items")
         return [
-            self._value(first[at] if at < len(first) else rest, text, strict, depth + 1)
+            self._parse_value(first[at] if at < len(first) else rest, text, strict, depth + 1)
             for at, text in enumerate(texts)
         ]
 
 
-def _decoded(text: str) -> str:
-    return _ENTITY.sub(_character, text) if "&" in text else text
+def _decode_entities(text: str) -> str:
+    return _ENTITY.sub(_decode_entity, text) if "&" in text else text
 
 
-def _character(match: re.Match[str]) -> str:
+def _decode_entity(match: re.Match[str]) -> str:
     name, decimal, hexadecimal = match.groups()
     if name:
         return _NAMED[name]
@@ -284,62 +286,62 @@ def _character(match: re.Match[str]) -> str:
     return chr(code) if 0 < code <= 0x10FFFF and not 0xD800 <= code < 0xE000 else match[0]
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     found = schema.get("properties")
     return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
 
-def _options(schema: Mapping[str, Any]) -> list[Any]:
-    return _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
+def _get_options(schema: Mapping[str, Any]) -> list[Any]:
+    return _as_list(schema.get("anyOf")) or _as_list(schema.get("oneOf"))
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def _get_types(schema: Mapping[str, Any]) -> list[str]:
     kinds = schema.get("type")
     if isinstance(kinds, str):
         return [kinds] if kinds in _KINDS else []
     if not kinds and "properties" in schema:
         return ["object"]
-    return [each for each in _list(kinds) if each in _KINDS]
+    return [each for each in _as_list(kinds) if each in _KINDS]
 
 
-def _folded(schema: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _merge_all_of(schema: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     folded: dict[str, Any] = {}
     known: dict[str, Any] = {}
     required: list[Any] = []
     for each in [*parts, {key: value for key, value in schema.items() if key != "allOf"}]:
         folded |= each
-        known |= _properties(each)
-        required += _list(each.get("required"))
+        known |= _get_properties(each)
+        required += _as_list(each.get("required"))
     return folded | ({"properties": known} if known else {}) | ({"required": required} if required else {})
 
 
-def _json(text: str, begins: str) -> Any:
-    plain = text_of(text).strip()
+def _decode_if_json(text: str, begins: str) -> Any:
+    plain = decode_text(text).strip()
     if not plain.startswith(begins):
         return None
     try:
-        return read_json(plain)
+        return decode_json(plain)
     except ValueError:
-        raise _UnfitError from None
+        raise _MismatchError from None
 
 
-def _choices(schema: Mapping[str, Any]) -> list[Any]:
-    return [schema["const"]] if "const" in schema else _list(schema.get("enum"))
+def _get_choices(schema: Mapping[str, Any]) -> list[Any]:
+    return [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
 
 
 def _check_choices(schema: Mapping[str, Any], value: Any) -> None:
-    choices = _choices(schema)
+    choices = _get_choices(schema)
     if choices and not any(type(each) is type(value) and each == value for each in choices):
-        raise _UnfitError
+        raise _MismatchError
 
 
-def _chosen(schema: Mapping[str, Any], text: str) -> Any:
+def _choose_literal(schema: Mapping[str, Any], text: str) -> Any:
     """Of the values that a schema allows, the one that `text` names; else the text."""
-    choices = _choices(schema)
+    choices = _get_choices(schema)
     plain = text.strip()
     for spelled in (text, plain):
         if spelled in [each for each in choices if isinstance(each, str)]:
@@ -349,40 +351,40 @@ def _chosen(schema: Mapping[str, Any], text: str) -> Any:
     return next((each for each in choices if not isinstance(each, str) and json.dumps(each) == plain), text)
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     plain = text.strip()
     if not _INTEGER.fullmatch(plain):
-        raise _UnfitError
+        raise _MismatchError
     return int(plain.partition(".")[0])
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     plain = text.strip()
     if not _NUMBER.fullmatch(plain):
-        raise _UnfitError
+        raise _MismatchError
     value = float(plain) if any(each in plain for each in ".eE") else int(plain)
     if not isinstance(value, int) and not math.isfinite(value):
-        raise _UnfitError
+        raise _MismatchError
     return value
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:
-        raise _UnfitError
+        raise _MismatchError
     return value
 
 
-def _null(text: str) -> None:
+def _parse_null(text: str) -> None:
     if text.strip() != "null":
-        raise _UnfitError
+        raise _MismatchError
 
 
 _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
-    "boolean": _boolean,
-    "integer": _integer,
-    "null": _null,
-    "number": _number,
+    "boolean": _parse_boolean,
+    "integer": _parse_integer,
+    "null": _parse_null,
+    "number": _parse_number,
     "string": str,
 }
 _KINDS: Final = frozenset(_SCALARS) | {"array", "object"}

@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import CassetteError, LineDecodeError, PilothouseError
-from pilothouse.messages.jsonline import dump_line, load_line
+from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.transports.base import Ending
 
 FORMAT: Final = 1
@@ -195,7 +195,7 @@ def read_cassette(data: bytes, name: str) -> Cassette:
 
 def _version(line: bytes, name: str) -> int:
     try:
-        version = load_line(line)["cassette"]
+        version = decode_line(line)["cassette"]
     except (LineDecodeError, TypeError, KeyError):
         raise CassetteError(f"{name}, line 1: the header is damaged", path=name, line=1) from None
     if version != FORMAT:
@@ -213,16 +213,16 @@ def _entry(number: int, line: bytes, name: str) -> tuple[int, Entry]:
     if read.dir in ("in", "out"):
         data = wire_bytes(data)
     elif read.dir == "err":
-        data = str(load_line(data)).encode("utf-8", "surrogatepass")
+        data = str(decode_line(data)).encode("utf-8", "surrogatepass")
     return read.conn, Entry(read.t, read.dir, data, number)
 
 
 def _odd_entry(line: bytes, problem: str, name: str, number: int) -> _Line:
     """What msgspec does not read, such as half a surrogate pair, the standard library may."""
     try:
-        fields = load_line(line)
+        fields = decode_line(line)
         head = msgspec.convert(fields, _Head)
-        return _Line(dir=head.dir, t=head.t, conn=head.conn, msg=msgspec.Raw(dump_line(fields["msg"])))
+        return _Line(dir=head.dir, t=head.t, conn=head.conn, msg=msgspec.Raw(encode_json(fields["msg"])))
     except (PilothouseError, ValueError, KeyError):
         raise CassetteError(problem, path=name, line=number) from None
 
@@ -230,7 +230,7 @@ def _odd_entry(line: bytes, problem: str, name: str, number: int) -> _Line:
 def frame_of(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
     """The JSON object in a line of the wire; None if there is none, or `typed` and it has no type."""
     try:
-        value: Any = load_line(line) if line.lstrip()[:1] == b"{" else None
+        value: Any = decode_line(line) if line.lstrip()[:1] == b"{" else None
     except LineDecodeError:
         return None
     if not isinstance(value, dict) or (typed and "type" not in value):
@@ -241,7 +241,7 @@ def frame_of(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
 def wire_bytes(message: bytes) -> bytes:
     """The line of the wire that stands in an entry, with its newline if it had one."""
     if not message.startswith(b'{"_'):
-        value = None if message[:1] == b"{" else load_line(message)
+        value = None if message[:1] == b"{" else decode_line(message)
         return (value.encode("utf-8", "surrogatepass") if isinstance(value, str) else message) + b"\n"
     fields = frame_of(message, typed=False) or {}
     if not _ODD.issuperset(fields):
@@ -295,4 +295,4 @@ def header_line(version: str, recorded: str) -> bytes:
 
 def event_message(event: str, fields: Mapping[str, Any]) -> bytes:
     """Something that happened, for a "meta" entry."""
-    return dump_line({"event": event, **fields})
+    return encode_json({"event": event, **fields})

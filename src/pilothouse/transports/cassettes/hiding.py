@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from pilothouse.messages.jsonline import dump_line
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.options.secrets import MASK, Redactor
 from pilothouse.transports.cassettes.form import frame_of
 
@@ -46,7 +46,7 @@ class DeltaHider:
         if shown == text:
             return line
         delta[field] = shown
-        return dump_line(frame)
+        return encode_json(frame)
 
     def _beginning_in(self, text: str) -> str:
         """The longest end of a text with which a secret begins."""
@@ -93,7 +93,7 @@ def hide(line: bytes, redactor: Redactor) -> bytes:
     frame = frame_of(line, typed=False)
     if frame is None or frame_of(data, typed=False) is not None:
         return data
-    return dump_line(_hide_values(frame, redactor))
+    return encode_json(_hide_values(frame, redactor))
 
 
 def _hide_values(value: Any, redactor: Redactor) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from pilothouse.errors import ReplayMismatch
-from pilothouse.messages.jsonline import dump_line
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.transports.base import Ending
 from pilothouse.transports.cassettes.form import Cassette, Entry, Recorded, frame_of
 from pilothouse.transports.cassettes.matching import REQUEST, Numbering, same_arguments, with_request_ids
@@ -346,7 +346,7 @@ class Playback:
         if live is None:
             return step.data
         frame = with_request_ids(frame_of(step.data), {step.answers or "": live})
-        return self._numbering.renumbered(dump_line(frame)) + b"\n"
+        return self._numbering.renumbered(encode_json(frame)) + b"\n"
 
     def ending(self) -> tuple[Ending, list[bytes]]:
         """How it ended, and what of its standard error was not said yet."""
@@ -418,7 +418,7 @@ def _refusal(subtype: str, request_id: str) -> Say:
     response: dict[str, Any] = {"subtype": "success", REQUEST: request_id, "response": {}}
     if subtype != "initialize":
         response = {"subtype": "error", REQUEST: request_id, "error": "this was not recorded"}
-    return Say(dump_line({"type": ANSWER, "response": response}) + b"\n", 0.0)
+    return Say(encode_json({"type": ANSWER, "response": response}) + b"\n", 0.0)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

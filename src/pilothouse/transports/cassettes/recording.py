@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from pilothouse._version import __version__
 from pilothouse.errors import CassetteError, PilothouseError, UsageError
-from pilothouse.messages.jsonline import dump_line
+from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import Ending, Health, Transport
@@ -313,7 +313,7 @@ class RecordingTransport(TransportWrapper):
             self._cut.clear()
 
     def _complained(self, line: str) -> None:
-        self._put("err", dump_line(self._redactor.redact(line)))
+        self._put("err", encode_json(self._redactor.redact(line)))
         if self._invocation is not None and self._invocation.on_stderr is not None:
             self._invocation.on_stderr(line)
 
@@ -326,7 +326,7 @@ class RecordingTransport(TransportWrapper):
 def _told(invocation: Invocation) -> dict[str, Any]:
     """What is worth knowing of how the peer was started; no values of its environment but where its home is."""
     return {
-        "args": [*invocation.argv, *(f"--{file.flag}" for file in invocation.files), *invocation.tail],
+        "args": [*invocation.argv, *(f"--{file.flag}" for file in invocation.files), *invocation.trailing_args],
         "cwd": invocation.cwd or os.getcwd(),  # noqa: PTH109
         "home": invocation.env.get("HOME", ""),
         "handshake": invocation.initialize is not None,

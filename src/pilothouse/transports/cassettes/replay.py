@@ -117,7 +117,7 @@ class Player:
         )
         self._playbacks.append(playback)
         files = (f"--{file.flag}" for file in invocation.files)
-        args = [redactor.redact(arg) for arg in (*invocation.argv, *files, *invocation.tail)]
+        args = [redactor.redact(arg) for arg in (*invocation.argv, *files, *invocation.trailing_args)]
         playback.begin(args, handshake=invocation.initialize is not None)
         return playback
 

@@ -1,0 +1,131 @@
+"""`pilothouse options`: the table of options for people, one option in full, and where values come from here.
+
+Owns how the table looks in a terminal. What stands in it comes from the table itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from pilothouse.cli.arguments import OptionsRequest, find_closest, get_flag
+from pilothouse.cli.ask import write_line
+from pilothouse.cli.screen import Screen
+from pilothouse.client import default_agent
+from pilothouse.errors import UsageError
+from pilothouse.options import TABLE, Option
+from pilothouse.options.explanation import DEFAULT_ORIGIN, OptionExplanation
+from pilothouse.options.sources import get_variable_name
+from pilothouse.options.targets import describe_target
+
+MAX_WIDTH = 110
+
+
+async def show_options(request: OptionsRequest, screen: Screen) -> int:
+    """Show what was asked for.
+
+    Raises:
+        UsageError: no option has that name, or the configuration here is wrong.
+    """
+    if request.policy:
+        _print_policy(request, screen)
+        return 0
+    rows = default_agent().options.explain()
+    names = [_find_option(request.name)] if request.name else list(TABLE)
+    if request.explain:
+        names = [name for name in names if rows[name].origin != DEFAULT_ORIGIN]
+    if request.json:
+        write_line(msgspec.json.encode([make_option_dict(TABLE[name], rows[name]) for name in names]))
+    elif request.name:
+        _print_one(TABLE[names[0]], rows[names[0]], screen)
+    elif request.explain:
+        for line in str(rows).splitlines():
+            screen.note(line)
+    else:
+        _print_all(screen)
+    return 0
+
+
+def _print_policy(request: OptionsRequest, screen: Screen) -> None:
+    policy = default_agent().effective_policy()
+    if request.json:
+        write_line(msgspec.json.encode(policy))
+        return
+    for line in str(policy).splitlines():
+        screen.note(line)
+
+
+def _find_option(name: str) -> str:
+    name = name.strip().lstrip("-").replace("-", "_")
+    if name in TABLE:
+        return name
+    near = find_closest(name, TABLE)
+    raise UsageError(f"there is no option {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+
+
+def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:
+    """A row of the table, and what it is here, as JSON."""
+    return {
+        "name": option.name,
+        "group": option.group,
+        "value": option.value_type.expected,
+        "default": None if callable(option.default) else option.default,
+        "goes_to": describe_target(option.target),
+        "since": option.min_cli_version or None,
+        "variable": get_variable_name(option.name),
+        "flag": get_flag(option),
+        "in_files": option.in_files,
+        "needs_trust": option.in_files and option.untrusted is None,
+        "doc": option.doc,
+        "now": now.value,
+        "from": now.origin,
+    }
+
+
+def _print_all(screen: Screen) -> None:
+    width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+    column = max(map(len, TABLE)) + 2
+    for group, options in groupby(TABLE.values(), key=lambda option: option.group):
+        screen.note(f"{group}:", "title")
+        for option in options:
+            lines = _wrap_text(option.doc, max(30, width - column - 2))
+            screen.note(f"  {option.name:<{column}}{lines[0]}")
+            for line in lines[1:]:
+                screen.note(" " * (column + 2) + line)
+    screen.note("")
+    screen.note("pilothouse options NAME tells more; pilothouse options --explain shows what is set here", "quiet")
+
+
+def _print_one(option: Option, now: OptionExplanation, screen: Screen) -> None:
+    screen.note(option.name, "title")
+    for line in _wrap_text(option.doc, 76):
+        screen.note(f"  {line}")
+    facts = make_option_dict(option, now)
+    rows = (
+        ("value", option.value_type.expected),
+        ("default", repr(facts["default"])),
+        ("goes to", facts["goes_to"]),
+        ("needs", f"Claude Code {option.min_cli_version}" if option.min_cli_version else ""),
+        ("file", _format_file_key(option)),
+        ("variable", facts["variable"] or ""),
+        ("command line", f"pilothouse ask {facts['flag']}" if facts["flag"] else ""),
+        ("here", f"{now.value}  ({now.origin})"),
+    )
+    for title, text in rows:
+        if text:
+            screen.note(f"  {title + ':':<14}{text}")
+
+
+def _format_file_key(option: Option) -> str:
+    if not option.in_files:
+        return "not from a file"
+    trust = "; only in a file that you trust" if option.untrusted is None else ""
+    return f"{option.name} in [tool.pilothouse] or pilothouse.toml{trust}"
+
+
+def _wrap_text(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

@@ -1,0 +1,301 @@
+"""Prints the progress of a run: text, tool calls, retries, costs and the summary line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from pilothouse.cli.screen import Screen, escape_invisible
+from pilothouse.client import (
+    ApiRetry,
+    QueryEvent,
+    QueryResult,
+    RetryScheduled,
+    Stalled,
+    TextRetracted,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    WaitingForLimit,
+)
+from pilothouse.client.events import EventReader, TextReader
+from pilothouse.messages import (
+    ApiRetryMessage,
+    AssistantMessage,
+    InitMessage,
+    Message,
+    MessageDelta,
+    StreamEvent,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+# The argument that says most about a call, of the tools of Claude Code and of many others.
+_DESCRIPTIVE_INPUTS = (
+    "command",
+    "file_path",
+    "notebook_path",
+    "path",
+    "pattern",
+    "query",
+    "url",
+    "prompt",
+    "description",
+)
+_MAX_SHOWN_CHARS = 100  # of a tool's input or result
+
+TRUNCATED_NOTE = "the answer was cut here: the embedded model may not say more in one go"
+
+
+class ProgressPrinter:
+    """Tells one run, message by message.
+
+    Args:
+        screen: where to.
+        redact: takes keys out of a text.
+        text: whether the answer is told while it is written.
+        thinking: whether the model's thinking is told.
+    """
+
+    def __init__(
+        self, screen: Screen, redact: Callable[[str], str], *, text: bool = True, thinking: bool = False
+    ) -> None:
+        self._screen = screen
+        self._redact = redact
+        self._is_text_printed = text
+        self._is_thinking_printed = thinking
+        self._events = EventReader()
+        self._texts = TextReader()
+        self.has_printed_text = False
+        self.finished_tools: list[ToolCallFinished] = []
+        self.init: InitMessage | None = None
+
+    def print_message(self, message: Message) -> None:
+        """Tell what a message adds."""
+        if isinstance(message, AssistantMessage) and (message.is_api_error_message or message.error):
+            return  # the CLI speaks in the model's place because the API failed; the closing error says it
+        if isinstance(message, InitMessage):
+            self.init = message
+        if self._is_text_printed:
+            for piece in self._texts.read(message):
+                self.has_printed_text = True
+                self._screen.text(piece)
+        for event in self._events.read(message):
+            self._print_event(event)
+
+    def _print_event(self, event: QueryEvent) -> None:
+        match event:
+            case ThinkingDelta(text=text, agent=None) if self._is_thinking_printed:
+                self._screen.thought(text)
+            case TextRetracted(agent=None) if self._is_text_printed:
+                self._screen.note("the stream broke; the answer is told again from there", "warning")
+            case ToolCallStarted(tool_use=call, agent=agent):
+                self._print_tool_started(call, agent)
+            case ToolCallFinished():
+                self._print_tool_finished(event)
+            case ApiRetry(message=message):
+                self._screen.note(format_retry(message), "warning")
+                self._screen.busy("waiting for the API")
+            case RetryScheduled(attempt=attempt, of=of, delay=delay):
+                self._screen.note(f"{shorten_text(event.error)}; try {attempt} of {of} in {delay:.0f} s", "warning")
+                self._screen.busy("waiting to try again")
+            case WaitingForLimit(seconds=seconds):
+                self._screen.note(f"{shorten_text(event.error)}; waiting {seconds:.0f} s for the limit", "warning")
+                self._screen.busy("waiting for the limit")
+            case Stalled(seconds=seconds, limit=limit):
+                self._screen.note(f"nothing was heard for {seconds:g} s; the query ends after {limit:g} s", "warning")
+            case _:
+                return
+
+    def _print_tool_started(self, call: ToolUseBlock, agent: str | None) -> None:
+        self._screen.end_text()
+        self._screen.idle()
+        self._screen.note(f"{_indent(agent)}> {call.name}: {self._format_input(call)}", "tool")
+        self._screen.busy(f"running {call.name}")
+
+    def _format_input(self, call: ToolUseBlock) -> str:
+        return shorten_text(self._redact(format_tool_input(call.input)))
+
+    def _print_tool_finished(self, event: ToolCallFinished) -> None:
+        self.finished_tools.append(event)
+        self._screen.idle()
+        name = event.tool_use.name if event.tool_use is not None else "tool"
+        word, style = ("error", "error") if event.result.is_error else ("ok", "good")
+        text = format_tool_result(event.result, self._redact)
+        self._screen.note(f"{_indent(event.agent)}  {name} {word}{': ' if text else ''}{text}", style)
+        self._screen.busy("waiting for the model")
+
+
+def _indent(agent: str | None) -> str:
+    return "" if agent is None else "    "
+
+
+def format_tool_input(values: Mapping[str, Any]) -> str:
+    """The input of a tool in a few words: its most telling argument, else all of it as JSON."""
+    for name in _DESCRIPTIVE_INPUTS:
+        if isinstance(values.get(name), str):
+            return str(values[name])
+    return json.dumps(values, ensure_ascii=False, default=str) if values else ""
+
+
+def format_tool_result(result: ToolResultBlock, redact: Callable[[str], str]) -> str:
+    """The first line of a result, and how many lines there are."""
+    lines = [line for line in redact(result.text).splitlines() if line.strip()]
+    if not lines:
+        return ""
+    rest = len(lines) - 1
+    more = f" (+{rest} line{'s' if rest > 1 else ''})" if rest else ""
+    return shorten_text(lines[0]) + more
+
+
+def shorten_text(text: str) -> str:
+    """`text` on one line, cut to a readable length."""
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
+
+
+def format_retry(message: ApiRetryMessage) -> str:
+    """A failed try in words."""
+    status = f"HTTP {message.error_status}" if message.error_status else message.error or "no connection"
+    return (
+        f"the API failed ({status}); try {message.attempt} of {message.max_retries} "
+        f"in {message.retry_delay_ms / 1000:.1f} s"
+    )
+
+
+def format_summary(result: QueryResult, *, free: bool = False, session: bool = True) -> str:
+    """Turns, cost, time and session of a run, on one line.
+
+    Args:
+        result: the run.
+        free: nobody is paid: the CLI counts what the model it believes to talk to would cost.
+        session: whether the session can be resumed, so that its id is worth telling.
+    """
+    counted = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
+    cost = f"nothing spent (Claude Code counts {counted})" if free else counted
+    turns = f"{result.turns} turn" + ("" if result.turns == 1 else "s")
+    parts = [turns, cost, f"{result.duration_ms / 1000:.1f} s"]
+    if session and result.session_id:
+        parts.append(f"session {result.session_id}")
+    return ", ".join(parts)
+
+
+def is_truncated(message: Message) -> bool:
+    """Whether the model stopped because it may not say more; Claude Code then asks it to go on, up to three times."""
+    event = message.event if isinstance(message, StreamEvent) else None
+    return isinstance(event, MessageDelta) and event.delta.stop_reason == "max_tokens"
+
+
+def format_denials(result: QueryResult) -> str | None:
+    """Which tools were not permitted, and what to do; None if there were none."""
+    names = sorted({denial.tool_name for denial in result.permission_denials})
+    if not names:
+        return None
+    return f"not permitted: {', '.join(names)}; permit with --allowed-tools or --permission-mode"
+
+
+CATCH_UP_SECONDS = 0.5
+"""How long a question waits for the text before it; a call of a sub-agent may never be told."""
+
+
+class ChatProgressPrinter(ProgressPrinter):
+    """Prints one answer. Parameters as for `ProgressPrinter`."""
+
+    def __init__(self, screen: Screen, redact: Callable[[str], str], *, thinking: bool = False) -> None:
+        super().__init__(screen, redact, thinking=thinking)
+        self._started_at: dict[str, float] = {}
+        self._denied: set[str] = set()
+        self._printed_events: dict[str, anyio.Event] = {}
+
+    async def wait_until_printed(self, tool_use_id: str) -> None:
+        """Wait until this call has been told, and with it all that was said before."""
+        with anyio.move_on_after(CATCH_UP_SECONDS):
+            await self._printed_events.setdefault(tool_use_id, anyio.Event()).wait()
+
+    def record_decision(self, tool_use_id: str, *, denied: bool) -> None:
+        """Its user was asked about a call: it begins to run only now, or not at all."""
+        self._started_at[tool_use_id] = time.monotonic()
+        if denied:
+            self._denied.add(tool_use_id)
+
+    def _print_tool_started(self, call: ToolUseBlock, agent: str | None) -> None:
+        self._started_at[call.id] = time.monotonic()
+        self._printed_events.setdefault(call.id, anyio.Event()).set()
+        self._screen.end_text()
+        self._screen.busy(self._describe_call(call))
+
+    def _describe_call(self, call: ToolUseBlock) -> str:
+        return escape_invisible(f"{call.name}: {shorten_text(self._redact(format_tool_input(call.input)))}")
+
+    def _print_tool_finished(self, event: ToolCallFinished) -> None:
+        self.finished_tools.append(event)
+        self._screen.end_text()
+        self._screen.idle()
+        begun = self._started_at.pop(event.result.tool_use_id, None)
+        seconds = "" if begun is None else f", {time.monotonic() - begun:.1f} s"
+        named = self._describe_call(event.tool_use) if event.tool_use is not None else "a tool"
+        indent = "" if event.agent is None else "    "
+        if event.result.tool_use_id in self._denied:
+            self._screen.note(f"{indent}> {named} (denied)", "warning")
+        elif event.result.is_error:
+            why = escape_invisible(format_tool_result(event.result, self._redact))
+            self._screen.note(f"{indent}> {named} (failed{seconds}){': ' if why else ''}{why}", "error")
+        else:
+            self._screen.note(f"{indent}> {named} (ok{seconds})", "tool")
+        self._screen.busy("waiting for the model")
+
+
+@dataclass(slots=True)
+class ChatCosts:
+    """What the answers of a conversation have cost so far.
+
+    Attributes:
+        is_free: nobody is paid: the CLI counts what the model it believes to talk to would cost.
+    """
+
+    is_free: bool = False
+    turns: list[AnswerCost] = field(default_factory=list["AnswerCost"])
+
+    def add(self, result: QueryResult) -> None:
+        """One more answer."""
+        usage = result.usage
+        tokens = (0, 0) if usage is None else (usage.total_input_tokens, usage.output_tokens)
+        self.turns.append(AnswerCost(result.cost_usd, *tokens, result.duration_ms / 1000))
+
+    def format_last(self) -> str:
+        """The last answer, in words."""
+        return self._format_cost(self.turns[-1]) if self.turns else "nothing was asked yet"
+
+    def format_all(self) -> list[str]:
+        """Every answer, and all together."""
+        if not self.turns:
+            return [self.format_last()]
+        rows = [f"{number:>3}. {self._format_cost(cost)}" for number, cost in enumerate(self.turns, start=1)]
+        known = [cost.usd for cost in self.turns if cost.usd is not None]
+        total = AnswerCost(
+            sum(known) if known else None,
+            sum(cost.tokens_in for cost in self.turns),
+            sum(cost.tokens_out for cost in self.turns),
+            sum(cost.seconds for cost in self.turns),
+        )
+        return [*rows, f"all: {self._format_cost(total)}"]
+
+    def _format_cost(self, cost: AnswerCost) -> str:
+        counted = "cost unknown" if cost.usd is None else f"${cost.usd:.4f}"
+        paid = f"nothing spent (Claude Code counts {counted})" if self.is_free else counted
+        return f"{paid}, {cost.tokens_in:,} tokens in, {cost.tokens_out:,} out, {cost.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCost:
+    """Of one answer, or of several: dollars as the CLI counts them, tokens, seconds."""
+
+    usd: float | None
+    tokens_in: int
+    tokens_out: int
+    seconds: float

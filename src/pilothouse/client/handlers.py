@@ -1,0 +1,332 @@
+"""What the settings of a query or session let this process answer: hooks, permissions, dialogs, in-process tools.
+
+Owns how these settings become desks, keys of the handshake, and the flags that they need. What a question means is the
+business of each room; loaded only where one of these settings is set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
+
+from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
+from pilothouse.driver import RequestHandler
+from pilothouse.errors import OptionsError, ToolDefinitionError
+from pilothouse.options import Invocation, Options, render
+from pilothouse.options.invocation import InitializeBody
+from pilothouse.options.value_types import TRUE_WORDS
+
+if TYPE_CHECKING:
+    from pilothouse.client.tool_bridge import Bridge
+    from pilothouse.driver import HandlerSet, SendControl
+    from pilothouse.hooks.dispatcher import HookDispatcher
+
+PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
+DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds")
+HANDLER_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
+REPLACEABLE_OPTIONS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user_dialog", "hooks", "custom_tools"})
+"""What may change while a child runs."""
+TOOL_INITIALIZE_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
+ALREADY_CONNECTED = "already_connected"
+"""What the CLI (2.1.330) says of a server that it has from an earlier handshake: it does not look at the manifest."""
+SIMPLE_MODE_VARIABLE = "CLAUDE_CODE_SIMPLE"
+"""What `bare` is for in the environment. The CLI (2.1.330) then takes hooks, says so, and never calls them."""
+
+
+class RequestHandlers:
+    """Everything in this process that one child may ask. Make a new one for each child.
+
+    Args:
+        options: the settings, all layers together.
+        session: what callbacks get as `.session`.
+        bridge: what runs `custom_tools`; None to make one for this child alone.
+        previous: the one that the child has had until now; its in-process servers stay, with what they are at.
+
+    Attributes:
+        bridge: what runs `custom_tools`; None where the CLI asks for each call (`tool_bridge="mcp"`).
+        hooks: what answers for them, if there are any.
+        handlers: who answers, by subtype of the question.
+        initialize_fields: what the CLI has to know of it from the handshake.
+        on_permission_note: hears what is asked here of people and how it is settled: `ASKED` or `SETTLED`, and the
+            facts.
+
+    Raises:
+        UsageError: a hook, callback or tool that cannot work.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        session: Any = None,
+        bridge: Bridge | None = None,
+        previous: RequestHandlers | None = None,
+    ) -> None:
+        self.bridge = bridge or _make_bridge(options)
+        if self.bridge is not None:
+            self.bridge.executor.session = session
+        self.initialize_fields: dict[str, Any] = {}
+        self._option_changes: dict[str, Any] = {}
+        self.handlers: dict[str, RequestHandler] = {}
+        self.hooks: Any = None
+        self._tools: Any = None
+        self._session = session
+        self.on_permission_note: Callable[[str, dict[str, Any]], object] | None = None
+        self._add_permissions(options)
+        self._add_hooks(options, None if previous is None else previous.hooks)
+        self._add_dialogs(options)
+        if previous is None:
+            self._add_tools(options)
+        else:
+            self._reuse_tools(previous)
+        self._attach_bridge()
+        if self.has_handlers and options.prompt_via != "stdin":
+            name = next(name for name in HANDLER_OPTIONS if getattr(options, name) is not None)
+            raise OptionsError(
+                f"option {name!r} needs prompt_via='stdin': the argv form has no control protocol", option=name
+            )
+
+    def add_options(self, options: Options) -> Options:
+        """`options` with the flags that this needs."""
+        return Options.stack(options, Options.layer(**self._option_changes)) if self._option_changes else options
+
+    def add_initialize(self, invocation: Invocation) -> Invocation:
+        """`invocation` with what the CLI must know of this from the handshake.
+
+        Raises:
+            OptionsError: the environment is one in which the CLI calls no hooks.
+        """
+        if self.hooks is not None and invocation.env.get(SIMPLE_MODE_VARIABLE, "").strip().lower() in TRUE_WORDS:
+            raise OptionsError(
+                f"option 'hooks': {SIMPLE_MODE_VARIABLE} is set in the environment, and then the CLI calls none; "
+                f"unset it, or pass env={{{SIMPLE_MODE_VARIABLE!r}: None}}",
+                option="hooks",
+            )
+        return replace(
+            invocation, initialize=InitializeBody({**(invocation.initialize or {}), **self.initialize_fields})
+        )
+
+    @property
+    def has_mcp_tools(self) -> bool:
+        """Whether there are `custom_tools` that the CLI calls by MCP."""
+        return self._tools is not None and TOOL_SERVER in self._tools.server_names
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether there is anything to ask."""
+        return bool(self.handlers) or self.bridge is not None
+
+    def make_handler_set(self) -> HandlerSet:
+        """What the driver needs of it."""
+        from pilothouse.driver import HandlerSet
+
+        serve = self._tools.run_servers if self._tools is not None and self._tools.has_mounted_servers else None
+        return HandlerSet(self.handlers, self._on_initialize, self._bind_sender, serve)
+
+    def _on_initialize(self, info: Mapping[str, Any]) -> None:
+        if self.hooks is not None:
+            self.hooks.check_initialize_response(info)
+        # A CLI that was there before keeps its own list of the tools, until it is told that there is another.
+        states: Any = info.get("sdk_mcp_manifests_parked")
+        if self._tools is not None and isinstance(states, Mapping):
+            for name, state in cast("Mapping[str, Any]", states).items():
+                if state == ALREADY_CONNECTED and self._tools.notify is not None:
+                    self._tools.notify(name, {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
+    def _bind_sender(self, send: SendControl) -> None:
+        if self._tools is not None:
+
+            def notify(server: str, message: Any) -> None:
+                send("mcp_message", {"server_name": server, "message": message})
+
+            self._tools.notify = notify
+
+    def _add_permissions(self, options: Options) -> None:
+        asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
+        if not any(value is not None for value in asked.values()):
+            return
+        from pilothouse.permissions import make_permission_dispatcher
+
+        mine = next(name for name, value in asked.items() if value is not None)
+        rivals = {
+            "permission_prompt_tool_name": (options.permission_prompt_tool_name is not None, "one of them answers"),
+            "permission_prompts": (options.permission_prompts == "none", "'none' denies without asking"),
+        }
+        for rival, (is_set, why) in rivals.items():
+            if is_set:
+                raise OptionsError(f"options {rival!r} and {mine!r} exclude each other: {why}", option=rival)
+        desk = make_permission_dispatcher(**asked)
+        desk.session, desk.report = self._session, self._on_note
+        self.handlers["can_use_tool"] = desk.handle
+        self._option_changes["permission_prompt_tool_name"] = "stdio"
+
+    def _on_note(self, subtype: str, fields: dict[str, Any]) -> None:
+        if self.on_permission_note is not None:
+            self.on_permission_note(subtype, fields)
+
+    def _add_hooks(self, options: Options, previous: HookDispatcher | None) -> None:
+        hooks = options.hooks
+        if self.bridge is not None:
+            from pilothouse.client.tool_bridge import add_deferral
+
+            hooks = add_deferral(hooks, self.bridge)
+        if not hooks:
+            if previous is not None:
+                self.initialize_fields["hooks"] = {}
+            return
+        if options.bare:
+            raise OptionsError("options 'bare' and 'hooks' exclude each other: a bare CLI calls none", option="bare")
+        from pilothouse.hooks import make_hook_dispatcher
+
+        desk = make_hook_dispatcher(hooks)
+        if previous is not None and desk.config != previous.config:
+            desk = make_hook_dispatcher(
+                hooks, first_number=previous.next_number
+            )  # the CLI may still ask for one of those before
+        self.hooks = desk
+        self.handlers["hook_callback"] = desk.handle
+        self.initialize_fields["hooks"] = desk.config
+
+    def _attach_bridge(self) -> None:
+        """The bridge asks the hooks and the permissions of this child, and hears what the hooks say."""
+        if self.bridge is None:
+            return
+        hook = self.bridge.bind_handlers(self.handlers.get("hook_callback"), self.handlers.get("can_use_tool"))
+        if hook is not None:
+            self.handlers["hook_callback"] = hook
+
+    def _add_dialogs(self, options: Options) -> None:
+        if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
+            return
+        from pilothouse.permissions import make_dialog_dispatcher, make_elicitation_dispatcher
+
+        elicitations = make_elicitation_dispatcher(options.on_elicitation)
+        dialogs = make_dialog_dispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
+        elicitations.session = dialogs.session = self._session
+        elicitations.report = dialogs.report = self._on_note
+        self.handlers["elicitation"] = elicitations.handle
+        self.handlers["request_user_dialog"] = dialogs.handle
+        self.initialize_fields |= dialogs.initialize_fields
+
+    def _add_tools(self, options: Options) -> None:
+        servers = find_sdk_servers(options.mcp_servers)
+        if not servers and not options.custom_tools:
+            return
+        from pilothouse.tools import make_mcp_dispatcher, sdk_server
+
+        if options.custom_tools:
+            if TOOL_SERVER in servers:
+                raise ToolDefinitionError(f"the name {TOOL_SERVER!r} is that of the server of `custom_tools`")
+            if self.bridge is not None:
+                from pilothouse.client.tool_bridge import make_bridge_options
+
+                self._option_changes |= make_bridge_options(self.bridge, options)
+            if self.bridge is None or self.bridge.is_declared_by_server:
+                servers[TOOL_SERVER] = sdk_server(TOOL_SERVER, options.custom_tools)
+                if allowed := allowed_tools_for(options):
+                    self._option_changes["allowed_tools"] = allowed
+        if not servers:
+            return
+        self._tools = desk = make_mcp_dispatcher(servers)
+        desk.session = self._session
+        desk.on_failure = log_tool_failure
+        self.handlers["mcp_message"] = desk.handle
+        self.initialize_fields |= desk.initialize_fields | {"sdkMcpServerManifests": desk.server_manifests}
+
+    def _reuse_tools(self, previous: RequestHandlers) -> None:
+        self._tools = previous._tools
+        if self._tools is not None:
+            self.handlers["mcp_message"] = self._tools.handle
+            self.initialize_fields |= {
+                key: value for key, value in previous.initialize_fields.items() if key in TOOL_INITIALIZE_KEYS
+            }
+            self._option_changes |= {
+                key: value for key, value in previous._option_changes.items() if key not in self._option_changes
+            }
+
+    def has_same_initialize_fields(self, other: RequestHandlers | None) -> bool:
+        """Whether the CLI has to know of this what it knows of the other."""
+        return other is not None and self.initialize_fields == other.initialize_fields
+
+    def has_same_request_kinds(self, other: RequestHandlers | None) -> bool:
+        """Whether the CLI asks for permission, and has in-process tools, as with the other; it is started for that."""
+        kinds = ("can_use_tool", "mcp_message")
+        return all((kind in self.handlers) == (other is not None and kind in other.handlers) for kind in kinds)
+
+    def replace_tools(self, tools: Sequence[Any]) -> None:
+        """Offer these `custom_tools` from now on; the CLI is told by the server that has them."""
+        self._tools.get_server(TOOL_SERVER).set_tools(tools)
+
+
+def find_sdk_servers(servers: Any) -> dict[str, Any]:
+    """Those of `mcp_servers` that run in this process."""
+    from pilothouse.options.struct_validation import is_in_process_server
+
+    if not isinstance(servers, Mapping):
+        return {}
+    return {str(name): value for name, value in servers.items() if is_in_process_server(value)}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _make_bridge(options: Options) -> Bridge | None:
+    if not options.custom_tools or options.tool_bridge == "mcp":
+        return None
+    from pilothouse.client.tool_bridge import make_bridge
+
+    return make_bridge(options)
+
+
+def make_handlers(options: Options, session: Any = None, bridge: Bridge | None = None) -> RequestHandlers | None:
+    """The house that `options` ask for, if any; see `RequestHandlers`."""
+    if _HANDLER_OPTION_SET.isdisjoint(options):
+        return None
+    house = RequestHandlers(options, session, bridge)
+    return house if house.has_handlers else None
+
+
+def make_replacement_handlers(
+    previous: RequestHandlers | None, options: Options, changes: Options, session: Any, bridge: Bridge | None
+) -> RequestHandlers:
+    """The house of a child that runs already; `changes` are those of its settings that are new in `options`.
+
+    Raises:
+        OptionsError: it was started without something that they need, or with something that nobody answers for then.
+    """
+    tools = changes.custom_tools if "custom_tools" in changes else None
+    if tools is not None and (previous is None or not previous.has_mcp_tools):
+        raise OptionsError(
+            "option 'custom_tools': a session whose tools are to change is made with some", option="custom_tools"
+        )
+    house = RequestHandlers(options, session, bridge, previous)
+    if not house.has_same_request_kinds(previous):
+        name = next((name for name in PERMISSION_OPTIONS if name in changes), "can_use_tool")
+        raise OptionsError(
+            f"option {name!r}: whether the CLI asks for permission is fixed when it starts; make the session with one "
+            "of these, and change it then",
+            option=name,
+        )
+    if tools is not None:
+        house.replace_tools(tools)
+    return house
+
+
+def make_launch(
+    options: Options, handlers: RequestHandlers | None, prompt: str | None = None
+) -> tuple[Invocation, HandlerSet | None]:
+    """How to start a child with `options`, and what this process offers to it; `prompt` is for the argv form."""
+    if handlers is None:
+        invocation, host = render(options, os.environ, prompt=prompt), None
+    else:
+        invocation, host = (
+            handlers.add_initialize(render(handlers.add_options(options), os.environ)),
+            handlers.make_handler_set(),
+        )
+    if not options.wait_for_mcp:
+        return invocation, host
+    from pilothouse.client.controls import add_mcp_wait
+
+    return invocation, add_mcp_wait(host, options)
+
+
+_HANDLER_OPTION_SET = frozenset(HANDLER_OPTIONS)

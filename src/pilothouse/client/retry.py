@@ -1,0 +1,332 @@
+"""Tries a query again that the API refused, and waits for limits: the options `retry` and `on_usage_limit`.
+
+Owns which failures are worth another try, when, and with which words. Knows nothing of the query, so that one that is
+dropped can end. Loaded only where one of the options is set.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal, cast
+from uuid import uuid4
+
+from msgspec import Struct
+
+from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.rate_limits import LimitKind, RateLimitKey, SharedRateLimits, sleep_until_time
+from pilothouse.client.result import make_result_error
+from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryMiddleware
+from pilothouse.driver.failures import make_note
+from pilothouse.errors import (
+    ExecutionError,
+    OptionsError,
+    OverloadedError,
+    PilothouseError,
+    QuotaError,
+    RateLimitError,
+    ResultError,
+)
+from pilothouse.messages import (
+    ApiRetryMessage,
+    AssistantMessage,
+    Message,
+    RateLimitEvent,
+    ResultMessage,
+    SystemMessage,
+)
+from pilothouse.options import Options
+
+if TYPE_CHECKING:
+    from pilothouse.client.observation import QueryObservation
+    from pilothouse.driver import OneShotRun
+    from pilothouse.driver.session_run import SessionTurn
+
+log = logging.getLogger("pilothouse")
+
+RETRY_SCHEDULED = "retry_scheduled"
+"""Subtype of the system message that tells of a further try, before it is waited for."""
+LIMIT_WAIT = "limit_wait"
+"""Subtype of the system message that tells that a limit is waited for."""
+CONTINUE_PROMPT = (
+    "The connection to the model failed in the middle of your work. Everything up to here has been kept: go on from "
+    "there, and do nothing again that is done."
+)
+"""What the model is told when it had said or done something before the API failed."""
+
+ANSWER_PROMPT = "The connection to the model failed before you could answer. Answer the message before this one."
+"""What it is told in place of a long prompt that failed: the CLI keeps it, and each copy of it would be paid for."""
+REPEATED_BYTES = 16 * 1024  # a prompt up to that size is said again as it was
+
+AFTER_RESET_SECONDS = 4.0  # limits do not reset to the second, and clocks differ; a random part of it is waited
+MAX_LIMIT_WAITS = 8  # for one query, so that a limit whose reset is always just past ends
+ERROR_CHARS = 500  # of an error in a system message
+
+RATE_LIMITED_STATUS = 429
+NETWORK_ERRORS = frozenset({"connection_failed"})  # `api_error` of a result (2.1.330)
+# Limits of one model; every other one is that of the account.
+ONE_MODEL_LIMITS = ("seven_day_opus", "seven_day_sonnet")
+
+
+RetryMode = Literal["resend", "resume", "hold"]
+
+
+class RetryDelay(Struct, frozen=True):
+    """A further try is due `until` then, in Unix seconds."""
+
+    until: float
+    reason: str
+    note: SystemMessage
+
+
+class QueryRetry:
+    """Tries one query again; a continuation around the one that it may have.
+
+    Args:
+        options: those of the query.
+        rate_limits: that of its agent.
+
+    Attributes:
+        errors: why it was tried again, oldest first.
+    """
+
+    def __init__(self, options: Options, rate_limits: SharedRateLimits | None) -> None:
+        if options.prompt_via != "stdin":
+            name = "retry" if options.retry is not None else "on_usage_limit"
+            raise OptionsError(f"option {name!r} needs prompt_via='stdin': the argv form says one prompt", option=name)
+        self._policy = options.retry
+        self._waits_for_limits = options.on_usage_limit == "wait"
+        self._max_wait = options.usage_limit_ceiling
+        self._rate_limits = rate_limits or SharedRateLimits()
+        self._rate_limit_key = RateLimitKey.from_options(options)
+        self._inner: QueryMiddleware | None = None
+        self._add_note: Callable[[SystemMessage], object] | None = None
+        self._observation: QueryObservation | None = None
+        self._prompt: PromptMessage | None = None  # what to say again, as long as the model has said nothing to it
+        self._is_answering = False  # the model has said something since the last result that was no failure
+        self._session_id: str | None = None
+        self._turn: list[Message] = []  # what explains the failure of the turn under way
+        self._last_turn: list[Message] = []
+        self._tries = 0
+        self._limit_waits = 0
+        self._waited = 0.0  # seconds, for usage limits
+        self.errors: list[PilothouseError] = []
+
+    # How a query sets it up.
+
+    def track_prompts(self, prompts: Prompts) -> Prompts:
+        """`prompts`, of which the last one that was said is kept."""
+        if isinstance(prompts, AsyncGenerator):
+            return self._track_prompts(prompts)
+        self._prompt = prompts[-1] if prompts else None
+        return prompts
+
+    async def _track_prompts(self, prompts: AsyncGenerator[PromptMessage, None]) -> AsyncGenerator[PromptMessage, None]:
+        async with aclosing(prompts):
+            async for prompt in prompts:
+                self._prompt = prompt
+                yield prompt
+
+    def wrap(self, middleware: QueryMiddleware | None) -> QueryMiddleware:
+        """This, with what follows results that are no failures left to `continuation`."""
+        self._inner = middleware
+        return self
+
+    def attach(self, run: OneShotRun | SessionTurn, observation: QueryObservation | None = None) -> None:
+        """What runs the query: it is held back while the gate is closed, and told of every wait, as watchers are."""
+        run.admission = self.wait_admitted
+        self._add_note = run.add_note
+        self._observation = observation
+
+    # What the driver calls.
+
+    def on_messages(self, batch: list[Message]) -> list[Message]:
+        """Look at a batch on its way to the consumer."""
+        for message in batch:
+            self._track(message)
+        return batch if self._inner is None else self._inner.on_messages(batch)
+
+    def _track(self, message: Message) -> None:
+        self._session_id = message.session_id or self._session_id
+        if isinstance(message, AssistantMessage):
+            if message.is_api_error_message:
+                self._turn.append(message)
+            else:
+                self._is_answering = True  # from here on it goes on, and never begins again
+        elif isinstance(message, RateLimitEvent):
+            self._turn.append(message)
+        elif isinstance(message, ApiRetryMessage):
+            if (
+                message.error_status == RATE_LIMITED_STATUS
+            ):  # the CLI waits; others of the agent would meet the same limit
+                self._rate_limits.block("rate_limit", self._rate_limit_key, time.time() + message.retry_delay_ms / 1000)
+        elif isinstance(message, ResultMessage) and not message.is_woken:
+            self._last_turn, self._turn = self._turn, []
+            self._is_answering = self._is_answering and message.is_error
+
+    async def after_result(self, result: ResultMessage) -> NextPrompt:
+        """Another try after a wait, if `result` is a failure that may pass; else what the continuation inside says."""
+        wait = self._plan_retry(result)
+        if wait is None:
+            following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
+            self._prompt = None  # what others say may hold results of tools, which are told once
+            return following
+        self._send_note(wait.note)
+        self._report_wait("resume" if self._has_begun else "resend", wait.until, wait.reason, self.errors[-1])
+        await sleep_until_time(wait.until)
+        return NextPrompt(self._make_retry_prompt())
+
+    async def wait_admitted(self) -> None:
+        """Wait while the gate is closed, as far as this query would wait for its own sake."""
+        told: float | None = None
+        while (held := self._find_block()) is not None:
+            limit, until = held
+            if told != until:
+                told = until
+                self._send_note(self._limit_note(limit, until, "another query of the agent has met it"))
+                self._report_wait("hold", until, limit)
+            moment = until + self._rate_limits.next_delay()
+            if limit == "usage_limit":
+                self._waited += max(0.0, moment - time.time())
+            await sleep_until_time(moment)
+
+    def _find_block(self) -> tuple[LimitKind, float] | None:
+        until = self._rate_limits.blocked_until("usage_limit", self._rate_limit_key)
+        if until is not None and self._may_wait_until(until):
+            return "usage_limit", until
+        policy, until = self._policy, self._rate_limits.blocked_until("rate_limit", self._rate_limit_key)
+        if until is None or policy is None or "rate_limit" not in policy.on:
+            return None
+        return ("rate_limit", until) if until - time.time() <= policy.max_delay else None
+
+    # What is worth another try, and when.
+
+    def _plan_retry(self, result: ResultMessage) -> RetryDelay | None:
+        error = make_result_error(result, self._last_turn)
+        if not isinstance(error, ResultError):
+            return None
+        resets_at = self._resets_at()
+        reason = retry_reason(error, rejected=resets_at is not None)
+        if reason == "usage_limit":
+            wait = None if resets_at is None else self._wait_for_reset(error, resets_at)
+        else:
+            wait = self._wait_before_retry(error, reason)
+        if wait is not None:
+            if self.errors:
+                error.__cause__ = self.errors[-1]
+            self.errors.append(error)
+            log.info("%s; it is tried again in %.1f s", error, wait.until - time.time())
+        return wait
+
+    def _resets_at(self) -> float | None:
+        """When the limit resets that has rejected the last turn."""
+        for message in reversed(self._last_turn):
+            if isinstance(message, RateLimitEvent) and message.rate_limit_info.status == "rejected":
+                return message.rate_limit_info.resets_at
+        return None
+
+    def _wait_for_reset(self, error: ResultError, resets_at: float) -> RetryDelay | None:
+        place = self._rate_limit_key if self._is_of_one_model() else self._rate_limit_key.whole_account
+        if not self._may_wait_until(resets_at) or self._limit_waits >= MAX_LIMIT_WAITS:
+            self._rate_limits.block("usage_limit", place, resets_at)
+            return None
+        self._limit_waits += 1
+        now = time.time()
+        until = max(resets_at, now) + AFTER_RESET_SECONDS * (1 + _random_fraction()) / 2
+        self._rate_limits.block("usage_limit", place, until)  # who met it first looks first whether it is over
+        self._waited += until - now
+        return RetryDelay(until, "usage_limit", self._limit_note("usage_limit", until, str(error)))
+
+    def _is_of_one_model(self) -> bool:
+        events = [m for m in self._last_turn if isinstance(m, RateLimitEvent)]
+        return bool(events) and events[-1].rate_limit_info.rate_limit_type in ONE_MODEL_LIMITS
+
+    def _may_wait_until(self, until: float) -> bool:
+        return self._waits_for_limits and self._waited + until - time.time() <= self._max_wait
+
+    def _wait_before_retry(self, error: ResultError, reason: str | None) -> RetryDelay | None:
+        policy = self._policy
+        if policy is None or reason not in policy.on or self._tries >= policy.attempts:
+            return None
+        self._tries += 1
+        delay = policy.delay(self._tries, _random_fraction())
+        until = time.time() + delay
+        if reason == "rate_limit":
+            self._rate_limits.block("rate_limit", self._rate_limit_key, until)
+        facts = {"attempt": self._tries, "of": policy.attempts, "delay": round(delay, 3), "reason": reason}
+        facts |= {"error": str(error)[:ERROR_CHARS], "error_status": error.api_error_status}
+        return RetryDelay(until, reason, make_note(RETRY_SCHEDULED, self._session_id, facts))
+
+    def _limit_note(self, limit: LimitKind, until: float, words: str) -> SystemMessage:
+        seconds = max(0.0, until - time.time())
+        facts = {"until": until, "seconds": round(seconds, 3), "limit": limit, "error": words[:ERROR_CHARS]}
+        log.info("waiting %.0f s for a %s", seconds, limit.replace("_", " "))
+        return make_note(LIMIT_WAIT, self._session_id, facts)
+
+    def _send_note(self, note: SystemMessage) -> None:
+        if self._add_note is not None:
+            self._add_note(note)
+
+    def _report_wait(self, mode: RetryMode, until: float, reason: str, error: PilothouseError | None = None) -> None:
+        if self._observation is not None:
+            attempt = None if error is None or reason == "usage_limit" else self._tries
+            delay = max(0.0, until - time.time())
+            self._observation.retry_scheduled(way=mode, reason=reason, delay=delay, attempt=attempt, error=error)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the model has said something, so that it has to go on rather than to begin again."""
+        return self._prompt is None or self._is_answering
+
+    def _make_retry_prompt(self) -> PromptMessage:
+        before = self._prompt
+        if before is None or self._has_begun:
+            return _make_prompt(CONTINUE_PROMPT)
+        if len(before.data) > REPEATED_BYTES:
+            return _make_prompt(ANSWER_PROMPT)
+        # The same words under another name: results say which prompt they answer.
+        key = str(uuid4())
+        return PromptMessage(key, json.dumps(json.loads(before.data) | {"uuid": key}).encode() + b"\n")
+
+    # What the query says of it at the end.
+
+    def add_cause(self, error: BaseException | None) -> None:
+        """`error`, with why it was tried again before as its cause. (G40)"""
+        if error is None or not self.errors or error is self.errors[-1]:
+            return
+        while error.__cause__ is not None and error.__cause__ is not self.errors[-1]:
+            error = error.__cause__
+        error.__cause__ = self.errors[-1]
+
+
+def _make_prompt(words: str) -> PromptMessage:
+    [prompt] = cast("tuple[PromptMessage]", prepare_prompts(words, verbatim=True))
+    return prompt
+
+
+def _random_fraction() -> float:
+    return random.random()  # noqa: S311 - no secret
+
+
+def retry_reason(error: BaseException, *, rejected: bool = False) -> str | None:
+    """Of which kind a failure is, in the words of `RetryPolicy.on`, or "usage_limit"; None: it does not pass by itself.
+
+    Args:
+        error: why a query failed.
+        rejected: whether a limit was told that is used up.
+    """
+    if isinstance(error, QuotaError) or (isinstance(error, RateLimitError) and rejected):
+        return "usage_limit"
+    if isinstance(error, RateLimitError):
+        return "rate_limit"
+    if isinstance(error, OverloadedError):
+        return "overloaded"
+    if type(error) is not ExecutionError:
+        return None
+    if isinstance(error.result, ResultMessage) and error.result.api_error in NETWORK_ERRORS:
+        return "network"
+    return "server" if (error.api_error_status or 0) >= 500 else None

@@ -1,0 +1,639 @@
+"""The children of a session, one after the other.
+
+`ChildSupervisor` starts them, and replaces one after a crash or for a query with other launch settings;
+`RuntimeSettings` changes settings of a running child; `SessionMonitor` sees every message of every child and keeps
+costs, subscriptions and observers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pilothouse.client.costs import CostTracker
+from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
+from pilothouse.client.handlers import RequestHandlers, make_handlers, make_launch, make_replacement_handlers
+from pilothouse.client.query_plan import make_limits, make_transport
+from pilothouse.client.result import make_refusal_error
+from pilothouse.client.resume_state import NO_SNAPSHOT, ResumeState
+from pilothouse.driver import HandlerSet, QueryMiddleware, make_loop_caller, running_loop, spawn
+from pilothouse.driver.pool import Pool
+from pilothouse.driver.session_run import SessionChild
+from pilothouse.driver.subscriptions import Subscriptions
+from pilothouse.errors import (
+    CLIExitedError,
+    ControlError,
+    ControlTimeout,
+    OptionsError,
+    SessionClosedError,
+    SessionExistsError,
+    SessionNotFoundError,
+    UsageError,
+)
+from pilothouse.messages import Message, SystemMessage
+from pilothouse.options import TABLE, Invocation, Options, render
+from pilothouse.options.targets import Internal
+from pilothouse.transports import Transport
+from pilothouse.transports.errands import run_briefly
+
+if TYPE_CHECKING:
+    from pilothouse.client.observation import SessionObservation
+    from pilothouse.client.tool_bridge import Bridge
+    from pilothouse.transports.private_home import PrivateHome
+
+
+# The control request, and the key of its body.
+CHANGEABLE_OPTIONS = {
+    "model": ("set_model", "model"),
+    "permission_mode": ("set_permission_mode", "mode"),
+    "max_thinking_tokens": ("set_max_thinking_tokens", "max_thinking_tokens"),
+}
+# What a child is started with, although the CLI has no option for it.
+LAUNCH_OPTIONS = frozenset(
+    {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
+    | {"can_use_tool", "confirm", "on_question", "on_plan", "hooks", "on_elicitation", "on_user_dialog"}
+    | {"custom_tools", "tool_bridge"}
+)
+_OTHER_CONVERSATION = "it says which conversation goes on; make another session with it, or use session.fork()"
+_SAME_PLACE = "every child of a session must find the conversation in the same place; make another session with it"
+_SAME_WAY = "every child of a session is reached in the same way; make another session with it"
+SESSION_ONLY_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("resume", "continue_conversation", "fork_session", "session_id"), _OTHER_CONVERSATION),
+    **dict.fromkeys(("resume_session_at", "resume_drops_turn"), _OTHER_CONVERSATION),
+    **dict.fromkeys(("session_store", "session_store_flush", "session_lease", "load_timeout"), _SAME_PLACE),
+    **dict.fromkeys(("persist_session", "isolation", "config_dir", "user"), _SAME_PLACE),
+    **dict.fromkeys(("cli", "transport", "prompt_via"), _SAME_WAY),
+    "restart": "it is about all children of a session; make another session with it",
+    "title": "the conversation has one title; call session.rename(…)",
+}
+"""Settings that no query of a session can have for itself, and why."""
+_MODE_ALIASES: dict[Any, str] = {"manual": "default"}  # two names of one
+UNKNOWN_VALUE = object()
+"""A request was sent and not answered: the child may have the old value, or the new one."""
+
+
+def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Options]:
+    """What a query of a session sets for itself: what is changed in the child that runs, and what needs another child.
+
+    Args:
+        call: the settings of the query.
+        session: those of the session; what is the same in both is in neither part.
+
+    Raises:
+        OptionsError: one of them cannot differ for one query.
+        ToolDefinitionError: a function that cannot be a tool.
+    """
+    given, usual = call.as_dict(), session.as_dict()
+    changes = {name: value for name, value in given.items() if name in CHANGEABLE_OPTIONS}
+    for name in [name for name, value in given.items() if not _needs_new_child(name, value, usual.get(name))]:
+        del given[name]
+    for name, value in given.items():
+        if name in SESSION_ONLY_OPTIONS:
+            raise OptionsError(
+                f"option {name!r} cannot be set for one query of a session, got {TABLE[name].format_value(value)}: "
+                f"{SESSION_ONLY_OPTIONS[name]}",
+                option=name,
+            )
+    thinks = "max_thinking_tokens" in changes and "thinking" not in given
+    if thinks and session.thinking is not None:
+        raise OptionsError(
+            "option 'max_thinking_tokens' cannot change in a session that was made with 'thinking', which wins over it",
+            option="max_thinking_tokens",
+        )
+    return changes, make_custom_tools(Options.layer(**given))
+
+
+def _needs_new_child(name: str, value: Any, session_value: Any) -> bool:
+    if name in CHANGEABLE_OPTIONS or name == "partial_messages" or value == session_value:
+        return False
+    if name == "custom_tools" and are_same_tools(value, session_value):
+        return False
+    return name in SESSION_ONLY_OPTIONS or name in LAUNCH_OPTIONS or not isinstance(TABLE[name].target, Internal)
+
+
+class RuntimeSettings:
+    """The settings in `CHANGEABLE_OPTIONS` that one child has in effect.
+
+    Args:
+        options: what it was started with.
+        child: sends control requests; knows the permission mode, which the CLI also changes by itself.
+    """
+
+    def __init__(self, options: Options, child: SessionChild) -> None:
+        self._child = child
+        self._default_mode = child.permission_mode or "default"
+        self._current = self._requested(options)
+
+    async def apply(self, options: Options, changes: Mapping[str, Any]) -> None:
+        """Make the child have the values of `options`, in place of what was set here, and `changes` for certain.
+
+        Raises:
+            ControlError, ControlTimeout: the CLI refused, or did not answer; then it was ended.
+        """
+        for name, value in self._requested(options, changes).items():
+            is_so = self._current[name] == value
+            if name in changes and name == "permission_mode":
+                is_so = self._child.permission_mode in (value, None) and is_so
+            if is_so:
+                continue
+            try:
+                await self.set(name, value)
+            except ControlTimeout as error:  # a child that is deaf now would fail every later query in the same way
+                self._child.stop(CLIExitedError(f"the CLI was ended: {error}"))
+                raise
+
+    async def set(self, name: str, value: Any) -> Mapping[str, Any]:
+        """Change one, whatever it is now; gives the answer."""
+        subtype, key = CHANGEABLE_OPTIONS[name]
+        before, self._current[name] = self._current[name], UNKNOWN_VALUE
+        try:
+            answer = await self._child.request(subtype, {key: value})
+        except ControlError:
+            self._current[name] = before
+            raise
+        self._current[name] = value
+        if name == "permission_mode":
+            self._child.permission_mode = value
+        return answer
+
+    def _requested(self, options: Options, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        values = {name: options.as_dict().get(name) for name in CHANGEABLE_OPTIONS} | dict(changes or {})
+        mode = values["permission_mode"]
+        return values | {"permission_mode": _MODE_ALIASES.get(mode, mode) or self._default_mode}
+
+
+log = logging.getLogger("pilothouse")
+
+SESSION_RESTARTED = "session_restarted"
+"""Subtype of the system message that pilothouse puts into `Session.messages()` when a new child has taken over."""
+
+
+class SessionMonitor(Subscriptions):
+    """Listens first, and counts.
+
+    Args:
+        options: those of the session.
+
+    Attributes:
+        costs: what the session has cost.
+        restarts: how often a new child had to take over.
+    """
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.costs = CostTracker(resumes=bool(options.resume or options.continue_conversation))
+        self.restarts = 0
+        self._options = options
+        self._observation = _make_stage(options)
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Count a batch, and give it to each who listens."""
+        self.costs.track(batch)
+        super().put(batch, size)
+
+    @contextmanager
+    def run_turn(self, middleware: QueryMiddleware | None) -> Generator[None]:
+        """The block in which a query of the session talks.
+
+        Raises:
+            BudgetError: there is nothing left to spend.
+        """
+        if self._options.max_budget_tokens is not None:
+            from pilothouse.client.budgets import check_remaining
+
+            check_remaining(self._options, self.costs)
+        if self._observation is None:
+            yield
+            return
+        with self._observation.run_query(middleware):
+            yield
+
+    def on_unattributed(self, message: Message) -> None:
+        """Watchers hear of turns that the CLI starts by itself."""
+        if self._observation is not None:
+            self._observation.on_unattributed(message)
+
+    def on_prompt_accepted(self) -> None:
+        """Such a turn has become one of a query."""
+        if self._observation is not None:
+            self._observation.end_own_turn()
+
+    def on_child_ended(self, error: BaseException) -> None:
+        """Such a turn has ended with the child."""
+        if self._observation is not None:
+            self._observation.end_own_turn(error)
+
+    def within_budget(self, options: Options) -> Options:
+        """The settings of the next child.
+
+        Raises:
+            BudgetError: there is nothing left to spend.
+        """
+        if options.max_budget_usd is None:
+            return options
+        from pilothouse.client.budgets import limit_to_remaining
+
+        return limit_to_remaining(options, self.costs)
+
+    def instrument_launch(
+        self, invocation: Invocation, handlers: HandlerSet | None
+    ) -> tuple[Invocation, HandlerSet | None]:
+        """How to start a child, and what it may ask, with what watchers want of it."""
+        if self._observation is None:
+            return invocation, handlers
+        return self._observation.add_session_environ(invocation), self._observation.wrap_handlers(handlers)
+
+    def on_child_replaced(self) -> None:
+        """A child was ended so that another takes over."""
+        self.costs.child_ended()
+
+    def on_child_restarted(self, session_id: str | None, reason: BaseException | None) -> None:
+        """A new child has taken over: tell all who care."""
+        self.restarts += 1
+        log.warning("a new child has taken over the session %s: %s", session_id, _describe_end(reason))
+        self.on_child_replaced()
+        if self._observation is not None and self._observation.observers is not None:
+            self._observation.observers.restarted(reason)
+        facts = {"type": "system", "subtype": SESSION_RESTARTED, "session_id": session_id, "reason": str(reason or "")}
+        line = json.dumps({**facts, "restarts": self.restarts}).encode()
+        self.put([SystemMessage(subtype=SESSION_RESTARTED, session_id=session_id, raw_line=line)], len(line))
+
+
+def _describe_end(reason: BaseException | None) -> str:
+    """In words that hold nothing of what was said; the text of an error may."""
+    code, signal = getattr(reason, "exit_code", None), getattr(reason, "signal", None)
+    how = f", exit code {code}" if code is not None else f", {signal}" if signal is not None else ""
+    return f"{type(reason).__name__}{how}" if reason is not None else "it was gone"
+
+
+def _make_stage(options: Options) -> SessionObservation | None:
+    if not options.instrumentation:
+        return None
+    from pilothouse.client.observation import SessionObservation
+
+    return SessionObservation(options)
+
+
+class ChildOptions(Struct, frozen=True):
+    """What a query's own child is started with beside the settings of the session.
+
+    Args:
+        options: the settings; none: a child of the session.
+        bridge: what runs the `custom_tools` of the query; None where the CLI asks for each call.
+    """
+
+    options: Options = Options()
+    bridge: Bridge | None = None
+
+    def is_compatible(self, required: ChildOptions) -> bool:
+        """Whether a child that was started with these may answer a query that wants the others."""
+        if self is required:
+            return True
+        # A child counts its dollars from its start, and a bridge remembers its calls.
+        is_for_one = self.bridge is not None or "max_budget_usd" in self.options
+        return self.options == required.options and not is_for_one and required.bridge is None
+
+
+_SESSION_OPTIONS = ChildOptions()
+
+
+class ChildSupervisor:
+    """One child at a time, made when it is needed.
+
+    Args:
+        options: those of the session.
+        session: what callbacks get as `.session`; not kept alive by this.
+
+    Attributes:
+        options: those of the session, as they are now.
+        resume_state: which conversation the next one goes on with.
+        monitor: hears all that any of them says.
+        bridge: what runs `custom_tools`; None where the CLI asks for each call.
+        child: the one that runs, or ran last.
+        runtime_settings: what that one has in effect of the settings that may change.
+        handlers: what it may ask.
+        home: the HOME that they share, if the session is isolated.
+        is_closed: whether `begin_close` was called; there is no next one then.
+        required: what the query whose turn it is needs in its child.
+
+    Raises:
+        OptionsError: settings that cannot work in a session.
+    """
+
+    def __init__(self, options: Options, session: Any) -> None:
+        if options.prompt_via != "stdin":
+            raise OptionsError("a session needs prompt_via='stdin'", option="prompt_via")
+        self.options = options
+        self.resume_state = ResumeState(options)
+        self.monitor = SessionMonitor(options)
+        house = make_handlers(options)  # a mistake is told before anything is started
+        self.bridge = None if house is None else house.bridge
+        self.home = _make_home(options)
+        self.child: SessionChild | None = None
+        self.runtime_settings: RuntimeSettings | None = None
+        self.handlers: RequestHandlers | None = None
+        self.required = _SESSION_OPTIONS
+        self._started_with = _SESSION_OPTIONS
+        self._session = weakref.proxy(session)
+        self._starting = anyio.Lock(fast_acquire=True)
+        self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
+        self._loop: object = None
+        self.is_closed = False
+        render(self._next_options(), {})
+
+    def make_child_options(self, options: Options) -> ChildOptions:
+        """What a query with these settings needs in its child.
+
+        Args:
+            options: those of the query that a child has from its start.
+
+        Raises:
+            OptionsError: they cannot work in a child of this session.
+            UsageError: a hook, callback or tool that cannot work.
+        """
+        if not tuple(options):
+            return _SESSION_OPTIONS
+        name = next(iter(options))
+        if isinstance(self.options.transport, Transport):
+            raise OptionsError(
+                f"option {name!r} needs another child, and the session has one transport; make the session with a "
+                "function that makes transports, as transport=lambda: …",
+                option=name,
+            )
+        settings = self.options.merge(options)
+        house = make_handlers(settings)
+        render(settings, {})
+        return ChildOptions(options, None if house is None else house.bridge)
+
+    @contextmanager
+    def require(self, settings: ChildOptions | None) -> Generator[None]:
+        """The block in which a query talks that needs a child with these; None: one of the session."""
+        self.required = settings or _SESSION_OPTIONS
+        try:
+            yield
+        finally:
+            self.required = _SESSION_OPTIONS
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a child is being started, or one is being ended so that another takes over."""
+        return self._starting.locked()
+
+    @property
+    def id(self) -> str | None:
+        """Id of the conversation, as far as it is known; a child that was started ahead brings its own."""
+        conversation = self.child
+        if conversation is not None:
+            return conversation.session_id or self.resume_state.id
+        may_change = isinstance(self.options.transport, Pool) and self.resume_state.is_id_replaceable
+        return None if may_change else self.resume_state.id
+
+    def check_open(self) -> None:
+        """Raise `SessionClosedError` once `close` was called."""
+        if self.is_closed:
+            raise SessionClosedError("the session is closed; make a new one, with resume= to go on")
+
+    def _check_loop(self) -> None:
+        loop = running_loop()
+        if self._loop not in (None, loop):
+            raise UsageError("a session stays on the event loop that it was started on; make another with resume=")
+        self._loop = loop
+
+    def ready_child(self) -> SessionChild | None:
+        """The conversation, if nothing has to be waited for until it can be talked to."""
+        self._check_loop()
+        conversation = self.child
+        if conversation is None or self.is_closed or self._starting.locked() or not conversation.is_ready:
+            return None
+        return conversation if self._started_with.is_compatible(self.required) else None
+
+    async def ensure_running(self, *, in_turn: bool) -> SessionChild:
+        """The conversation, with a child that runs, and was started with what is wanted.
+
+        Args:
+            in_turn: whether a query talks to it now, which then notices by itself that it has gone.
+
+        Raises:
+            PilothouseError: it cannot be started.
+            OptionsError: it cannot be replaced by another, as the query needs.
+            SessionClosedError: `close` was called.
+        """
+        if (there := self.ready_child()) is not None:
+            return there
+        async with self._starting:
+            before = self.child
+            if before is not None and not in_turn:
+                await before.check_alive()  # nothing was said to it yet, so that nothing is said twice
+            if before is not None and before.is_finished:
+                await before.wait_finished()
+            self.check_open()
+            if before is None or before.is_finished:
+                return await self._restart(before)
+            if self._started_with.is_compatible(self.required):
+                return before
+            return await self._replace(before)
+
+    async def _replace(self, previous: SessionChild) -> SessionChild:
+        """End a child that works as it should, and go on with one that has what is wanted."""
+        if getattr(previous.transport, "is_attached", False):
+            name = next(iter(self.required.options))
+            raise OptionsError(
+                f"option {name!r} needs another child, and this session goes on with one that another client has "
+                "started; ask in a session of your own, with resume= or fork",
+                option=name,
+            )
+        if previous.has_background_tasks:
+            log.warning("background tasks of the session %s end with their child: a query needs another", self.id)
+        mode = previous.permission_mode
+        await previous.close()
+        self.check_open()
+        self.monitor.on_child_replaced()
+        conversation = await self._launch_with_fallback(previous)
+        if mode is not None and mode != conversation.permission_mode and "permission_mode" not in self.required.options:
+            # The CLI had changed it by itself, as after an approved plan.
+            await conversation.request("set_permission_mode", {"mode": mode})
+            conversation.permission_mode = mode
+        return conversation
+
+    async def _restart(self, previous: SessionChild | None) -> SessionChild:
+        crashed = previous if previous is not None and previous.has_started else None
+        if crashed is not None and self.options.restart == "never":
+            raise crashed.failure or SessionClosedError("the child has ended, and restart='never'")
+        conversation = await self._launch_with_fallback(previous)
+        if crashed is not None:
+            self.monitor.on_child_restarted(conversation.session_id, crashed.failure)
+        return conversation
+
+    async def _launch_with_fallback(self, previous: SessionChild | None) -> SessionChild:
+        """Begin again where there is nothing to resume: the child before had died before it saved anything of use."""
+        ways_out = (
+            (SessionNotFoundError, self.resume_state.discard_resume),
+            (SessionExistsError, self.resume_state.choose_new_id),
+        )
+        for kind, mend in ways_out:
+            try:
+                return await self._launch(previous)
+            except kind:
+                if not mend():
+                    raise
+        return await self._launch(previous)
+
+    async def _launch(self, previous: SessionChild | None) -> SessionChild:
+        self._started_with = wanted = self.required
+        options = self._next_options(wanted)
+        invocation, host = self._make_launch(options, wanted)
+        if previous is not None:
+            invocation = replace(invocation, has_generated_session_id=False)
+        transport, limits = make_transport(options), make_limits(options)
+        conversation = self.child = SessionChild(
+            transport,
+            invocation,
+            limits,
+            subscriptions=self.monitor,
+            make_refusal_error=make_refusal_error,
+            handlers=host,
+        )
+        if self.handlers is not None:
+            self.handlers.on_permission_note = conversation.add_permission_note
+        conversation.session_id = self.resume_state.id
+        conversation.reports_lifecycle = previous is not None and previous.reports_lifecycle  # it is the same CLI
+        self._call_in_loop = make_loop_caller()
+        spawn(conversation.run, "pilothouse session")
+        try:
+            await conversation.start()
+        except BaseException:
+            conversation.stop()
+            with anyio.CancelScope(shield=True):
+                await conversation.wait_finished()
+            raise
+        given: str | None = getattr(transport, "session_id", None)  # by a pool, whose child was there before
+        if given is not None:
+            self.resume_state.set_id(given)
+            conversation.session_id = given
+            if getattr(transport, "is_attached", False):
+                self.resume_state.mark_prompt_sent()
+                self.resume_state.mark_turn_saved(given)
+        self.runtime_settings = RuntimeSettings(options, conversation)
+        return conversation
+
+    def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
+        """How the next child is started, and what this process offers to it."""
+        return self._make_launch(self._next_options(), _SESSION_OPTIONS)
+
+    def _make_launch(self, options: Options, required: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
+        self.handlers = make_handlers(options, self._session, self.get_bridge(required))
+        invocation, host = self.monitor.instrument_launch(*make_launch(options, self.handlers))
+        # In the home the next child finds what this one has kept.
+        return replace(invocation, home=self.home, has_generated_session_id=self.resume_state.is_id_replaceable), host
+
+    def get_bridge(self, settings: ChildOptions) -> Bridge | None:
+        """What runs the `custom_tools` of a query with these settings."""
+        return settings.bridge if tuple(settings.options) else self.bridge
+
+    def _next_options(self, required: ChildOptions = _SESSION_OPTIONS) -> Options:
+        options = self.monitor.within_budget(self.resume_state.make_child_options(self.options))
+        if tuple(required.options):
+            options = _merge_budget(options, required.options)
+        if options.isolation is not None and options.as_dict().get("persist_session") is None:
+            options = options.with_(persist_session=True)  # in the home of the session, which goes with it
+        if options.as_dict().get("partial_messages") is None:
+            options = options.with_(partial_messages=True)  # for `text_stream`; queries that do not want them get none
+        return options
+
+    async def update(self, changes: Options, between_turns: AbstractAsyncContextManager[Any]) -> None:
+        """Have other handlers, in the child that runs as well.
+
+        Args:
+            changes: the handlers, and nothing else.
+            between_turns: entered where the child has to be told, which is between two turns.
+
+        Raises:
+            OptionsError: handlers that a child cannot get while it runs.
+            ControlError, ControlTimeout: the CLI does not take them; the next child does.
+        """
+        if self.bridge is not None and "custom_tools" in changes:
+            raise OptionsError(
+                "option 'custom_tools' is fixed in a session, but for tool_bridge='mcp'", option="custom_tools"
+            )
+        if (
+            not self._started_with.is_compatible(self.required)
+            and self.child is not None
+            and not self.child.is_finished
+        ):
+            await self.ensure_running(in_turn=False)  # the one of a query that is over
+        async with self._starting:
+            conversation, options = self.child, self.options.merge(changes)
+            if conversation is None or conversation.is_finished:
+                make_handlers(options)
+                self.options = options
+                return
+        own, bridge = self._started_with.options, self.get_bridge(self._started_with)
+        before, house = (
+            self.handlers,
+            make_replacement_handlers(self.handlers, options.merge(own), changes, self._session, bridge),
+        )
+        self.options, self.handlers, house.on_permission_note = options, house, conversation.add_permission_note
+        invocation, host = self.monitor.instrument_launch(*make_launch(self._next_options(self._started_with), house))
+        assert host is not None
+        if house.has_same_initialize_fields(before):
+            await conversation.replace_handlers(host, None)
+        else:
+            async with between_turns:
+                await conversation.replace_handlers(host, invocation.initialize)
+
+    def begin_close(self) -> None:
+        """From now on there is no new child.
+
+        Raises:
+            UsageError: this is not the event loop that the children live on.
+        """
+        self.is_closed = True
+        if self._loop is not None:
+            self._check_loop()
+
+    async def close(self) -> None:
+        """End the one that runs, and what they shared. Call it shielded."""
+        try:
+            if self.child is not None:
+                await self.child.close()
+        finally:
+            home, self.home = self.home, None
+            if home is not None:
+                await run_briefly(home.leave)
+            self.monitor.end()
+
+    def drop(self) -> None:
+        """Nobody holds the session any more; told by a finalizer: from any thread, at any moment."""
+        conversation = self.child
+        if conversation is not None and self._call_in_loop is not None and not conversation.is_finished:
+            self._call_in_loop(partial(_end_child, conversation, self.monitor))
+
+
+def _merge_budget(options: Options, own: Options) -> Options:
+    """The settings of the child of a query: those of the session, within what is left of its budget, and its own."""
+    merged = options.merge(own)
+    if own.max_budget_usd is not None and options.max_budget_usd is not None:
+        merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))
+    return merged.with_(extra_args={**NO_SNAPSHOT, **(merged.extra_args or {})})
+
+
+def _make_home(options: Options) -> PrivateHome | None:
+    if options.isolation is None:
+        return None
+    from pilothouse.transports.private_home import PrivateHome  # few sessions have one
+
+    return PrivateHome()
+
+
+def _end_child(child: SessionChild, subscriptions: Subscriptions) -> None:
+    child.stop()
+    subscriptions.end()

@@ -1,0 +1,151 @@
+"""How calls of `custom_tools` reach this process without MCP.
+
+Which bridge the settings ask for, the options that it needs, and the middleware that runs the calls and sends the
+next prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from pilothouse.client.custom_tools import TOOL_SERVER, allowed_tools_for, log_tool_failure
+from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.resume_state import NO_SNAPSHOT
+from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryMiddleware
+from pilothouse.errors import OptionsError
+from pilothouse.messages import ResultMessage
+from pilothouse.options import Options
+from pilothouse.tools import sdk_server
+from pilothouse.tools.bridges import DeferredBridge, ToolExecutor, ToolLoop, ToolPermissionRules, XmlBridge
+
+
+class PromptQueue:
+    """Holds back all prompts but the first.
+
+    Args:
+        prompts: as the driver would get them.
+    """
+
+    def __init__(self, prompts: Prompts) -> None:
+        self._remaining: Iterator[PromptMessage] | None = None
+        self._stream: AsyncGenerator[PromptMessage, None] | None = None
+        if isinstance(prompts, Sequence):
+            self._remaining = iter(prompts[1:])
+            self.first: Prompts = prompts[:1]
+        else:
+            self._stream = prompts
+            self.first = self._only_first(prompts)
+
+    async def next(self) -> PromptMessage | None:
+        """The next prompt, once it is there; None: that was the last."""
+        if self._stream is not None:
+            return await anext(self._stream, None)
+        return None if self._remaining is None else next(self._remaining, None)
+
+    @staticmethod
+    async def _only_first(prompts: AsyncGenerator[PromptMessage, None]) -> AsyncGenerator[PromptMessage, None]:
+        prompt = await anext(prompts, None)
+        if prompt is not None:
+            yield prompt
+
+
+Bridge: TypeAlias = DeferredBridge | XmlBridge
+
+
+def make_bridge(options: Options) -> Bridge:
+    """The bridge that `options` ask for, which is not `mcp`.
+
+    Raises:
+        OptionsError: an option that does not go together with it.
+        ToolDefinitionError: a tool that cannot work.
+    """
+    rules = ToolPermissionRules(allowed_tools_for(options), options.disallowed_tools or ())
+    host = ToolExecutor(TOOL_SERVER, sdk_server(TOOL_SERVER, options.custom_tools or ()).tools, rules, log_tool_failure)
+    host.permission_mode = options.permission_mode
+    if options.tool_bridge == "deferred":
+        if options.bare:
+            raise OptionsError(
+                "options 'bare' and tool_bridge='deferred' exclude each other: a bare CLI calls no hooks", option="bare"
+            )
+        return DeferredBridge(host, options.max_turns)
+    for name, value in (("tools", options.tools), ("mcp_servers", options.mcp_servers)):
+        if value:
+            raise OptionsError(
+                f"options {name!r} and tool_bridge='xml' exclude each other: it works without MCP and without the "
+                "tools of the CLI",
+                option=name,
+            )
+    if options.json_schema is not None:
+        raise OptionsError(
+            "tool_bridge='xml' and structured output exclude each other: the CLI asks for the output before the calls "
+            "in an answer are run",
+            option="tool_bridge",
+        )
+    return XmlBridge(host, options.max_turns)
+
+
+def make_bridge_options(bridge: Bridge, options: Options) -> dict[str, Any]:
+    """The options that a bridge needs; for `xml` its rules in the system prompt, and no other tools. (S1, S21)"""
+    if not isinstance(bridge, XmlBridge):
+        return {}
+    own = bridge.system_prompt()
+    changes: dict[str, Any] = {
+        "tools": [],
+        "strict_mcp_config": True,
+        "extra_args": {**NO_SNAPSHOT, **(options.extra_args or {})},
+    }
+    preset: Any = options.system_prompt
+    if getattr(preset, "append", None) is not None:
+        return changes | {"system_prompt": replace(preset, append=f"{preset.append}\n\n{own}")}
+    before = f"{options.append_system_prompt}\n\n" if options.append_system_prompt else ""
+    return changes | {"append_system_prompt": before + own}
+
+
+def add_deferral(hooks: Any, bridge: Bridge) -> Any:
+    """`hooks`, and the one that leaves the calls of the bridge `deferred` to this process."""
+    if not isinstance(bridge, DeferredBridge):
+        return hooks
+    from pilothouse.hooks import HookMatcher
+
+    given: Mapping[str, Any] = hooks or {}
+    before: Any = given.get("PreToolUse", ())
+    listed = cast("list[Any]", [*before] if isinstance(before, list | tuple) else [before])
+    return {**given, "PreToolUse": [*listed, HookMatcher(bridge.matcher, bridge.defer)]}
+
+
+class BridgeMiddleware:
+    """Goes on with what the tools of this process give; a continuation.
+
+    Args:
+        steps: those of the query.
+        prompts: of the query. The next one waits until no call of the answer to the one before is left: the CLI would
+            answer it instead of taking the results.
+        inner: what goes on once no call is left.
+
+    Attributes:
+        first: what may be said at once.
+    """
+
+    def __init__(self, steps: ToolLoop, prompts: Prompts = (), inner: QueryMiddleware | None = None) -> None:
+        self.on_messages = steps.read
+        self._steps = steps
+        self._prompts = PromptQueue(prompts)
+        self._inner = inner
+        self.first = self._prompts.first
+
+    async def after_result(self, result: ResultMessage) -> NextPrompt:
+        """The results of the calls that `result` leaves to this process."""
+        step = await self._steps.next_step(result)
+        if step.content is not None:
+            # Verbatim: an `@path` or a `/command` in a result is neither. (S23)
+            [prompt] = cast("tuple[PromptMessage]", prepare_prompts(step.content, verbatim=True))
+            return NextPrompt(prompt, step.messages)
+        if step.messages:
+            return NextPrompt(None, step.messages)
+        following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
+        if following.prompt is not None or following.messages:
+            return following
+        return NextPrompt(await self._prompts.next())

@@ -1,0 +1,645 @@
+"""The connection to one child.
+
+`ControlChannel` moves bytes and matches control requests with responses; `ChildConnection` owns the transport from
+start to close, and what is known of the child's work. Neither decides about prompts, results or deadlines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+from msgspec.structs import replace
+
+from pilothouse.driver.background import RunningTasks
+from pilothouse.driver.failures import oversize_error
+from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask
+from pilothouse.driver.prompts import QueryLimits
+from pilothouse.driver.tasks import SingleWaiterEvent, make_loop_clock
+from pilothouse.errors import (
+    ControlError,
+    ControlTimeout,
+    LineDecodeError,
+    PeerError,
+    PilothouseError,
+    SessionClosedError,
+)
+from pilothouse.messages import ApiRetryMessage, InitMessage, LineSkippedMessage, Message
+from pilothouse.options import Invocation
+from pilothouse.options.invocation import InitializeLine
+from pilothouse.protocol import (
+    Connection,
+    ErrorReceived,
+    InvalidFrame,
+    LineTooLong,
+    NonJsonLine,
+    RequestCancelled,
+    RequestReceived,
+    ResponseReceived,
+    StreamValidator,
+)
+from pilothouse.transports import Transport, warn_if_executable_is_old, warn_if_old
+
+if TYPE_CHECKING:
+    from pilothouse.driver.extensions import HandlerSet
+    from pilothouse.options.secrets import Redactor
+
+
+log = logging.getLogger("pilothouse.driver")
+
+SkippedLine = NonJsonLine | LineTooLong | InvalidFrame
+
+LOGGED_CHARS = 200  # of a line that is no message
+REDACTED_BYTES = 64 * 1024  # of it, that are searched for keys
+CANCEL_SEND_SECONDS = 1.0  # to tell the peer that an answer is no longer wanted; it is a courtesy
+
+
+class MessageSink(Protocol):
+    """Takes messages from the reader, and says when the reader should wait."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader should wait in `room`."""
+        ...
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Take a batch that was `size` bytes on the wire."""
+        ...
+
+    def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
+        """Take word of lines that could not be read; called before the messages that came with them."""
+        ...
+
+    async def wait_for_space(self) -> None:
+        """Wait until there is room, or `release_producer` was called."""
+        ...
+
+    def release_reader(self) -> None:
+        """Release a waiting reader."""
+        ...
+
+
+class PendingRequest(SingleWaiterEvent):
+    """A control request that was sent; once it was waited for, `answer` gives the answer.
+
+    Attributes:
+        deadline: when the answer must be there, once somebody waits for it.
+        send_scope: around the sending of it.
+        on_error: hears of an error that comes in place of the answer, if nobody waits.
+    """
+
+    __slots__ = ("_error", "_payload", "deadline", "on_error", "request_id", "send_scope", "subtype")
+
+    def __init__(self, request_id: str, subtype: str) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self.subtype = subtype
+        self.deadline = inf
+        self.send_scope: anyio.CancelScope | None = None
+        self.on_error: Callable[[BaseException], object] | None = None
+        self._payload: Mapping[str, Any] = {}
+        self._error: BaseException | None = None
+
+    def resolve(self, payload: Mapping[str, Any] | None = None, error: BaseException | None = None) -> None:
+        """The answer is there, or will never be."""
+        self._payload, self._error = payload or {}, error
+        self.set()
+        if error is not None and self.on_error is not None:
+            self.on_error(error)
+
+    def response(self) -> Mapping[str, Any]:
+        """The answer that is there; raises what came in its place."""
+        if self._error is not None:
+            raise self._error
+        return self._payload
+
+
+class ControlChannel:
+    """A connection over a transport that has been started.
+
+    Args:
+        transport: started.
+        sink: takes the messages.
+        start_task: runs work beside `run`, until the connection ends.
+        handlers: what this process offers to the peer; a question that no desk of it knows is refused.
+        redact: takes keys out of what the peer says and is no message.
+        max_line_bytes: longest line of output.
+        control_timeout: seconds to wait for the answer to a control request.
+
+    Attributes:
+        connection: the state machine.
+        last_problem: the last line of output that could not be read, as an error.
+        incoming: those of the peer that are open.
+        is_preparing: whether the host is still at what has to be before the first prompt.
+        on_skipped: told of every line of output that was no message and no part of the control protocol.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        sink: MessageSink,
+        *,
+        start_task: Callable[[Callable[[], Awaitable[None]]], object],
+        handlers: HandlerSet | None = None,
+        redact: Callable[[str], str] = str,
+        max_line_bytes: int,
+        control_timeout: float,
+    ) -> None:
+        self._transport = transport
+        self._redact = redact
+        self._sink = sink
+        self._control_timeout = control_timeout
+        self._handlers = handlers
+        self._pending: dict[str, PendingRequest] = {}
+        self._close_error: BaseException | None = None
+        self._start_task = start_task
+        self.is_preparing = False
+        self.on_skipped: Callable[[SkippedLine], object] | None = None
+        self._skipped: list[SkippedLine] = []
+        self.last_problem: PeerError | None = None
+        # One that goes on with a peer that was somebody else's must not take the answers to that one's requests.
+        id_prefix: str = getattr(transport, "request_prefix", "ph")
+        self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=id_prefix)
+        self.incoming = IncomingRequests(
+            self.connection, {} if handlers is None else handlers.handlers, transport.send_at_once, self._send_quietly
+        )
+        self._size = 0  # bytes of what came since the last message was complete
+        self._has_output_ended = False  # the output of the peer
+        self._wakeup = SingleWaiterEvent()  # for the task that owns the connection
+        self._scheduled: list[Callable[[], object]] = []
+        self._wait_scope: anyio.CancelScope | None = None
+        self._clock = anyio.current_time
+
+    async def run(self, check: Callable[[], float] = lambda: inf) -> None:
+        """Read until the output of the peer ends, and give up on requests that wait too long for their answer.
+
+        Runs once, in the task that owns the connection.
+
+        Args:
+            check: called when an alarm has gone off; returns when it has to be called again. `wake` makes that sooner.
+        """
+        self._clock = make_loop_clock()
+        self._start_task(self._read)
+        while not self._has_output_ended:
+            self._wakeup = SingleWaiterEvent()
+            while self._scheduled:
+                self._scheduled.pop(0)()
+            with anyio.CancelScope(deadline=min(self._expire_requests(), check())) as self._wait_scope:
+                await self._wakeup.wait()
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Let the task that owns the connection do something, after all who were woken until now."""
+        self._scheduled.append(work)
+        self._wakeup.set()
+
+    def check_at(self, when: float) -> None:
+        """Let the task that owns the connection look, then or before."""
+        if self._wait_scope is not None and when < self._wait_scope.deadline:
+            self._wait_scope.deadline = when
+
+    def _expire_requests(self) -> float:
+        """Settle the requests whose time is over; returns when it is that of the next one."""
+        now = self._clock()
+        for pending in self._pending.values():
+            if pending.deadline <= now:
+                pending.deadline = inf
+                words = (
+                    f"no answer to the control request {pending.subtype!r} within {self._control_timeout:g} s "
+                    "(option control_timeout)"
+                )
+                pending.resolve(error=ControlTimeout(words, subtype=pending.subtype))
+                if pending.send_scope is not None:
+                    pending.send_scope.cancel()
+        return min((pending.deadline for pending in self._pending.values()), default=inf)
+
+    async def _read(self) -> None:
+        """Read until the output ends, or until an answer makes this task wait; then another one reads on."""
+        reader = ReaderTask()
+        try:
+            with reader.scope:
+                if await self._read_and_handle(reader):
+                    self._has_output_ended = True
+                    self._wakeup.set()
+        except anyio.get_cancelled_exc_class():
+            if reader.request is not None or not reader.has_run_handlers:
+                raise
+            self._start_next_reader()  # a function that it ran may have done that; if not, the next reader ends at once
+            return
+        await self.incoming.finish(reader)
+
+    async def _read_and_handle(self, reader: ReaderTask) -> bool:
+        """Returns whether the output has ended."""
+        receive, feed, sink, questions = self._transport.receive, self.connection.feed, self._sink, self.incoming
+        events, new = self.connection.events, questions.unhandled
+        while True:
+            if new and await questions.handle_new(reader, self._start_next_reader):
+                return False
+            # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
+            while sink.is_full and not self._pending:
+                await sink.wait_for_space()
+            chunk = await receive()
+            if not chunk:
+                break
+            self._size += len(chunk)
+            messages = feed(chunk)
+            if events:
+                self._route()
+            self._dispatch(messages)
+        end = self.connection.end_output()
+        if events:
+            self._route()
+        self._dispatch(end.messages)
+        return True
+
+    def _start_next_reader(self) -> None:
+        self._start_task(self._read)
+
+    def _dispatch(self, messages: list[Message]) -> None:
+        skipped = self._skipped
+        if skipped:
+            self._skipped = []
+            self._sink.add_skipped(self._make_notes(skipped))
+        if messages:
+            self._sink.put(messages, self._size)
+            self._size = 0
+        if skipped and self.on_skipped is not None:
+            for event in skipped:  # after the messages: what was lost may belong to one of them
+                self.on_skipped(event)
+
+    def _make_notes(self, skipped: list[SkippedLine]) -> list[LineSkippedMessage]:
+        """One for each reason: a peer that says nothing else must not fill the memory."""
+        notes: dict[str, LineSkippedMessage] = {}
+        for event in skipped:
+            reason, size, line = _describe_skipped(event)
+            if reason in notes:
+                note = notes[reason]
+                notes[reason] = replace(note, lines=note.lines + 1, size=note.size + size)
+            else:
+                notes[reason] = LineSkippedMessage(reason=reason, size=size, text=self._redacted_text(line))
+        return list(notes.values())
+
+    def start_request(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[PendingRequest, bytes]:
+        """Register a control request; the caller sends the bytes and waits.
+
+        Raises:
+            PilothouseError: the error given to `close`, if the connection has ended.
+        """
+        if self._close_error is not None:
+            raise self._close_error
+        request_id, data = self.connection.request(subtype, body)
+        pending = self._pending[request_id] = PendingRequest(request_id, subtype)
+        self._sink.release_reader()
+        return pending, data
+
+    async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Ask the peer and wait for its answer. A cancelled call leaves no entry and tells the peer.
+
+        Raises:
+            ControlError: the peer refused.
+            ControlTimeout: no answer within `control_timeout` seconds.
+            PilothouseError: the connection ended first.
+        """
+        pending, data = self.start_request(subtype, body)
+        return await self.wait_response(pending, data)
+
+    async def wait_response(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
+        """Wait for the answer to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
+        self._set_deadline(pending)
+        try:
+            if unsent and not self._transport.send_at_once(unsent):
+                # When the peer is gone, the reader finds out how it ended and settles the request with that.
+                with (
+                    anyio.CancelScope() as pending.send_scope,
+                    suppress(anyio.BrokenResourceError, anyio.ClosedResourceError),
+                ):
+                    await self._transport.send(unsent)
+            await pending.wait()
+            return pending.response()
+        finally:
+            if self._pending.pop(pending.request_id, None) is not None:
+                await self._cancel_request(pending)
+
+    def watch_errors(self, pending: PendingRequest, on_error: Callable[[BaseException], object]) -> None:
+        """Let `failed` hear of an error that comes in place of the answer to a request that was sent; none waits."""
+        pending.on_error = on_error
+        self._set_deadline(pending)
+
+    def _set_deadline(self, pending: PendingRequest) -> None:
+        # One alarm for all, so that none of them makes a timer and cancels it.
+        pending.deadline = self._clock() + self._control_timeout
+        self.check_at(pending.deadline)
+
+    def start_handlers(self) -> None:
+        """Start what the host has to run beside the connection, and give it a way to tell the peer something."""
+        if self._handlers is not None:
+            self._handlers.bind_sender(self.notify)
+            if self._handlers.run_background is not None:
+                self._start_task(self._handlers.run_background)
+
+    def replace_handlers(self, handlers: HandlerSet) -> None:
+        """From now on questions are answered by this host; those that are open stay with whoever works on them."""
+        self._handlers = handlers
+        self.incoming.handlers = handlers.handlers
+        handlers.bind_sender(self.notify)
+
+    async def send_initialize(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do the handshake again: the peer learns what has changed, and says what it still wants to know."""
+        info = await self.request("initialize", body)
+        if self._handlers is not None:
+            self._handlers.on_initialize(info)
+        return info
+
+    async def initialize(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
+        """As `wait_response`, for the handshake: the host looks at the answer, and raises if that will not do."""
+        info = await self.wait_response(pending, unsent)
+        if self._handlers is not None:
+            self._handlers.on_initialize(info)
+            if self._handlers.before_first_prompt is not None:
+                self.is_preparing = True
+                await self._handlers.before_first_prompt(self.request)
+                self.is_preparing = False
+        return info
+
+    @property
+    def last_non_json_line(self) -> str:
+        """The last line of output that was no message; "" if there was none."""
+        noise = self.connection.non_json_lines
+        return self._redacted_text(noise[-1]) if noise else ""
+
+    def _redacted_text(self, line: bytes) -> str:
+        # Keys go first: a part of one would not be known any more.
+        return self._redact(line[:REDACTED_BYTES].decode("utf-8", "replace"))[:LOGGED_CHARS]
+
+    def close(self, error: BaseException | None = None) -> None:
+        """No answer will come any more: every waiting request fails with `error`."""
+        if self._close_error is None:
+            self._close_error = error or SessionClosedError("the connection is closed")
+        for pending in self._pending.values():
+            pending.resolve(error=self._close_error)
+        self._pending.clear()
+
+    def notify(self, subtype: str, body: Mapping[str, Any]) -> None:
+        """Ask the peer beside everything else; nobody waits for the answer, and none is missed."""
+
+        async def ask() -> None:
+            with suppress(PilothouseError):
+                await self.request(subtype, body)
+
+        if self._close_error is None:
+            self._start_task(ask)
+
+    async def _cancel_request(self, pending: PendingRequest) -> None:
+        if data := self.connection.cancel_request(pending.request_id):
+            with anyio.move_on_after(CANCEL_SEND_SECONDS, shield=True):
+                await self._send_quietly(data)
+
+    async def _send_quietly(self, data: bytes) -> None:
+        try:
+            await self._transport.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            log.debug("the peer went away before it could be told: %r", data[:200])
+
+    def _route(self) -> None:
+        events = self.connection.events
+        while events:
+            event = events.popleft()
+            match event:
+                case ResponseReceived(request_id=key, payload=payload):
+                    if pending := self._pending.pop(key, None):
+                        pending.resolve(payload)
+                case ErrorReceived(request_id=key, subtype=subtype, error=text, code=code):
+                    if pending := self._pending.pop(key, None):
+                        message = f"the CLI refused the control request {subtype!r}: {text}"
+                        pending.resolve(error=ControlError(message, subtype=subtype, code=code))
+                case RequestReceived():
+                    self.incoming.accept(event)
+                case RequestCancelled(request_id=key):
+                    self.incoming.cancel(key)
+                case NonJsonLine() | LineTooLong() | InvalidFrame():
+                    self._skipped.append(event)
+                    self._log_skipped(event)
+
+    def _log_skipped(self, event: SkippedLine) -> None:
+        match event:
+            case NonJsonLine(line=line):
+                if log.isEnabledFor(logging.DEBUG):
+                    log.debug("skipped a line of output that is not JSON: %r", self._redacted_text(line))
+            case LineTooLong(size=size):
+                self.last_problem = oversize_error(size)
+                log.warning("%s", self.last_problem)
+            case InvalidFrame(error=error):
+                self.last_problem = error
+                log.warning("skipped a line of output: %s", error)
+
+
+def _describe_skipped(event: SkippedLine) -> tuple[str, int, bytes]:
+    """Why a line was skipped, its size in bytes, and its beginning."""
+    match event:
+        case NonJsonLine(line=line):
+            return "not_json", len(line), line
+        case LineTooLong(size=size, head=head):
+            return "too_long", size, head
+        case InvalidFrame(error=LineDecodeError(line=line)):
+            return "not_json", len(line), line
+        case InvalidFrame(error=error):
+            return "no_message", 0, str(error).encode("utf-8", "replace")
+
+
+WAKE_SECONDS = 1.0  # from the end of a background task until the model has been woken by it
+# From a line that could not be read until a tool, whose result may have been in it, does not count as running any more:
+# the longest that the CLI lets a command run (2.1.330), so that none is cut for a line that was of something else.
+LOST_RESULT_SECONDS = 600.0
+
+Work = Callable[[], Awaitable[None]]
+
+
+class ChildConnection:
+    """One connection to one peer.
+
+    Args:
+        transport: not started yet.
+        invocation: how to start the peer.
+        limits: sizes, and the time for control requests.
+        sink: takes its messages.
+        handlers: what this process offers to the peer, if anything.
+
+    Attributes:
+        failure: the first error of anything that runs here.
+        close_failure: what the transport raised at its end: what it was to keep, such as a recording, is not complete.
+        last_activity: when it last said something, or did what takes its time; later than now, if it said that it
+            waits.
+        is_in_turn: whether it works, for a prompt or by itself.
+        may_be_woken: whether a background task was seen; one that ends wakes the peer, once it has nothing else to do.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        invocation: Invocation,
+        limits: QueryLimits,
+        sink: MessageSink,
+        handlers: HandlerSet | None,
+    ) -> None:
+        self.transport = transport
+        self.invocation = invocation
+        self.background = RunningTasks()
+        self.failure: BaseException | None = None
+        self.close_failure: PilothouseError | None = None
+        self.last_activity = 0.0
+        self.is_in_turn = False
+        self.may_be_woken = False
+        self._sink = sink
+        self._limits = limits
+        self._handlers = handlers
+        self._redactor: Redactor | None = None
+        self._uncertain_until = 0.0
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._task_count = 0  # how many of them have not ended
+
+    # These are made when they are first asked for, which is after the start: the peer takes its time to come up.
+
+    @cached_property
+    def channel(self) -> ControlChannel:
+        """The connection over the transport."""
+        link = ControlChannel(
+            self.transport,
+            self._sink,
+            start_task=self.start_task,
+            handlers=self._handlers,
+            redact=self._redact,
+            max_line_bytes=self._limits.max_line_bytes,
+            control_timeout=self._limits.control_timeout,
+        )
+        link.on_skipped = self._on_skipped
+        return link
+
+    @cached_property
+    def validator(self) -> StreamValidator:
+        """What follows from the order of its messages."""
+        return StreamValidator()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[tuple[PendingRequest | None, bytes]]:
+        """Started on entry, closed on exit; gives the handshake, which the caller sends, if there is one.
+
+        Raises:
+            BaseException: the first error of what ran here, as it is and not inside a group.
+        """
+        await self.transport.start(self.invocation)
+        try:
+            self.last_activity = anyio.current_time()
+            # Registered before anybody reads: a short peer may have said everything before the first task runs.
+            hello = self.invocation.initialize
+            pending, line = (None, b"") if hello is None else self.channel.start_request("initialize", hello)
+            opening, line = (
+                (pending, InitializeLine(line)),
+                b"",
+            )  # reporters of errors print the variables of every frame
+            async with anyio.create_task_group() as self._tasks:
+                self.start_task(self.transport.serve)
+                self.channel.start_handlers()
+                yield opening
+                if self._task_count:  # to cancel nothing would cost as much as a task: it notes down who cancelled what
+                    self._tasks.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            with anyio.CancelScope(shield=True):
+                try:
+                    await self.transport.close()
+                except PilothouseError as error:
+                    self.close_failure = error
+                    raise
+        if self.failure is not None:
+            raise self.failure
+
+    def _redact(self, text: str) -> str:
+        if self._redactor is None:  # most children give no occasion for it
+            from pilothouse.options.secrets import Redactor, invocation_secrets
+
+            self._redactor = Redactor(invocation_secrets(self.invocation))
+        return self._redactor.redact(text)
+
+    def start_task(self, work: Work) -> None:
+        """Run `work` beside the reader, until the connection ends; nothing runs after that."""
+        if self._tasks is not None:
+            self._task_count += 1
+            self._tasks.start_soon(self._run, work)
+
+    async def _run(self, work: Work) -> None:
+        await self.run_recording_failure(work)
+        self._task_count -= 1  # if it is cancelled, so is all the rest
+
+    async def run_recording_failure(self, work: Work) -> None:
+        """Run a part of it; its error ends the whole."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - handed on by `lifespan`
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End all of it; the first error counts."""
+        self.failure = self.failure or error
+        self.stop()
+
+    def stop(self) -> None:
+        """End all of it, without an error."""
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    # What is known of its work.
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is silent for a reason: a tool runs, it has asked us, or the host still prepares."""
+        return self._is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
+
+    @property
+    def _is_tool_running(self) -> bool:
+        if fragment := self.channel.connection.fragment:
+            self._note_skipped(fragment)
+        validator = self.validator
+        return validator.has_open_tools or (
+            validator.has_uncertain_tools and anyio.current_time() < self._uncertain_until
+        )
+
+    def _on_skipped(self, event: SkippedLine) -> None:
+        match event:
+            case NonJsonLine(line=line):  # of no message; or of one whose first byte is wrong
+                self._note_skipped(line, is_frame=False)
+            case LineTooLong(head=head):
+                self._note_skipped(head)
+            case InvalidFrame(error=error):
+                self._note_skipped(error.line if isinstance(error, LineDecodeError) else b"")
+
+    def _note_skipped(self, line: bytes, *, is_frame: bool = True) -> None:
+        if self.validator.track_skipped(line, is_frame=is_frame):
+            self._uncertain_until = anyio.current_time() + LOST_RESULT_SECONDS
+
+    def idle_since(self, *, is_busy: bool) -> float:
+        """When it fell silent: now, while something runs that may take its time, or nobody reads."""
+        if is_busy or self._sink.is_full:
+            self.last_activity = max(self.last_activity, anyio.current_time())
+        return self.last_activity
+
+    def note_retry(self, message: ApiRetryMessage) -> None:
+        """It has said for how long it will wait for the API: that is no silence."""
+        self.last_activity = max(self.last_activity, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
+
+    def note_task(self, message: Message) -> None:
+        """A message about a background task."""
+        self.background.track(message)
+        self.may_be_woken = True
+
+    def note_init(self, message: InitMessage) -> None:
+        """It begins a turn."""
+        self.is_in_turn = True
+        executable: str | None = getattr(self.transport, "executable", None)
+        if message.claude_code_version:
+            warn_if_old(message.claude_code_version)
+        elif executable is not None:  # CLIs up to 2.0.0, at least, do not say it
+            warn_if_executable_is_old(executable)

@@ -1,0 +1,85 @@
+"""A bounded buffer of messages between the reader and one consumer.
+
+It hands messages over in batches and bounds them by bytes; it knows nothing of transports or the protocol.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from pilothouse.messages import Message
+
+# Unread bytes at which the reader pauses. Large enough for any burst of one turn, small enough for hundreds of
+# sessions in one process whose consumers have all stalled.
+HIGH_WATER_BYTES = 8 * 1024 * 1024
+
+
+class MessageBuffer:
+    """A buffer with one producer; several consumers on its event loop share the messages."""
+
+    __slots__ = ("_arrived", "_batches", "_drained", "_ended", "_error", "_high_water", "_size")
+
+    def __init__(self, high_water: int = HIGH_WATER_BYTES) -> None:
+        self._batches: deque[tuple[list[Message], int]] = deque()
+        self._size = 0
+        self._high_water = high_water
+        self._ended = False
+        self._error: BaseException | None = None
+        self._arrived: anyio.Event | None = None
+        self._drained: anyio.Event | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the producer should wait in `room`. Never after `end`."""
+        return self._size >= self._high_water and not self._ended
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Add a batch that took `size` bytes on the wire. Dropped after `end`."""
+        if self._ended:
+            return
+        self._batches.append((batch, size))
+        self._size += size
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """No more messages; the consumer gets what is left and then `error`, if there is one. The first call counts."""
+        if self._ended:
+            return
+        self._ended, self._error = True, error
+        for event in (self._arrived, self._drained):
+            if event is not None:
+                event.set()
+
+    async def get(self) -> tuple[list[Message], int]:
+        """The next batch and its size in bytes; an empty one when there is nothing more.
+
+        Raises:
+            BaseException: the error given to `end`, once everything before it was taken; on every further call too.
+        """
+        while not self._batches:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                return [], 0
+            if self._arrived is None:  # tasks that read together wait for the same news
+                self._arrived = anyio.Event()
+            await self._arrived.wait()
+        batch, size = self._batches.popleft()
+        self._size -= size
+        if self._drained is not None and not self.is_full:
+            self._drained.set()
+        return batch, size
+
+    async def wait_for_space(self) -> None:
+        """Wait until the consumer has caught up, the inbox has ended, or `release_producer` was called."""
+        self._drained = anyio.Event()
+        await self._drained.wait()
+
+    def release_reader(self) -> None:
+        """Release a waiting producer although the inbox is full: something that cannot wait stands behind it."""
+        if self._drained is not None:
+            self._drained.set()

@@ -1,0 +1,132 @@
+"""Subscriptions to every message of a child, beside the query that is being answered.
+
+A dropped subscription is forgotten; one that is not read makes the reader wait, as a query does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator
+from typing import Self
+
+from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.messages import Message, StreamEvent
+
+
+class MessageSubscription:
+    """Messages as they come, from the moment it was made; iterate over it.
+
+    Args:
+        wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
+    """
+
+    def __init__(self, *, wants_partial: bool = True) -> None:
+        self._wants_partial = wants_partial
+        self._buffer = MessageBuffer()
+        self._batch: list[Message] = []
+        self._is_closed = False
+
+    @property
+    def buffer(self) -> MessageBuffer:
+        """What has come and was not read."""
+        return self._buffer
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Take what the child has said."""
+        kept = [message for message in batch if self._wants_partial or message.__class__ is not StreamEvent]
+        if kept:
+            self._buffer.put(kept, size)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._batch:
+            if self._is_closed:
+                raise StopAsyncIteration
+            batch, _ = await self._buffer.get()
+            if not batch:
+                raise StopAsyncIteration
+            self._batch = batch[::-1]
+        return self._batch.pop()
+
+    async def aclose(self) -> None:
+        """Listen no more."""
+        self._is_closed = True
+        self._batch.clear()
+        self._buffer.end()
+
+    def __del__(self) -> None:
+        if (inbox := getattr(self, "_buffer", None)) is not None:  # not where `__init__` has failed
+            inbox.end()  # a reader may be waiting for it
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Subscriptions:
+    """All of them; a sink for the reader."""
+
+    def __init__(self) -> None:
+        self._all: set[weakref.ref[MessageSubscription]] = set()
+        self._is_ended = False
+
+    def add(self, *, wants_partial: bool = True) -> MessageSubscription:
+        """One more, that hears what comes from now on."""
+        listener = MessageSubscription(wants_partial=wants_partial)
+        if self._is_ended:
+            listener.buffer.end()
+        self._all.add(weakref.ref(listener, self._all.discard))
+        return listener
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one of them has not kept up."""
+        return bool(self._all) and any(inbox.is_full for inbox in self._buffers())
+
+    def put(self, batch: list[Message], size: int) -> None:
+        """Give a batch to each."""
+        for listener in self._alive():
+            listener.put(batch, size)
+
+    # For whoever wants to know more than they do.
+
+    def on_unattributed(self, message: Message) -> None:
+        """A message that was `put` is of no query, nor of what one has left running."""
+
+    def on_prompt_accepted(self) -> None:
+        """The peer has taken up a prompt: what it says from here on is of a query."""
+
+    def on_child_ended(self, error: BaseException) -> None:
+        """The peer will say nothing more, for that reason; may be told twice. The listeners wait for the next one."""
+
+    async def wait_for_space(self) -> None:
+        """Wait for one that has not kept up."""
+        for inbox in self._buffers():
+            if inbox.is_full:
+                await inbox.wait_for_space()
+
+    def release_reader(self) -> None:
+        """Let the reader go on in spite of them."""
+        for inbox in self._buffers():
+            inbox.release_reader()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._is_ended = True
+        for inbox in self._buffers():
+            inbox.end()
+
+    def _buffers(self) -> list[MessageBuffer]:
+        return [listener.buffer for listener in self._alive()]
+
+    def _alive(self) -> list[MessageSubscription]:
+        if not self._all:  # as in most sessions
+            return []
+        return [listener for each in list(self._all) if (listener := each()) is not None]

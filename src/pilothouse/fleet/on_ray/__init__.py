@@ -1,1 +1,0 @@
-"""Attempts in actors of a Ray cluster."""

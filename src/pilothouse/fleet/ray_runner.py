@@ -1,0 +1,622 @@
+"""`RayRunner`: executes attempts in actors of a Ray cluster.
+
+Owns the connection to Ray, the pool of actors, and the transfer of attempts and messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from math import inf
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+from uuid import uuid4
+
+import anyio
+
+from pilothouse._version import __version__
+from pilothouse.client import Agent, QueryResult, default_agent
+from pilothouse.client.structured_output import OutputSchema
+from pilothouse.driver.tasks import make_loop_caller
+from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
+from pilothouse.fleet.attempt_host import AttemptHost, unpickle_answer
+from pilothouse.fleet.runner import AgentRunner, Attempt, Runner
+from pilothouse.fleet.submission import validate_count
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 10.0
+"""To reach the address of a cluster at all; Ray would try for a minute, and then end the program."""
+_RAY_LOGGER = "ray._private.worker"  # the logger of Ray with which it complains
+
+
+def import_ray() -> Any:
+    """The module.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise UsageError("RayRunner needs Ray: pip install 'pilothouse[ray]'") from error
+
+
+class RayConnection:
+    """The connection to Ray, for as long as some runner uses it, and the thread in which all is asked that may wait.
+
+    It is one thread for all of that time: the processes of a local cluster end with the thread that started them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: ThreadPoolExecutor | None = None
+        self._pending_calls = 0
+        self._users = 0
+        self._is_owner = False
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Call it in the thread."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "pilothouse-ray")
+            self._pending_calls += 1
+            future = self._thread.submit(call)
+        future.add_done_callback(self._on_answered)
+        return future
+
+    def _on_answered(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._pending_calls -= 1
+            if not self._pending_calls and not self._users and self._thread is not None:
+                self._thread.shutdown(wait=False)
+                self._thread = None
+
+    def connect(self, ray: Any, address: str | None) -> None:
+        """One more user. In the thread."""
+        self._users += 1  # also of what fails: `disconnect` follows
+        if ray.is_initialized():
+            there = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", "local", there):
+                raise UsageError(f"this process is connected to Ray at {there}, not {address}")
+            return
+        _check_reachable(os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address)
+        # A cluster that it starts here would tell its makers of us.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            with _mute_sigterm_warning():
+                ray.init(address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            raise RemoteError(f"no Ray cluster: {shorten_error(error)}", code="unreachable") from error
+        self._is_owner = True
+
+    def disconnect(self, ray: Any) -> None:
+        """One less. In the thread."""
+        self._users -= 1
+        if not self._users and self._is_owner:
+            self._is_owner = False
+            ray.shutdown()
+
+
+RAY_CONNECTION = RayConnection()
+
+
+def _check_reachable(address: str | None) -> None:
+    """Whether somebody listens there."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise RemoteError(f"nobody answers at {address}, where Ray should be: {error}", code="unreachable") from error
+
+
+@contextmanager
+def _mute_sigterm_warning() -> Generator[None]:
+    """Ray warns that it does not take over SIGTERM where that is just right."""
+
+    def other(record: logging.LogRecord) -> bool:
+        return "SIGTERM handler is not set" not in record.getMessage()
+
+    logging.getLogger(_RAY_LOGGER).addFilter(other)
+    try:
+        yield
+    finally:
+        logging.getLogger(_RAY_LOGGER).removeFilter(other)
+
+
+async def await_future(future: Future[T]) -> T:
+    """The result of a future of another thread, in any event loop."""
+    ready = anyio.Event()
+    call = make_loop_caller()
+    future.add_done_callback(lambda _: call(ready.set))
+    await ready.wait()
+    return future.result()
+
+
+def shorten_error(error: BaseException) -> str:
+    """What an error of Ray says, without the pages that follow."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = lines[-1] if len(lines) > 1 and "died" in lines[0] else lines[0] if lines else type(error).__name__
+    return told[:300]
+
+
+log = logging.getLogger("pilothouse.fleet")
+
+UNAVAILABLE_SECONDS = 60.0
+"""An actor that cannot be reached for so long is given up; Ray knows of lost nodes sooner."""
+RETRY_SECONDS = 0.5
+"""Between two calls of an actor that cannot be reached, and before the first new try to start one that did not."""
+MAX_RETRY_SECONDS = 30.0
+"""Between two tries to start it, at most."""
+
+
+@dataclass(slots=True, eq=False)
+class ActorSlot:
+    """A place for an actor; while there is none in it, it counts as gone."""
+
+    actor: Any = None
+    ready_future: Future[str] | None = None
+    is_gone: bool = True
+    is_ready: bool = False
+    attempt_count: int = 0
+    retry_at: float = 0.0
+    start_error: BaseException | None = None
+    start_failures: int = 0
+
+
+class ActorPool:
+    """A number of actors, each with places for attempts.
+
+    Args:
+        ray: the module.
+        address: of the cluster.
+        count: how many actors.
+        attempts_per_actor: how many attempts each has at the same time.
+        options: what Ray is asked for each.
+        payload: the runner that they get.
+        start_timeout: seconds to wait for an actor while there is none.
+
+    Raises:
+        UsageError: Ray knows no such options.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        address: str | None,
+        count: int,
+        attempts_per_actor: int,
+        options: Mapping[str, Any],
+        payload: bytes,
+        start_timeout: float,
+    ) -> None:
+        self._ray = ray
+        self._address = address
+        self._count = count
+        self._attempts_per_actor = attempts_per_actor
+        self._payload = payload
+        self._start_timeout = start_timeout
+        limit = 3 * attempts_per_actor + 8  # of an attempt: one call that waits, and those that stop it
+        try:
+            self._actor_class = ray.remote(AttemptHost).options(**options, max_concurrency=limit, max_restarts=0)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"actor_options: {shorten_error(error)}") from error
+        self._slots: list[ActorSlot] = []
+        self._users = 0
+        self._enter_lock = anyio.Lock()
+        self._changed = anyio.Event()
+
+    # Their life.
+
+    async def enter(self) -> None:
+        """One more user; returns when there is an actor. `leave` has to follow.
+
+        Raises:
+            RemoteError: no cluster, or no actor.
+            UsageError: another cluster is in use, or it has another version.
+        """
+        self._users += 1
+        if self._users == 1:  # perhaps in another event loop than before
+            self._enter_lock, self._changed = anyio.Lock(), anyio.Event()
+        try:
+            async with self._enter_lock:
+                if not self._slots:
+                    await self._start_actors()
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def _start_actors(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.connect, self._ray, self._address)))
+            self._slots = [ActorSlot() for _ in range(self._count)]
+            await self._wait_for_one()
+        except BaseException:
+            await self._stop_actors()
+            raise
+
+    async def leave(self) -> None:
+        """One user less; with the last one all actors go."""
+        self._users -= 1
+        if not self._users:
+            await self._stop_actors()
+
+    async def _stop_actors(self) -> None:
+        workers, self._slots = self._slots, []
+        with anyio.CancelScope(shield=True):
+            for worker in workers:
+                worker.is_gone = True
+                await self._kill(worker)
+            await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, self._ray)))
+
+    # What is asked of them.
+
+    async def acquire(self) -> ActorSlot:
+        """An actor with a free place; the place is taken until `release`.
+
+        Raises:
+            RemoteError: there has been none for too long.
+            SessionClosedError: nobody has entered.
+        """
+        patience = _StartDeadline(self._start_timeout)
+        while True:
+            if not self._slots:
+                raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
+            await self._refresh_slots()
+            ready = [worker for worker in self._slots if worker.is_ready]
+            free = [worker for worker in ready if worker.attempt_count < self._attempts_per_actor]
+            if free:
+                worker = min(free, key=lambda one: one.attempt_count)
+                worker.attempt_count += 1
+                return worker
+            await self._wait_for_change(patience.seconds_left(self._slots, is_available=bool(ready)))
+
+    def release(self, slot: ActorSlot) -> None:
+        """A place is free again."""
+        slot.attempt_count -= 1
+        self._changed.set()
+
+    async def call(self, slot: ActorSlot, method: str, *args: Any) -> Any:
+        """The answer of an actor, which may be asked twice.
+
+        Raises:
+            WorkerLostError: it is gone.
+        """
+        errors = self._ray.exceptions
+        until = inf
+        while True:
+            if slot.is_gone:
+                raise WorkerLostError("the actor that had this attempt is gone")
+            try:
+                return await await_future(getattr(slot.actor, method).remote(*args).future())
+            except errors.RayTaskError:
+                raise  # a fault of ours
+            except errors.ActorUnavailableError as error:
+                until = min(until, anyio.current_time() + UNAVAILABLE_SECONDS)
+                if anyio.current_time() >= until:
+                    await self.discard(slot)
+                    raise WorkerLostError(
+                        f"the actor that had this attempt is out of reach: {shorten_error(error)}"
+                    ) from None
+            except errors.RayError as error:
+                await self.discard(slot)
+                raise WorkerLostError(f"the actor that had this attempt is gone: {shorten_error(error)}") from None
+            await anyio.sleep(RETRY_SECONDS)
+
+    async def discard(self, slot: ActorSlot) -> None:
+        """An actor is gone, or is to go: whatever is left of it is killed, and another takes its place."""
+        if not slot.is_gone:
+            slot.is_gone, slot.is_ready = True, False
+            self._changed.set()
+            with anyio.CancelScope(shield=True):
+                await self._kill(slot)
+
+    async def _kill(self, slot: ActorSlot) -> None:
+        if slot.actor is not None:
+            with suppress(self._ray.exceptions.RayError):
+                await await_future(RAY_CONNECTION.submit(partial(self._ray.kill, slot.actor)))
+
+    # Starting them.
+
+    async def _wait_for_one(self) -> None:
+        patience = _StartDeadline(self._start_timeout)
+        while True:
+            await self._refresh_slots()
+            if any(worker.is_ready for worker in self._slots):
+                return
+            if all(worker.start_error is not None for worker in self._slots):
+                raise _make_no_actor_error(self._slots)
+            await self._wait_for_change(patience.seconds_left(self._slots, is_available=False))
+
+    async def _wait_for_change(self, seconds: float) -> None:
+        due = min((worker.retry_at for worker in self._slots if worker.is_gone), default=inf)
+        with anyio.move_on_after(min(seconds, max(0.0, due - anyio.current_time()))):
+            await self._changed.wait()
+
+    async def _refresh_slots(self) -> None:
+        """See which actors have started, and start one in each place that has none, unless that was tried just now."""
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        for worker in self._slots:
+            if worker.ready_future is not None and worker.ready_future.done():
+                first_word, worker.ready_future = worker.ready_future, None
+                self._on_started(worker, first_word)
+        for place, worker in enumerate(self._slots):
+            if worker.is_gone and worker.retry_at <= anyio.current_time():
+                new = self._slots[place] = replace(
+                    worker, actor=None, ready_future=None, is_gone=False, attempt_count=0
+                )
+                with anyio.CancelScope(shield=True):  # an actor that nobody knows would stay
+                    await self._start_actor(new)
+
+    async def _start_actor(self, slot: ActorSlot) -> None:
+        try:
+            slot.actor, first_word = await await_future(RAY_CONNECTION.submit(self._create_actor))
+        except Exception as error:  # noqa: BLE001 - told when there is no actor at all
+            self._on_failed(slot, error)
+            return
+        slot.ready_future = first_word
+        call = make_loop_caller()
+        first_word.add_done_callback(lambda _: call(self._notify_changed))
+
+    def _notify_changed(self) -> None:
+        self._changed.set()  # that of now, which may be another than when the actor was asked for
+
+    def _create_actor(self) -> tuple[Any, Future[str]]:
+        """In the thread of the cluster: it may take a while."""
+        actor = self._actor_class.remote(self._payload, self._ray.cloudpickle.dumps)
+        return actor, actor.ready.remote().future()
+
+    def _on_started(self, slot: ActorSlot, ready_future: Future[str]) -> None:
+        """An actor has started, or died before."""
+        if (error := ready_future.exception()) is not None:
+            self._on_failed(slot, error)
+        elif (there := ready_future.result()) != __version__:
+            text = f"pilothouse is {__version__} here and {there} on the cluster; install the same on both"
+            self._on_failed(slot, UsageError(text))
+        else:
+            slot.is_ready, slot.start_error, slot.start_failures = True, None, 0
+
+    def _on_failed(self, slot: ActorSlot, error: BaseException) -> None:
+        log.warning("an actor has not started: %s", shorten_error(error))
+        slot.is_gone, slot.start_error, slot.start_failures = True, error, slot.start_failures + 1
+        slot.retry_at = anyio.current_time() + min(RETRY_SECONDS * 2**slot.start_failures, MAX_RETRY_SECONDS)
+
+
+class _StartDeadline:
+    """How long to wait for an actor while there is none."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waiting_since: float | None = None
+
+    def seconds_left(self, slots: list[ActorSlot], *, is_available: bool) -> float:
+        """Seconds.
+
+        Raises:
+            RemoteError: none.
+        """
+        now = anyio.current_time()
+        if is_available:
+            self._waiting_since = None
+            return inf
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        if (left := self._waiting_since + self._seconds - now) <= 0:
+            raise _make_no_actor_error(slots)
+        return left
+
+
+def _make_no_actor_error(slots: list[ActorSlot]) -> RemoteError:
+    fault = next((worker.start_error for worker in slots if worker.start_error is not None), None)
+    why = "the cluster has no room for what actor_options ask (`ray status`)" if fault is None else shorten_error(fault)
+    return RemoteError(f"no actor could be started: {why}", code="unreachable")
+
+
+ACTOR_OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+"""What an actor asks of the cluster, unless told otherwise."""
+RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "num_returns")
+"""What the runner sets itself, or could not work with."""
+
+END_SECONDS = 20.0
+"""What an actor has to end an attempt, its child included; then the actor is killed."""
+MAX_BEGIN_ATTEMPTS = 5
+"""At so many actors an attempt is tried that are gone before they have begun it."""
+
+
+class RayRunner:
+    """Makes attempts in actors of a Ray cluster; needs `pilothouse[ray]`.
+
+    ::
+
+        runner = RayRunner(Agent(model="sonnet"), actors=16, concurrency_per_actor=4)
+        async with Fleet(runner=runner, concurrency=64, journal="runs.db") as fleet:
+            ...
+
+    A fleet enters and leaves it; without a fleet it is an `async with` block itself. An actor that dies is replaced,
+    and what it was doing raises `WorkerLostError`, which a fleet takes as an interruption. pilothouse, in the same
+    version, and the CLI have to be there on the nodes.
+
+    Args:
+        agent: whose settings hold for all runs, or a `Runner` that is to work in the actors; None: the default agent.
+            It is pickled here and now, functions included, and the keys in it travel inside Ray.
+        address: of the cluster, as `host:port`; None: what `RAY_ADDRESS` says or what runs on this machine, else a
+            cluster of this machine alone is started; "local": the latter in any case. A process that is connected to
+            Ray stays so; one that was not is disconnected at the end.
+        actors: how many to have.
+        concurrency_per_actor: how many attempts each has at the same time; others wait here.
+        actor_options: what Ray is asked for each actor, such as num_cpus, resources or runtime_env.
+        start_timeout: how long to wait for an actor while there is none, in seconds.
+
+    Raises:
+        UsageError: Ray is not installed, or something cannot be pickled, which is named.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | Runner | None = None,
+        *,
+        address: str | None = None,
+        actors: int = 1,
+        concurrency_per_actor: int = 8,
+        actor_options: Mapping[str, Any] | None = None,
+        start_timeout: float = 300.0,
+    ) -> None:
+        self._ray = import_ray()
+        agent = default_agent() if agent is None else agent
+        self.agent = agent if isinstance(agent, Agent) else None
+        self._actors = ActorPool(
+            self._ray,
+            _validate_address(address),
+            validate_count("actors", actors),
+            validate_count("concurrency_per_actor", concurrency_per_actor),
+            {**ACTOR_OPTIONS, **_validate_options(actor_options)},
+            _pickle_runner(self._ray, agent),
+            start_timeout,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._actors.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._actors.leave()
+
+    async def run(self, attempt: Attempt) -> QueryResult:
+        """See `Runner`.
+
+        Raises:
+            UsageError: an option of the attempt cannot be pickled, or not be read where it is to run.
+            WorkerLostError: the actor that had it is gone.
+            RemoteError: the cluster has no room for an actor, or none starts.
+        """
+        expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
+        order = _pickle_attempt(self._ray, attempt, expected)
+        for _ in range(MAX_BEGIN_ATTEMPTS):
+            worker = await self._actors.acquire()
+            try:
+                if await self._is_alive(worker):
+                    return _decode_answer(await self._run_in_actor(worker, attempt, order), expected)
+            finally:
+                self._actors.release(worker)
+        raise WorkerLostError(f"{MAX_BEGIN_ATTEMPTS} actors were gone before they could begin; see the logs of Ray")
+
+    async def _is_alive(self, slot: ActorSlot) -> bool:
+        """Whether an actor still answers: one that died while it had nothing to do has begun nothing."""
+        try:
+            await self._actors.call(slot, "ready")
+        except WorkerLostError:
+            return False
+        return True
+
+    async def _run_in_actor(self, slot: ActorSlot, attempt: Attempt, pickled_attempt: bytes) -> QueryResult:
+        name = uuid4().hex
+        try:
+            await self._actors.call(slot, "begin", name, pickled_attempt)
+            attempt.interrupt = partial(self._interrupt, slot, name)
+            taken, end = 0, None
+            while end is None:
+                said, end = await self._actors.call(slot, "more", name, taken)
+                for message in pickle.loads(said):  # noqa: S301 - of our own actor
+                    await attempt.on_message(message)
+                    taken += 1
+            return unpickle_answer(end, attempt)
+        finally:
+            await self._end(slot, name)
+
+    async def _interrupt(self, slot: ActorSlot, name: str) -> None:
+        with suppress(WorkerLostError):  # `run` says so
+            await self._actors.call(slot, "interrupt", name)
+
+    async def _end(self, slot: ActorSlot, name: str) -> None:
+        if slot.is_gone:
+            return
+        with anyio.move_on_after(END_SECONDS, shield=True) as limit, suppress(WorkerLostError):
+            await self._actors.call(slot, "end", name)
+        if limit.cancelled_caught:
+            log.warning("an actor has not ended an attempt within %.0f s; it is killed", END_SECONDS)
+            await self._actors.discard(slot)
+
+
+# What travels.
+
+
+def _pickle_runner(ray: Any, agent: Any) -> bytes:
+    if not isinstance(agent, Agent) and not hasattr(agent, "run"):
+        raise UsageError(f"expected an Agent or a Runner, got {type(agent).__name__}")
+    runner = AgentRunner(agent) if isinstance(agent, Agent) else agent
+    try:
+        return ray.cloudpickle.dumps(runner)
+    except Exception as error:
+        if isinstance(agent, Agent):
+            _raise_for_unpicklable(ray, agent.options.as_dict())
+        raise UsageError(f"this {type(agent).__name__} cannot be sent to a cluster: {shorten_error(error)}") from error
+
+
+def _pickle_attempt(ray: Any, attempt: Attempt, expected: OutputSchema | None) -> bytes:
+    """An attempt without what stays here: of its type only the schema goes, as the class may be known only here."""
+    order = {
+        "key": attempt.key,
+        "prompt": attempt.prompt,
+        "settings": dict(attempt.settings),
+        "output_type": None if expected is None else dict(expected.schema),
+        "session_id": attempt.session_id,
+        "max_budget_usd": attempt.max_budget_usd,
+        "keeps_messages": attempt.keeps_messages,
+    }
+    try:
+        return ray.cloudpickle.dumps(order)
+    except Exception as error:
+        _raise_for_unpicklable(ray, attempt.settings)
+        raise UsageError(f"the prompt of run {attempt.key!r} cannot be sent: {shorten_error(error)}") from error
+
+
+def _raise_for_unpicklable(ray: Any, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        try:
+            ray.cloudpickle.dumps(value)
+        except Exception as error:
+            raise UsageError(
+                f"option {name!r} cannot be sent to a cluster: {shorten_error(error)}; what is made from a type or "
+                "holds a connection, a lock or a file can be made in a module that is there on the nodes"
+            ) from error
+
+
+def _decode_answer(answer: QueryResult, expected: OutputSchema | None) -> QueryResult:
+    """The answer, with its output as the type that was asked for here."""
+    if expected is not None and answer.is_success:
+        try:
+            answer.output, answer.structured = expected.read(answer.result)
+        except StructuredOutputError as error:
+            answer.error = error
+    return answer
+
+
+def _validate_address(address: Any) -> str | None:
+    if address is not None and not isinstance(address, str):
+        raise UsageError(f"address: expected host:port, got {type(address).__name__}")
+    if address is not None and "://" in address:
+        raise UsageError(f"address: expected host:port of the cluster itself, not of a Ray client: {address}")
+    return address
+
+
+def _validate_options(actor_options: Any) -> dict[str, Any]:
+    if actor_options is not None and not isinstance(actor_options, Mapping):
+        raise UsageError(f"actor_options: expected a mapping, got {type(actor_options).__name__}")
+    options = dict(cast("Mapping[str, Any]", actor_options or {}))
+    if taken := [name for name in RESERVED_ACTOR_OPTIONS if name in options]:
+        raise UsageError(f"actor_options: {taken[0]!r} is set by the runner itself")
+    return options

@@ -1,0 +1,401 @@
+"""How the results of runs reach their readers.
+
+Owns buffers, subscriptions, the iterator `Runs`, and files of JSON lines or CSV. Knows no journal.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TextIO, TypedDict, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from pilothouse.client.result import OutputT
+from pilothouse.errors import UsageError
+from pilothouse.fleet.items import decode_output
+from pilothouse.fleet.run import Run
+from pilothouse.messages.json_lines import encode_json
+from pilothouse.options import Options
+from pilothouse.tracebacks import user_class
+
+T = TypeVar("T")
+Items = Iterable[T] | AsyncIterable[T]
+ItemFunction = Callable[[T], Any]
+OptionsLike = Options | Mapping[str, Any] | None
+
+
+class ItemArguments(TypedDict, Generic[T], total=False):
+    """Arguments of `Fleet.map` and `Fleet.gather`, which explain them."""
+
+    key: ItemFunction[T] | str | None
+    prompt: ItemFunction[T] | str | None
+    options: ItemFunction[T] | OptionsLike
+    priority: ItemFunction[T] | int
+
+
+class RunArguments(TypedDict, total=False):
+    """Arguments of `Fleet.submit`, which explains them."""
+
+    key: str | int | None
+    options: OptionsLike
+    priority: int
+
+
+_END = object()
+_CONTAINER_TYPES = (list, tuple, str, range, set, frozenset, dict)  # whose next item is there without waiting
+
+
+class ResultBuffer:
+    """What a fleet has for one reader: runs that are ready, and the keys of those to come.
+
+    Args:
+        look_ahead: how many may be ready or to come, if they come from items.
+        on_taken: called when one was taken.
+    """
+
+    def __init__(self, look_ahead: int, on_taken: Callable[[], object]) -> None:
+        self.ready: deque[Run] = deque()
+        self.pending_keys: set[str] = set()
+        self.is_filled = False  # nothing more will wait
+        self.is_closed = False  # nobody reads it any more
+        self.is_parked = False  # and what it waited for is not begun any more
+        self.scope: Literal["asked", "own", "all"] = "asked"
+        """Which ends it is told: of what it waits for, of all that this process does, or of all that anybody does."""
+        self.is_draining = False  # what is left is wanted now, and it is fed when nothing is left
+        self._look_ahead = look_ahead
+        self._on_taken = on_taken
+        self._error: Exception | None = None
+        self._changed_event = anyio.Event()
+        self._space_event = anyio.Event()
+        self._closing_event = anyio.Event()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing will come to it any more."""
+        return self.is_closed or (self.is_filled and not self.pending_keys)
+
+    async def next(self) -> Run | None:
+        """The next run; None: there is none any more.
+
+        Raises:
+            Exception: what `fail` was given, after all that was ready.
+        """
+        while not self.ready:
+            if self._error is not None:
+                error, self._error = self._error, None
+                self.is_closed = self.is_parked = True  # what was begun goes on
+                self._closing_event.set()
+                self._space_event.set()
+                raise error
+            if self.is_finished:
+                return None
+            self._changed_event = anyio.Event()
+            await self._changed_event.wait()
+        self._space_event.set()
+        run = self.ready.popleft()
+        self._on_taken()
+        return run
+
+    async def wait_for_space(self) -> int:
+        """Wait until something may be added; how much. 0: nothing any more."""
+        while not self.is_closed:
+            free = self._look_ahead - len(self.ready) - len(self.pending_keys)
+            if free > 0:
+                return free
+            self._space_event = anyio.Event()
+            await self._space_event.wait()
+        return 0
+
+    def put(self, run: Run) -> None:
+        """A run has ended that is waited for."""
+        self.pending_keys.discard(run.key)
+        if not self.is_closed:
+            self.ready.append(run)
+        self._changed_event.set()
+
+    def discard(self, key: str) -> None:
+        """A run will not be waited for any more."""
+        self.pending_keys.discard(key)
+        self._changed_event.set()
+
+    def mark_filled(self) -> None:
+        """There are no more items."""
+        self.is_filled = True
+        self._changed_event.set()
+        self._closing_event.set()
+
+    def fail(self, error: Exception) -> None:
+        """What is ready is still given out, then `error` is raised."""
+        if self._error is None and not self.is_finished:
+            self._error = error
+            self._changed_event.set()
+
+    async def wait_closing(self) -> None:
+        """Wait until nobody reads it any more, or nothing will come."""
+        await self._closing_event.wait()
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        self.is_closed = True
+        self._closing_event.set()
+        self._changed_event.set()
+        self._space_event.set()
+        self._on_taken()
+
+
+@user_class
+class Runs(Generic[OutputT]):
+    """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`.
+
+    Leaving the loop early begins no more of them; what runs goes on until the block of the fleet ends.
+    """
+
+    def __init__(self, buffer: ResultBuffer, begin: Callable[[ResultBuffer], object]) -> None:
+        self._buffer = buffer
+        self._begin: Callable[[ResultBuffer], object] | None = begin
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Run[OutputT]:
+        if self._begin is not None:
+            begin, self._begin = self._begin, None
+            begin(self._buffer)
+        run = await self._buffer.next()
+        if run is None:
+            raise StopAsyncIteration
+        return run
+
+    def close(self) -> None:
+        """Begin no more. Idempotent. Dropping it is the same, a little later."""
+        self._buffer.close()
+
+    def __del__(self) -> None:
+        if (feed := getattr(self, "_buffer", None)) is not None:  # not where `__init__` has failed
+            feed.is_closed = True  # from any thread, at any moment: the fleet sees it when it next looks
+
+
+async def iterate_batches(
+    items: Items[T], wait_for_space: Callable[[], Awaitable[int]]
+) -> AsyncGenerator[list[T], None]:
+    """The items in lists of one or more, never more than `room` says; a plain iterator is asked in a thread."""
+    if isinstance(items, AsyncIterable):
+        source = aiter(items)
+        try:
+            while await wait_for_space():
+                try:
+                    yield [await anext(source)]
+                except StopAsyncIteration:
+                    return
+        finally:
+            if (close := getattr(source, "aclose", None)) is not None:
+                with anyio.CancelScope(shield=True):
+                    await close()
+        return
+    iterator = iter(items)
+    while count := await wait_for_space():
+        if isinstance(items, _CONTAINER_TYPES):
+            batch = [item for _, item in zip(range(count), iterator, strict=False)]
+        else:
+            one: Any = await anyio.to_thread.run_sync(partial(next, iterator, _END), abandon_on_cancel=True)
+            batch = [] if one is _END else [one]
+        if not batch:
+            return
+        yield batch
+
+
+ParkRuns = Callable[[Collection[str] | None, Collection[str]], Awaitable[None]]
+
+
+class RunSubscribers:
+    """The readers of one fleet.
+
+    Args:
+        look_ahead: how many runs may be ready for one of them, or on their way to it.
+        wake: called when there may be room again.
+    """
+
+    def __init__(self, look_ahead: int, wake: Callable[[], object]) -> None:
+        self._look_ahead = look_ahead
+        self._wake = wake
+        self._buffers: list[ResultBuffer] = []
+        self._buffers_by_key: dict[str, list[ResultBuffer]] = {}
+        self._output_types: dict[str, Any] = {}
+        self._has_left_worker_loop = False
+        self.unclaimed_runs: dict[str, Run | None] = {}
+        """Runs whose ends are kept until somebody asks, as no journal does: None before the end."""
+
+    def make_buffer(self) -> ResultBuffer:
+        """A feed for one more reader; it counts from `join` on."""
+        return ResultBuffer(self._look_ahead, self._on_taken)
+
+    def subscribe(self, buffer: ResultBuffer) -> None:
+        """Somebody reads it now."""
+        self._buffers.append(buffer)
+        if buffer.scope == "own":
+            self._has_left_worker_loop = False
+
+    def expect(self, key: str, buffer: ResultBuffer | None, output_type: Any) -> None:
+        """A run will end that `feed` waits for, and whose output is to be of that type."""
+        if output_type is not None:
+            self._output_types[key] = output_type
+        if buffer is not None and key not in buffer.pending_keys:
+            buffer.pending_keys.add(key)
+            self._buffers_by_key.setdefault(key, []).append(buffer)
+
+    def unsubscribe(self, key: str, buffer: ResultBuffer | None) -> None:
+        """It does not wait for that run any more."""
+        if buffer is None or buffer not in (waiting := self._buffers_by_key.get(key, [])):
+            return
+        buffer.discard(key)
+        waiting.remove(buffer)
+        if not waiting:
+            del self._buffers_by_key[key]
+            self._output_types.pop(key, None)
+
+    def get_output_type(self, key: str) -> Any:
+        """What the output of a run must be; None: nobody has said."""
+        return self._output_types.get(key)
+
+    def deliver(self, run: Run, *, is_own: bool = False) -> None:
+        """A run has ended; whether it was done here."""
+        run = decode_output(run, self._output_types.pop(run.key, None))
+        waiting = self._buffers_by_key.pop(run.key, [])
+        for feed in waiting:
+            feed.put(run)
+        for feed in self._buffers:
+            if feed.scope == "all" or (is_own and feed.scope == "own"):
+                feed.put(run)
+        if run.key in self.unclaimed_runs and not waiting:
+            self.unclaimed_runs[run.key] = run
+
+    def fail(self, make: Callable[[], Exception]) -> None:
+        """No more will end."""
+        for feed in self._buffers:
+            if not feed.is_finished:
+                feed.fail(make())
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        for feed in self._buffers:
+            feed.close()
+
+    async def remove_closed(self, park: ParkRuns) -> None:
+        """Forget those who read no more, and have parked what only they wanted."""
+        for feed in [feed for feed in self._buffers if feed.is_closed and not feed.is_parked]:
+            feed.is_parked = True
+            feed.close()  # if it was only dropped
+            left = list(feed.pending_keys)
+            for key in left:
+                self.unsubscribe(key, feed)
+            if feed.scope == "own":  # what it did not begin is for other workers
+                self._has_left_worker_loop = True
+                continue
+            wanted = {*self._buffers_by_key, *(key for key, run in self.unclaimed_runs.items() if run is None)}
+            await park(None if feed.scope == "all" else left, wanted)
+        self._buffers = [feed for feed in self._buffers if not feed.is_finished]
+
+    @property
+    def draining_buffers(self) -> list[ResultBuffer]:
+        """Those who wait until nothing is left, and whose runs are wanted by now."""
+        return [feed for feed in self._buffers if feed.is_draining]
+
+    @property
+    def has_foreign_subscribers(self) -> bool:
+        """Whether somebody waits for what other processes end."""
+        return any(feed.pending_keys or feed.scope == "all" for feed in self._buffers)
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether more may be started: those who are told of whatever ends keep up with it, or somebody waits."""
+        if self._has_left_worker_loop and not any(feed.pending_keys or feed.scope != "asked" for feed in self._buffers):
+            return False
+        return all(len(feed.ready) < self._look_ahead for feed in self._buffers if feed.scope != "asked")
+
+    def _on_taken(self) -> None:
+        if any(feed.scope != "asked" or feed.is_closed for feed in self._buffers):
+            self._wake()
+
+
+ROW_COLUMNS = (
+    "key", "state", "text", "structured", "error_type", "error", "attempts", "session_id", "cost_usd", "input_tokens",
+    "output_tokens", "turns", "created", "started", "ended", "artifacts",
+)  # fmt: skip
+"""The columns of a row, in the order of the CSV form. Times are Unix seconds."""
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """A run as a flat mapping of plain values, with the names of `ROW_COLUMNS`."""
+    result, error = run.result, run.error if not run.is_success else None
+    own = {
+        "text": run.text if error is None else "",
+        "structured": None if result is None else result.structured,
+        "error_type": None if error is None else type(error).__name__,
+        "error": None if error is None else str(error),
+        "turns": 0 if result is None else result.turns,
+    }
+    return {name: own[name] if name in own else getattr(run, name) for name in ROW_COLUMNS}
+
+
+class RunWriter:
+    """Writes runs to a file as they come; use it with `with`.
+
+    Args:
+        path: the file; its suffix says the form: ".csv", or anything else for lines of JSON.
+        append: whether to go on in a file that is there; else it is written anew.
+
+    Raises:
+        UsageError: its directory is not there.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+        self._path = Path(path)
+        if not self._path.parent.is_dir():
+            raise UsageError(f"there is no directory {self._path.parent}")
+        self._is_csv = self._path.suffix.lower() == ".csv"
+        # newline="": what a cell has stays as it is.
+        mode = "a" if append else "w"
+        self._file: TextIO = self._path.open(mode, encoding="utf-8", errors="backslashreplace", newline="")
+        if self._is_csv and not self._file.tell():
+            self._write_cells(ROW_COLUMNS)
+
+    def write(self, run: Run) -> None:
+        """Write one run; it is in the file when this returns."""
+        row = run_row(run)
+        if self._is_csv:
+            self._write_cells([_format_cell(row[name]) for name in ROW_COLUMNS])
+        else:
+            self._file.write(encode_json(row).decode() + "\n")
+        self._file.flush()
+
+    def _write_cells(self, cells: Sequence[str]) -> None:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\r\n").writerow(cells)
+        self._file.write(line.getvalue())
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else encode_json(value).decode()

@@ -1,0 +1,531 @@
+"""Starts due runs, executes their attempts, and records each result in the journal before readers see it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Literal
+
+import anyio
+import anyio.abc
+from msgspec.structs import replace
+
+from pilothouse.client import QueryResult
+from pilothouse.errors import BudgetError, OptionsError, PilothouseError, WorkerLostError
+from pilothouse.fleet.journals.base import FleetJournalError, HeartbeatResult, Journal
+from pilothouse.fleet.journals.sql import drop_messages
+from pilothouse.fleet.limits import (
+    Budget,
+    CircuitBreaker,
+    OnInterrupted,
+    RateLimiter,
+    apply_interruption,
+    apply_outcome,
+    undo_failure,
+)
+from pilothouse.fleet.observers import AttemptObservers, FleetObservers
+from pilothouse.fleet.run import Run, RunState
+from pilothouse.fleet.runner import Attempt, Runner
+from pilothouse.messages import AssistantMessage, Message
+from pilothouse.options import RetryPolicy
+
+log = logging.getLogger("pilothouse.fleet")
+
+AttemptStopReason = Literal["cancelled", "interrupted", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How a fleet works."""
+
+    concurrency: int
+    retry: RetryPolicy
+    on_interrupted: OnInterrupted
+    keep_messages: bool
+
+
+@dataclass(slots=True, eq=False)
+class RunningAttempt:
+    """An attempt that runs."""
+
+    run: Run
+    reserved_tokens: float
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    attempt: Attempt | None = None
+    observers: AttemptObservers | None = None
+    stop_reason: AttemptStopReason | None = None
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    used_tokens: int = 0
+    counted_message_ids: set[str | None] = field(default_factory=set[str | None])
+
+
+class AttemptExecutor:
+    """Sees attempts to their end. Arguments as for `Scheduler`; `now` is its clock."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        runner: Runner,
+        settings: FleetSettings,
+        limiter: RateLimiter,
+        get_output_type: Callable[[str], Any],
+        now: Callable[[], float],
+        check_run: Callable[[Run], object],
+    ) -> None:
+        self._journal = journal
+        self._runner = runner
+        self._settings = settings
+        self._limiter = limiter
+        self._get_output_type = get_output_type
+        self._now = now
+        self._check_run = check_run
+
+    async def execute(self, active: RunningAttempt) -> Run:
+        """Make the attempt; the run as it is after it."""
+        if active.run.limit_usd is not None and active.run.limit_usd <= 0:
+            text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
+            return replace(active.run, state="failed", error=BudgetError(text), ended=self._now())
+        with nullcontext() if active.observers is None else active.observers.run_context():
+            outcome, error = await self._run_attempt(active)
+        if active.observers is not None:
+            active.observers.mark_answered()
+        run = active.run
+        if active.attempt is not None and active.attempt.artifacts:
+            run = replace(run, artifacts=active.attempt.artifacts)
+        if outcome is not None:
+            run = self._add_usage(active, run, outcome)
+            outcome = outcome if self._settings.keep_messages else drop_messages(outcome)
+        run = self._make_next_run(active, run, outcome, error)
+        if run.state == "queued" and self._settings.on_interrupted != "resume":
+            run = replace(run, session_id=None)
+        return run
+
+    def make_stopped_run(self, active: RunningAttempt, run: Run) -> Run:
+        """`run`, whose attempt was stopped from here, for the reason that `active` has."""
+        if active.stop_reason == "cancelled":
+            return replace(run, state="cancelled", ended=self._now())
+        return replace(run, state="interrupted", ended=None)
+
+    def _make_next_run(
+        self, active: RunningAttempt, run: Run, outcome: QueryResult | None, error: Exception | None
+    ) -> Run:
+        if error is not None and active.stop_reason is not None:
+            return self.make_stopped_run(active, replace(run, error=error))
+        if isinstance(error, WorkerLostError):  # no fault of the run
+            return apply_interruption(run, self._settings.on_interrupted, self._now())
+        return apply_outcome(run, outcome, error, self._settings.retry, self._now(), random.random())  # noqa: S311 - no secret
+
+    def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
+        if error is None or isinstance(error, Exception):
+            return self._make_next_run(active, active.run, None, error).state
+        return self.make_stopped_run(active, active.run).state
+
+    async def _run_attempt(self, active: RunningAttempt) -> tuple[QueryResult | None, Exception | None]:
+        run = active.run
+        try:
+            self._check_run(run)
+        except OptionsError as error:
+            return None, error
+        settings = dict(run.settings)
+        if (output_type := self._get_output_type(run.key)) is not None:
+            settings.pop("json_schema", None)  # of this very type, for those who do not know it
+        active.attempt = Attempt(
+            run.key,
+            run.prompt,
+            settings,
+            lambda message: self._on_message(active, message),
+            output_type,
+            run.session_id,
+            run.limit_usd,
+            self._settings.keep_messages,
+            state_after=lambda error: self._state_after(active, error),
+        )
+        try:
+            outcome = await self._runner.run(active.attempt)
+        except FleetJournalError:  # of `heard`: nothing can be kept any more
+            raise
+        except Exception as error:
+            if not isinstance(error, PilothouseError):
+                log.exception("run %r failed in an unexpected way", run.key)
+            return None, error
+        return outcome, outcome.error
+
+    async def _on_message(self, active: RunningAttempt, message: Message) -> None:
+        if message.session_id and message.session_id != active.run.session_id:
+            active.run = replace(active.run, session_id=message.session_id)
+            await self._journal.save_session_id(active.run)
+        if (
+            isinstance(message, AssistantMessage)
+            and not self._limiter.is_unlimited
+            and message.message_id not in active.counted_message_ids
+        ):
+            if active.counted_message_ids:  # the first request was counted at the start
+                self._limiter.count_request(self._now())
+            active.counted_message_ids.add(message.message_id)
+
+    def _add_usage(self, active: RunningAttempt, run: Run, outcome: QueryResult) -> Run:
+        given = taken = fresh = 0
+        for usage in outcome.model_usage.values() or [outcome.usage]:
+            if usage is not None:
+                cached = int(usage.cache_read_input_tokens or 0)
+                new = int(usage.input_tokens or 0) + int(usage.cache_creation_input_tokens or 0)
+                given, fresh = given + new + cached, fresh + new
+                taken += int(usage.output_tokens or 0)
+        active.used_tokens = fresh + taken
+        return replace(
+            run,
+            session_id=outcome.session_id or run.session_id,
+            cost_usd=run.cost_usd + float(outcome.cost_usd or 0),
+            input_tokens=run.input_tokens + given,
+            output_tokens=run.output_tokens + taken,
+        )
+
+
+HEARTBEAT_SECONDS = 5.0
+"""Between two signs of life in the journal."""
+SHARED_HEARTBEAT_SECONDS = 0.5
+"""The same while other processes work on it: what they have ended is seen so soon."""
+STATUS_INTERVAL_SECONDS = 15.0
+"""Between two looks at all runs, for those who watch."""
+HOLD_SECONDS = 60.0
+"""How long a run that has failed for a reason that may be that of all waits for others, unless too many have."""
+RELEASE_SECONDS = 10.0
+"""For writing down, where a journal is gone, that an attempt was stopped: others find out as well without it."""
+CLOCK_TOLERANCE_SECONDS = 0.001
+"""What two clocks, or two sums of the same times, may differ by."""
+INTERRUPT_SECONDS = 8.0
+"""What an attempt has to end in order once it is interrupted; then it is cancelled."""
+
+
+class UnixClock:
+    """Unix seconds that do not jump: the clock of the event loop, with the time of the day at its start."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - anyio.current_time()
+
+    def now(self) -> float:
+        """The time."""
+        return anyio.current_time() + self._offset
+
+
+class Scheduler:
+    """Works until it is told to drain, or is cancelled.
+
+    Args:
+        journal: where the runs stand.
+        runner: does the work.
+        settings: how.
+        budget: what may be spent.
+        limiter: how much may be asked for.
+        get_output_type: what the answer to a run must be, by its key.
+        on_end: called with every run that has ended here, after it was written down.
+        on_foreign_end: called with every run that another process has ended.
+        on_missed_ends: called with the number of those that were not read, because nobody listens.
+        has_listeners: whether anybody waits for what others end.
+        on_idle: called when nothing runs here and nothing is due, with whether that is for want of money.
+        on_stop: called when `breaker` has stopped the work, and nothing runs any more.
+        can_start: whether there is room for more answers.
+        breaker: whether a failure is that of all.
+        check_run: called with every run that is to start; raises `OptionsError` if its options do not hold here.
+        observers: those who watch; None: nobody.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        runner: Runner,
+        settings: FleetSettings,
+        budget: Budget,
+        limiter: RateLimiter,
+        *,
+        get_output_type: Callable[[str], Any],
+        on_end: Callable[[Run], object],
+        on_foreign_end: Callable[[Run], object],
+        on_missed_ends: Callable[[int], object],
+        has_listeners: Callable[[], bool],
+        on_idle: Callable[[bool], object],
+        on_stop: Callable[[], object],
+        can_start: Callable[[], Awaitable[bool]],
+        breaker: CircuitBreaker,
+        check_run: Callable[[Run], object] = lambda run: None,
+        observers: FleetObservers | None = None,
+    ) -> None:
+        self._journal = journal
+        self._settings = settings
+        self._budget = budget
+        self._limiter = limiter
+        self._breaker = breaker
+        self._observers = observers
+        self._on_end = on_end
+        self._on_foreign_end = on_foreign_end
+        self._on_missed_ends = on_missed_ends
+        self._has_listeners = has_listeners
+        self._on_idle = on_idle
+        self._on_stop = on_stop
+        self._can_start = can_start
+        self._clock = UnixClock()
+        self._wake_event = anyio.Event()
+        self._executor = AttemptExecutor(journal, runner, settings, limiter, get_output_type, self.now, check_run)
+        self._held_count = 0  # attempts that are over, and of which it is not known what their failure means
+        self._held_decided = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._position = 0
+        self._delivery_lock = anyio.Lock()
+        self._own_ends = 0  # since the last sign of life
+        self._is_draining = False
+        self.is_stopping = False
+        self._live_workers = 1
+        self.active: dict[str, RunningAttempt] = {}
+
+    def now(self) -> float:
+        """The time, in Unix seconds."""
+        return self._clock.now()
+
+    async def open(self) -> None:
+        """Sign in at the journal."""
+        self._position = await self._journal.open(self.now(), self._settings.on_interrupted)
+        if self._journal.is_persistent:
+            self._on_heartbeat(await self._journal.heartbeat(self.now(), self._settings.on_interrupted))
+
+    def wake(self) -> None:
+        """Something has changed: look again what may start."""
+        self._wake_event.set()
+
+    async def work(self) -> None:
+        """Start what is due, until everything has ended after `drain`, or nothing may start after `interrupt`."""
+        async with anyio.create_task_group() as self._tasks:
+            if self._journal.is_persistent:
+                self._tasks.start_soon(self._keep_alive)
+            if self._observers is not None:
+                self._tasks.start_soon(self._report_status, self._observers)
+            while True:
+                self._wake_event = anyio.Event()
+                delay = await self._start_due()
+                self._check_held(is_idle=delay is None)
+                if self._is_draining and delay is None and not self.active:
+                    break
+                with anyio.move_on_after(inf if delay is None else delay):
+                    await self._wake_event.wait()
+            self._tasks.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """End when everything that is wanted has ended."""
+        self._is_draining = True
+        self.wake()
+
+    async def _start_due(self) -> float | None:
+        """Start what may start; seconds until something may again, None: not before something changes."""
+        if self.is_stopping or self._breaker.has_reached_limit or not await self._can_start():
+            return None
+        if not self._settings.concurrency:  # others work, and this process waits
+            self._on_idle(False)
+            return None
+        while (free := self._settings.concurrency + self._held_count - len(self.active)) > 0:
+            if self._budget.is_exhausted:
+                return await self._wait_for_budget()
+            if wait := self._limiter.seconds_until_start(self.now()):
+                return wait
+            most = free if self._limiter.is_unlimited else 1
+            asked = self.now()
+            leased = await self._journal.lease(most, asked, self._budget.limits)
+            for run in leased:
+                if self.is_stopping:  # since it was asked for
+                    await self._journal.release(replace(run, state="interrupted"))
+                else:
+                    self._start(run)
+            if not leased:
+                self._check_held(is_idle=True)
+                return await self._next_delay(asked)
+        return inf
+
+    async def _wait_for_budget(self) -> float | None:
+        if self.active:
+            return None
+        if self._journal.is_persistent:
+            # A beat may have counted the end of a run before it was counted here: now that nothing runs, it is exact.
+            self._budget.spent_usd = (await self._journal.status()).cost_usd
+            if not self._budget.is_exhausted:
+                return 0.0
+        if await self._journal.next_due() is not None:
+            self._on_idle(True)
+        return None
+
+    async def _next_delay(self, asked_at: float) -> float | None:
+        """After a look at the time `asked`, for which nothing was given."""
+        due = await self._journal.next_due()
+        if due is None:
+            if not self.active:
+                self._on_idle(False)
+            return None
+        if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # not yet, or since that look
+            return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
+        # It was due and was not given: limits of all processes stand against it, or another has just taken it.
+        if not (self.active or self._journal.is_persistent or self._wake_event.is_set()):
+            self._on_idle(True)
+        return self._heartbeat_seconds
+
+    def _start(self, run: Run) -> None:
+        assert self._tasks is not None
+        active = RunningAttempt(run, self._limiter.reserve_run(self.now()))
+        self.active[run.key] = active
+        self._tasks.start_soon(self._run_attempt, active)
+
+    # One attempt.
+
+    async def _run_attempt(self, active: RunningAttempt) -> None:
+        before = active.run
+        active.observers = None if self._observers is None else self._observers.start_attempt(before)
+        run: Run | None = None
+        is_ours = False
+        try:
+            with active.scope:
+                run = await self._hold_if_systemic(active, before, await self._executor.execute(active))
+        finally:
+            patience = inf
+            if run is None:  # it was stopped from here, or the whole fleet is
+                run = self._executor.make_stopped_run(active, active.run)
+                patience = inf if run.is_ended else RELEASE_SECONDS
+            try:
+                with anyio.move_on_after(patience, shield=True):
+                    is_ours = active.stop_reason != "lost" and await self._journal.release(run)
+            finally:
+                if active.observers is not None:
+                    active.observers.notify_end(run, is_recorded=is_ours)
+            self._budget.spent_usd += run.cost_usd - before.cost_usd
+            self._limiter.finish_run(active.used_tokens, active.reserved_tokens, self.now())
+            if self.active.get(run.key) is active:
+                del self.active[run.key]
+            active.ended.set()
+            self.wake()
+        if not is_ours:
+            log.warning("run %r was taken over by another process; what it gave here is not kept", run.key)
+        elif run.is_ended:
+            self._own_ends += 1
+            self._on_end(run)
+        if self._breaker.error is not None and not self.active:  # all of them are put back
+            self._on_stop()
+
+    async def _hold_if_systemic(self, active: RunningAttempt, initial_run: Run, run: Run) -> Run:
+        """`run` after its attempt. One whose failure may be that of all is held until others have shown it."""
+        if active.stop_reason is not None:
+            return run
+        if not self._breaker.record_end(run):
+            if self._held_count:
+                self._release_held()
+            return run
+        active.run = replace(run, state="running", ended=None)
+        verdict = self._held_decided
+        self._held_count += 1
+        self.wake()
+        try:
+            while not verdict.is_set():
+                with anyio.move_on_after(HOLD_SECONDS):
+                    await verdict.wait()
+                if not self._breaker.has_reached_limit:
+                    break
+        finally:
+            self._held_count -= 1
+        if active.stop_reason is not None:
+            return self._executor.make_stopped_run(active, run)
+        return run if self._breaker.error is None else undo_failure(run, initial_run)
+
+    def _check_held(self, *, is_idle: bool) -> None:
+        """Decide about those that are held, if nothing runs any more that may show what they are."""
+        if not self._held_count or len(self.active) > self._held_count or self._breaker.error is not None:
+            return
+        if self._breaker.has_reached_limit:
+            self.is_stopping = True
+            log.error("nothing is started any more: %s", self._breaker.trip())
+        elif not is_idle:
+            return
+        self._release_held()
+
+    def _release_held(self) -> None:
+        self._held_decided.set()
+        self._held_decided = anyio.Event()
+
+    # Stopping.
+
+    def stop(self, keys: Collection[str] | None, reason: AttemptStopReason) -> None:
+        """Stop attempts, None: all, at once."""
+        for key in list(self.active) if keys is None else keys:
+            if (active := self.active.get(key)) is not None:
+                active.stop_reason = active.stop_reason or reason
+                self._breaker.discard(key)
+                active.scope.cancel()
+
+    async def interrupt(self) -> None:
+        """Start nothing any more, and stop what runs in order; returns when it has ended."""
+        self.is_stopping = True
+        waiting = list(self.active.values())
+        for active in waiting:
+            active.stop_reason = active.stop_reason or "interrupted"
+        self._release_held()
+        async with anyio.create_task_group() as group:
+            for active in waiting:
+                group.start_soon(self._interrupt_one, active)
+        self.wake()
+
+    async def _interrupt_one(self, active: RunningAttempt) -> None:
+        with anyio.move_on_after(INTERRUPT_SECONDS):
+            try:
+                if active.attempt is not None and active.attempt.interrupt is not None:
+                    await active.attempt.interrupt()
+                    await active.ended.wait()
+            except PilothouseError as error:
+                log.info("run %r cannot be interrupted in order: %s", active.run.key, error)
+        active.scope.cancel()
+        await active.ended.wait()
+
+    # The journal.
+
+    async def _report_status(self, observers: FleetObservers) -> None:
+        while True:
+            with suppress(FleetJournalError):  # those whose work it is find that out
+                observers.notify_status(await self._journal.status())
+            await anyio.sleep(STATUS_INTERVAL_SECONDS)
+
+    @property
+    def _heartbeat_seconds(self) -> float:
+        """Until the next sign of life: together, many workers do not ask more than twenty do."""
+        if self._live_workers == 1:
+            return HEARTBEAT_SECONDS
+        return min(HEARTBEAT_SECONDS, SHARED_HEARTBEAT_SECONDS * max(1.0, self._live_workers / 20))
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await anyio.sleep(self._heartbeat_seconds)
+            if self.is_stopping:
+                continue  # what was interrupted is to stay so
+            beat = await self._journal.heartbeat(self.now(), self._settings.on_interrupted)
+            self._on_heartbeat(beat)
+            if self._has_listeners():
+                await self.deliver_foreign_ends()
+            else:  # every worker would read the answers of all others
+                self._on_missed_ends(max(0, beat.position - self._position - self._own_ends))
+                self._position = max(self._position, beat.position)
+            self._own_ends = 0
+            self.wake()
+
+    def _on_heartbeat(self, heartbeat: HeartbeatResult) -> None:
+        self._live_workers = heartbeat.live_workers
+        self._budget.spent_usd = heartbeat.cost_usd
+        self._limiter.set_process_count(heartbeat.live_workers, self.now())
+        if heartbeat.is_lost:
+            log.warning("this process gave no sign of life for too long: others have its runs")
+            self.stop(None, "lost")
+        self.stop(heartbeat.cancelled, "cancelled")
+
+    async def deliver_foreign_ends(self) -> None:
+        """Tell what other processes have ended, all of it: a journal gives a page at a time."""
+        async with self._delivery_lock:  # else two would tell the same
+            ended: list[Run] | None = None
+            while ended or ended is None:
+                ended, self._position = await self._journal.list_ended_since(self._position)
+                for run in ended:
+                    self._on_foreign_end(run)

@@ -1,0 +1,426 @@
+"""The messages and tools of one request, from the forms of frameworks to blocks of the Messages API.
+
+Accepts the parts of AI SDKs (snake or camel case), of the Messages API, and the typed parts of this package. What
+cannot be sent is named in a warning and stands in the history as a note.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from pilothouse.errors import ToolDefinitionError, UsageError
+from pilothouse.language_model.events import CallWarning, ToolCall, ToolResult
+from pilothouse.messages.base import to_json_values
+from pilothouse.tools import Tool, as_tool, create_tool
+from pilothouse.tools.content import json_text, sniff_media_type
+from pilothouse.tools.errors import ToolInputError
+from pilothouse.tools.input_schema import ToolInput, make_input
+from pilothouse.tools.tool import check_tool_name
+
+WireObject: TypeAlias = dict[str, Any]
+
+_ROLES: Final = ("user", "assistant", "tool", "system", "developer")
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_PDF: Final = "application/pdf"
+_MEDIA_KEYS: Final = ("media_type", "mediaType", "mime_type", "mimeType")
+_ID_KEYS: Final = ("tool_call_id", "toolCallId", "tool_use_id", "id")
+_NAME_KEYS: Final = ("tool_name", "toolName", "name")
+_INPUT_KEYS: Final = ("input", "args", "arguments")
+_ERROR_OUTPUTS: Final = frozenset({"error-text", "error-json", "execution-denied"})
+
+
+class MessageConverter:
+    """The messages of one request, read one by one.
+
+    Attributes:
+        warnings: what could not be told.
+        call_ids: of the calls in the messages.
+        position: where in the messages the reading is, for errors and warnings.
+    """
+
+    def __init__(self) -> None:
+        self.warnings: list[CallWarning] = []
+        self.call_ids: set[str] = set()
+        self.position = ""
+
+    def convert(self, given: Any) -> list[WireObject]:
+        """All of them, with `role` and `content`. A text is one user message.
+
+        Raises:
+            UsageError: a message or a part is wrong; names its index and what is wrong with which field.
+        """
+        if isinstance(given, str):
+            given = [{"role": "user", "content": given}]
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            name = type(cast("object", given)).__name__
+            raise UsageError(f"messages: a list of messages, or a text, is needed, not {name}")
+        return [self._message(at, each) for at, each in enumerate(cast("Iterable[Any]", given))]
+
+    def _message(self, at: int, given: Any) -> WireObject:
+        self.position = f"messages[{at}]"
+        plain = _to_mapping(given)
+        if not isinstance(plain, Mapping):
+            raise self._make_error(f"a mapping with role and content is needed, not {type(given).__name__}")
+        message = cast("Mapping[str, Any]", plain)
+        inner = message.get("message")
+        if "role" not in message and isinstance(inner, Mapping):
+            message = cast("Mapping[str, Any]", inner)  # in the form of the CLI
+        role = message.get("role")
+        if role not in _ROLES:
+            raise self._make_error(f"role is {role!r}; known are user, assistant, tool and system")
+        if message.get("tool_calls"):
+            raise self._make_error("tool_calls: calls are parts of the content, of type 'tool-call' or 'tool_use'")
+        content = message.get("content")
+        if role == "tool" and not _has_results(content):
+            return {"role": "tool", "content": [self._convert_bare_result(message, content)]}
+        return {"role": role, "content": self._content(role, content)}
+
+    def _content(self, role: str, content: Any) -> list[WireObject]:
+        where = self.position
+        blocks: list[WireObject] = []
+        if isinstance(content, str):
+            content = [content]
+        if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
+            raise self._make_error(f"content: text or a list of parts is needed, not {type(content).__name__}")
+        for at, each in enumerate(cast("Sequence[Any]", content)):
+            self.position = f"{where}.content[{at}]"
+            blocks += self._part(role, {"type": "text", "text": each} if isinstance(each, str) else _to_mapping(each))
+        self.position = where
+        return blocks
+
+    def _part(self, role: str, part: Any) -> list[WireObject]:
+        kind = _get_type(part)
+        if not isinstance(kind, str):
+            raise self._make_error("a part is a mapping with a type, or a text")
+        form = _PART_CONVERTERS.get(kind)
+        if form is None:
+            return self.unsupported(f"a part of type {kind!r}", kind)
+        read, roles = form
+        if role not in roles:
+            raise self._make_error(f"a part of type {kind!r} has its place in messages of role {' or '.join(roles)}")
+        return read(self, cast("Mapping[str, Any]", part))
+
+    def unsupported(self, what: str, label: str) -> list[WireObject]:
+        """A part that cannot be told: a note in its place, and a warning."""
+        self.warnings.append(
+            CallWarning("unsupported-part", f"{self.position}: {what} cannot be sent, and is left out")
+        )
+        return [{"type": "text", "text": f"[{label}: left out]"}]
+
+    def text(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """Text; nothing if it is blank, which the API refuses."""
+        text = part.get("text")
+        if not isinstance(text, str):
+            raise self._make_error(f"text: a text is needed, not {type(text).__name__}")
+        return [{"type": "text", "text": text}] if text.strip() else []
+
+    def reasoning(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """What the model thought."""
+        text = part.get("thinking", part.get("text"))
+        if not isinstance(text, str):
+            raise self._make_error("a reasoning part needs a text")
+        return [{"type": "thinking", "thinking": text}] if text else []
+
+    def redacted_reasoning(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """Reasoning that only the API can read."""
+        self.unsupported("redacted reasoning", "reasoning")
+        return []
+
+    def image(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """A picture."""
+        return self._media(part, part.get("image", part.get("data", part.get("url"))), "image/*")
+
+    def file(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """A picture, a document or a text, by its media type."""
+        return self._media(part, part.get("data", part.get("file", part.get("url"))), None)
+
+    def document(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """A document of the Messages API."""
+        if not isinstance(part.get("source"), Mapping):
+            raise self._make_error("source: a document needs one")
+        return [dict(part)]
+
+    def call(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """A call that the model made. (S24, S25, S40)"""
+        name, given = _get_first(part, _NAME_KEYS), _get_first(part, _INPUT_KEYS)
+        if not isinstance(name, str) or not name:
+            raise self._make_error("Tool call missing name")
+        if isinstance(given, str):
+            try:
+                given = msgspec.json.decode(given or "{}")
+            except ValueError as error:
+                raise self._make_error(f"Invalid tool call: its input is no JSON: {error}") from error
+        if not isinstance(given, Mapping | None):
+            raise self._make_error(f"Invalid tool call: its input must be an object, not {type(given).__name__}")
+        arguments = dict(cast("Mapping[str, Any]", given or {}))
+        call_id = self._id(part)
+        self.call_ids.add(call_id)
+        return [{"type": "tool_use", "id": call_id, "name": name, "input": arguments}]
+
+    def result(self, part: Mapping[str, Any]) -> list[WireObject]:
+        """What a call gave."""
+        failed = part.get("is_error", part.get("isError")) is True
+        value = part.get("output", part.get("result", part.get("content")))
+        if isinstance(value, Mapping) and "type" in value:
+            kind = str(cast("Any", value)["type"])
+            if kind in _OUTPUT_READERS:
+                value, failed = (
+                    _OUTPUT_READERS[kind](cast("Mapping[str, Any]", value)),
+                    failed or kind in _ERROR_OUTPUTS,
+                )
+        made = {"type": "tool_result", "tool_use_id": self._id(part), "content": self._output(value)}
+        name = _get_first(part, _NAME_KEYS)
+        return [made | ({"name": name} if isinstance(name, str) else {}) | ({"is_error": True} if failed else {})]
+
+    def _convert_bare_result(self, message: Mapping[str, Any], content: Any) -> WireObject:
+        (made,) = self.result({**message, "content": content})
+        return made
+
+    def _output(self, value: Any) -> list[WireObject]:
+        if value is None or value == []:
+            return []
+        items = [_to_mapping(each) for each in (cast("list[Any]", value) if isinstance(value, list) else [value])]
+        if not all(_get_type(each) in _RESULT_PART_CONVERTERS for each in items):
+            text = value if isinstance(value, str) else self._json(value)
+            return [{"type": "text", "text": text}] if text else []
+        return [block for each in items for block in _RESULT_PART_CONVERTERS[each["type"]](self, each)]
+
+    def _media(self, part: Mapping[str, Any], value: Any, default: str | None) -> list[WireObject]:
+        if isinstance(part.get("source"), Mapping):
+            return [{key: part[key] for key in ("type", "source") if key in part} | {"type": "image"}]
+        kind, data = _get_first(part, _MEDIA_KEYS), value
+        if isinstance(data, Mapping):
+            data = cast("Mapping[str, Any]", data).get("url", cast("Mapping[str, Any]", data).get("data"))
+        if isinstance(data, bytes | bytearray | memoryview):
+            raw = bytes(cast("bytes", data))
+            return self._block(
+                part, {"data": base64.b64encode(raw).decode()}, kind or _detect_media_type(raw) or default
+            )
+        if not isinstance(data, str) or not data:
+            raise self._make_error("it needs data: bytes, base64, a data URL or an address")
+        if data.startswith(("http://", "https://")):
+            return self._block(part, {"url": data}, kind or default)
+        if data.startswith("data:"):
+            head, _, data = data.partition(",")
+            kind = head[5:].partition(";")[0] or kind
+        try:
+            raw = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise self._make_error(f"its data is no base64: {error}") from error
+        return self._block(part, {"data": data}, kind or _detect_media_type(raw) or default)
+
+    def _block(self, part: Mapping[str, Any], source: WireObject, kind: Any) -> list[WireObject]:
+        if not isinstance(kind, str):
+            raise self._make_error("media_type: it cannot be told from the data, and is needed")
+        by_url = "url" in source
+        if kind in _IMAGES or (by_url and kind.startswith("image/")):
+            made: WireObject = {"type": "image", "source": source | _make_source(kind, by_url=by_url)}
+        elif kind == _PDF:
+            made = {"type": "document", "source": source | _make_source(kind, by_url=by_url)}
+        elif kind.startswith("text/") and not by_url:
+            text = base64.b64decode(source["data"]).decode("utf-8", "replace")
+            made = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
+        else:
+            return self.unsupported(f"a file of type {kind!r}", kind)
+        title = part.get("filename", part.get("title"))
+        return [made | ({"title": title} if title and made["type"] == "document" else {})]
+
+    def _id(self, part: Mapping[str, Any]) -> str:
+        found = _get_first(part, _ID_KEYS)
+        if not isinstance(found, str) or not found:
+            raise self._make_error("tool_call_id: it names no call")
+        return found
+
+    def _json(self, value: Any) -> str:
+        try:
+            return json_text(value)
+        except Exception as error:
+            raise self._make_error(f"the result of a tool must be JSON: {error}") from error
+
+    def _make_error(self, text: str) -> UsageError:
+        return UsageError(f"{self.position}: {text}")
+
+
+def _to_mapping(value: Any) -> Any:
+    """A typed part or message as a mapping; anything else as it is."""
+    if isinstance(value, ToolCall):
+        return {"type": "tool-call", "id": value.id, "name": value.name, "input": value.input}
+    if isinstance(value, ToolResult):
+        shown = {"content": value.content, "is_error": value.is_error}
+        return {"type": "tool-result", "id": value.id, "name": value.name, **shown}
+    if isinstance(value, msgspec.Struct):
+        made = cast("dict[str, Any]", to_json_values(value))
+        kind = getattr(value, "type", None)
+        return {"type": _DELTA_TYPES.get(kind, kind), **made} if isinstance(kind, str) else made
+    return value
+
+
+_DELTA_TYPES: Final = {"text-delta": "text", "reasoning-delta": "reasoning"}
+
+
+def _has_results(content: Any) -> bool:
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return False
+    return any(
+        _get_type(_to_mapping(each)) in ("tool-result", "tool_result") for each in cast("Sequence[Any]", content)
+    )
+
+
+def _get_type(part: Any) -> Any:
+    return cast("Mapping[str, Any]", part).get("type") if isinstance(part, Mapping) else None
+
+
+def _get_first(part: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((part[key] for key in keys if part.get(key) is not None), None)
+
+
+def _detect_media_type(data: bytes) -> str | None:
+    return _PDF if data.startswith(b"%PDF-") else sniff_media_type(data)
+
+
+def _make_source(kind: str, *, by_url: bool) -> WireObject:
+    return {"type": "url"} if by_url else {"type": "base64", "media_type": kind}
+
+
+def _get_value(output: Mapping[str, Any]) -> Any:
+    return output.get("value")
+
+
+# The forms of the output of a tool in AI SDKs.
+_OUTPUT_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "text": lambda output: output.get("value", output.get("text")),
+    "error-text": _get_value,
+    "json": lambda output: json_text(output.get("value")),
+    "error-json": lambda output: json_text(output.get("value")),
+    "content": _get_value,
+    "execution-denied": lambda output: str(output.get("reason") or "The call was denied."),
+}
+
+_PartConverter: TypeAlias = Callable[[MessageConverter, Mapping[str, Any]], list[WireObject]]
+_TEXT_ROLES: Final = ("user", "assistant", "system", "developer")
+_DIALOGUE_ROLES: Final = ("user", "assistant")
+
+# What each type of part becomes, and the roles of the messages in which it may stand.
+_PART_CONVERTERS: Final[Mapping[str, tuple[_PartConverter, Sequence[str]]]] = {
+    "text": (MessageConverter.text, _TEXT_ROLES),
+    "image": (MessageConverter.image, _DIALOGUE_ROLES),
+    "file": (MessageConverter.file, _DIALOGUE_ROLES),
+    "document": (MessageConverter.document, _DIALOGUE_ROLES),
+    "reasoning": (MessageConverter.reasoning, ("assistant",)),
+    "thinking": (MessageConverter.reasoning, ("assistant",)),
+    "redacted_thinking": (MessageConverter.redacted_reasoning, ("assistant",)),
+    "tool-call": (MessageConverter.call, ("assistant",)),
+    "tool_use": (MessageConverter.call, ("assistant",)),
+    "tool-result": (MessageConverter.result, ("tool", "user")),
+    "tool_result": (MessageConverter.result, ("tool", "user")),
+}
+_RESULT_PART_CONVERTERS: Final[Mapping[str, _PartConverter]] = {
+    "text": MessageConverter.text,
+    "image": MessageConverter.image,
+    "media": MessageConverter.file,
+    "file": MessageConverter.file,
+    "file-data": MessageConverter.file,
+    "image-data": MessageConverter.image,
+    "document": MessageConverter.document,
+}
+
+
+ToolSource: TypeAlias = "Tool[..., Any] | Callable[..., Any] | Mapping[str, Any]"
+ToolSources: TypeAlias = "Iterable[ToolSource] | Mapping[str, ToolSource]"
+"""Functions and `Tool`s, which run here, and declarations; in a list, or by name.
+
+A declaration is a mapping with `name`, `description` and a JSON Schema as `input_schema` (or `inputSchema`,
+`parameters`). With a function as `execute` it runs here; without, its calls are handed back.
+"""
+
+_SCHEMA_KEYS: Final = ("input_schema", "inputSchema", "parameters")
+_EMPTY_SCHEMA: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+
+
+class RequestTools:
+    """What the model may call in one request.
+
+    Args:
+        tools: see `ToolSources`; None for none.
+
+    Attributes:
+        local_tools: the tools that run here.
+        declared_tools: the others, by name.
+
+    Raises:
+        ToolDefinitionError: something that is no tool, or two of one name.
+    """
+
+    def __init__(self, tools: ToolSources | None) -> None:
+        self.local_tools: list[Tool[..., Any]] = []
+        self.declared_tools: dict[str, Mapping[str, Any]] = {}
+        self._checks: dict[str, ToolInput] = {}
+        names: set[str] = set()
+        for at, given in enumerate(_list_tools(tools)):
+            name = self._add(at, given)
+            if name in names:
+                raise ToolDefinitionError(f"two tools have the name {name!r}")
+            names.add(name)
+
+    def check_call(self, name: str, arguments: Mapping[str, Any]) -> ToolInputError | None:
+        """Why a call of a declared tool cannot be handed back; None if it fits its schema. (S9)"""
+        try:
+            self._checks[name].parse(arguments)
+        except ToolInputError as error:
+            return error
+        return None
+
+    def _add(self, at: int, given: Any) -> str:
+        if not isinstance(given, Mapping):
+            if not callable(given):
+                raise ToolDefinitionError(
+                    f"tools[{at}]: a function, a Tool or a mapping with a name and an input_schema is needed, "
+                    f"not {type(given).__name__}"
+                )
+            self.local_tools.append(as_tool(given))
+            return self.local_tools[-1].name
+        definition = cast("Mapping[str, Any]", given)
+        inner = definition.get("function")
+        if isinstance(inner, Mapping):  # in the form of OpenAI
+            named = {"name": definition["name"]} if definition.get("name") else {}
+            definition = {**cast("Mapping[str, Any]", inner), **named}
+        name, description = definition.get("name"), definition.get("description") or ""
+        if not isinstance(name, str) or not name:
+            raise ToolDefinitionError(f"tools[{at}]: it has no name")
+        schema = next((definition[key] for key in _SCHEMA_KEYS if definition.get(key) is not None), _EMPTY_SCHEMA)
+        execute = definition.get("execute")
+        if execute is not None:
+            self.local_tools.append(create_tool(name, str(description), schema, execute))
+            return name
+        if not isinstance(schema, Mapping):
+            raise ToolDefinitionError(f"{name}: its schema is a JSON Schema, not {type(schema).__name__}")
+        try:
+            self._checks[name] = make_input(cast("Any", schema))
+        except ToolDefinitionError as error:
+            raise ToolDefinitionError(f"{name}: {error}") from error
+        self.declared_tools[check_tool_name(name)] = {"name": name, "description": description, "input_schema": schema}
+        return name
+
+
+def _list_tools(tools: Any) -> list[Any]:
+    if tools is None:
+        return []
+    if isinstance(tools, Mapping):
+        return [_name_tool(name, each) for name, each in cast("Mapping[Any, Any]", tools).items()]
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise ToolDefinitionError(f"tools: a list of tools, or tools by name, is needed, not {type(tools).__name__}")
+    return list(cast("Iterable[Any]", tools))
+
+
+def _name_tool(name: Any, given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {**cast("Mapping[str, Any]", given), "name": name}
+    made = as_tool(given)
+    if made.name != name:
+        raise ToolDefinitionError(f"{name}: the tool under this name is called {made.name!r}")
+    return made

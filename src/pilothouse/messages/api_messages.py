@@ -1,0 +1,254 @@
+"""What the Messages API itself sends inside the CLI's messages (CLI 2.1.330).
+
+Token usage, message bodies, and the streaming events of a `stream_event`. Plain data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+
+from pilothouse.messages.base import MessagePart, UnknownPart
+from pilothouse.messages.blocks import ContentBlock
+
+
+class CacheCreation(Struct, frozen=True, gc=False):
+    """Tokens written to the prompt cache, by time to live."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class ServerToolUsage(Struct, frozen=True, gc=False):
+    """How often tools ran on the API's side."""
+
+    web_search_requests: int = 0
+    web_fetch_requests: int = 0
+
+
+class OutputTokensDetails(Struct, frozen=True, gc=False):
+    """What part of the output was thinking."""
+
+    thinking_tokens: int = 0
+
+
+class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Token counts of one API message or one whole result. Missing and null counts read as 0. (S42)"""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation: CacheCreation | None = None
+    output_tokens_details: OutputTokensDetails | None = None
+    server_tool_use: ServerToolUsage | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    iterations: list[Any] | None = None
+    speed: str | None = None
+    fallback_credit: Any = None
+
+    @property
+    def total_input_tokens(self) -> int:
+        """All input: fresh, written to the cache and read from it."""
+        return self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
+
+    @property
+    def total_tokens(self) -> int:
+        """All input and all output."""
+        return self.total_input_tokens + self.output_tokens
+
+
+class ModelUsage(Struct, frozen=True, gc=False, rename="camel"):
+    """What one model used in a result: the values of its `modelUsage`. (L51-L53)"""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    web_search_requests: int = 0
+    cost_usd: float = field(default=0.0, name="costUSD")
+    context_window: int = 0
+    max_output_tokens: int = 0
+    thinking_tokens: int = 0
+    cache_creation_5m_input_tokens: int = field(default=0, name="cacheCreationEphemeral5mInputTokens")
+    cache_creation_1h_input_tokens: int = field(default=0, name="cacheCreationEphemeral1hInputTokens")
+    canonical_model: str | None = None
+    provider: str | None = None
+    cost_basis: str | None = None
+
+
+class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
+    """An API message. In `assistant` lines of CLI 2.1.330 it holds one block, and `stop_reason` is null."""
+
+    id: str | None = None
+    type: Literal["message"] = "message"  # as a literal, it is no new string in each message
+    role: Literal["assistant"] = "assistant"
+    model: str | None = None
+    content: list[ContentBlock] = []
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: Usage | None = None
+    stop_details: Any = None
+    context_management: Any = None
+    diagnostics: Any = None
+    container: Any = None
+
+
+class UserBody(Struct, frozen=True, gc=False, kw_only=True):
+    """What the user, or a tool, says: a string or a list of blocks."""
+
+    role: Literal["user"] = "user"
+    content: str | list[ContentBlock] = []
+
+
+# ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
+
+
+class WireDelta(MessagePart, frozen=True, gc=False):
+    """Base of the known deltas: what a `content_block_delta` adds to its block."""
+
+
+class UnknownWireDelta(UnknownPart):
+    """A delta of an unknown type, or without the field that its type requires."""
+
+    __slots__ = ()
+
+
+class WireTextDelta(WireDelta, frozen=True, gc=False, tag="text_delta"):
+    """Wire type `text_delta`."""
+
+    text: str
+
+
+class WireThinkingDelta(WireDelta, frozen=True, gc=False, tag="thinking_delta", omit_defaults=True):
+    """Wire type `thinking_delta`."""
+
+    thinking: str
+    estimated_tokens: int | None = None
+
+
+class WireInputJsonDelta(WireDelta, frozen=True, gc=False, tag="input_json_delta"):
+    """Wire type `input_json_delta`: a piece of the JSON text of a tool call's input."""
+
+    partial_json: str
+
+
+class WireSignatureDelta(WireDelta, frozen=True, gc=False, tag="signature_delta"):
+    """Wire type `signature_delta`: the signature of a thinking block."""
+
+    signature: str
+
+
+class WireCitationsDelta(WireDelta, frozen=True, gc=False, tag="citations_delta"):
+    """Wire type `citations_delta`: one more citation of a text block."""
+
+    citation: dict[str, Any]
+
+
+class WireCompactionDelta(WireDelta, frozen=True, gc=False, tag="compaction_delta", omit_defaults=True):
+    """Wire type `compaction_delta`: the content of a compaction block."""
+
+    content: str | None = None
+    encrypted_content: str | None = None
+
+
+KnownWireDelta = (
+    WireTextDelta
+    | WireThinkingDelta
+    | WireInputJsonDelta
+    | WireSignatureDelta
+    | WireCitationsDelta
+    | WireCompactionDelta
+)
+
+# The decoder's unions are closed; unknown deltas and events enter through the lenient path only.
+if TYPE_CHECKING:
+    AnyDelta = KnownWireDelta | UnknownWireDelta
+else:
+    AnyDelta = KnownWireDelta
+
+
+class ApiEvent(MessagePart, frozen=True, gc=False):
+    """Base of the known stream events."""
+
+
+class UnknownApiEvent(UnknownPart):
+    """An event of an unknown type, or without a field that its type requires."""
+
+    __slots__ = ()
+
+
+class MessageStart(ApiEvent, frozen=True, gc=False, tag="message_start"):
+    """Wire type `message_start`: an API message begins, its content still empty."""
+
+    message: AssistantBody
+
+
+class ContentBlockStart(ApiEvent, frozen=True, gc=False, tag="content_block_start"):
+    """Wire type `content_block_start`: block number `index` begins, usually empty."""
+
+    content_block: ContentBlock
+    index: int = 0
+
+
+class ContentBlockDelta(ApiEvent, frozen=True, gc=False, tag="content_block_delta"):
+    """Wire type `content_block_delta`: more of block number `index`."""
+
+    delta: AnyDelta
+    index: int = 0
+
+
+class ContentBlockStop(ApiEvent, frozen=True, gc=False, tag="content_block_stop"):
+    """Wire type `content_block_stop`: block number `index` is complete."""
+
+    index: int = 0
+
+
+class MessageDeltaBody(Struct, frozen=True, gc=False):
+    """The `delta` of a `message_delta`: why the message stopped."""
+
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: Any = None
+    container: Any = None
+
+
+class MessageDelta(ApiEvent, frozen=True, gc=False, tag="message_delta"):
+    """Wire type `message_delta`: the stop reason and the final usage."""
+
+    delta: MessageDeltaBody = MessageDeltaBody()
+    usage: Usage | None = None
+    context_management: Any = None
+
+
+class MessageStop(ApiEvent, frozen=True, gc=False, tag="message_stop"):
+    """Wire type `message_stop`: the API message is complete."""
+
+
+class ApiPing(ApiEvent, frozen=True, gc=False, tag="ping"):
+    """Wire type `ping`: the connection is alive."""
+
+
+class ApiErrorEvent(ApiEvent, frozen=True, gc=False, tag="error"):
+    """Wire type `error`: the API failed in the middle of a stream."""
+
+    error: dict[str, Any] = {}
+
+
+KnownApiEvent = (
+    MessageStart
+    | ContentBlockStart
+    | ContentBlockDelta
+    | ContentBlockStop
+    | MessageDelta
+    | MessageStop
+    | ApiPing
+    | ApiErrorEvent
+)
+
+if TYPE_CHECKING:
+    AnyApiEvent = KnownApiEvent | UnknownApiEvent
+else:
+    AnyApiEvent = KnownApiEvent

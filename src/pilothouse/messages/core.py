@@ -1,0 +1,451 @@
+"""Messages with a wire type of their own (CLI 2.1.330).
+
+Assistant, user, stream event, result, and those about limits, progress and lifecycle. `system` messages are in
+`system` and `system_subtypes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+
+from pilothouse.messages.api_messages import (
+    AnyApiEvent,
+    AssistantBody,
+    ContentBlockDelta,
+    ModelUsage,
+    Usage,
+    UserBody,
+    WireTextDelta,
+    WireThinkingDelta,
+)
+from pilothouse.messages.base import Message, Number
+from pilothouse.messages.blocks import (
+    ContentBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    content_text,
+)
+
+# ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
+
+
+class Origin(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    """Who caused a user message or a result: `kind` is "human", "task-notification", "peer", "channel", …"""
+
+    kind: str = ""
+    subkind: str | None = None
+    server: str | None = None
+    sender: str | None = field(default=None, name="from")
+    from_mode: str | None = None
+    from_session: str | None = None
+    name: str | None = None
+    body: str | None = None
+    sender_task_id: str | None = None
+    verified_peer_pid: int | None = None
+    fire_reason: str | None = None
+    run_id: str | None = None
+
+
+class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assistant"):
+    """Wire type `assistant`: what the model said; the CLI sends one for each finished block. (L32, L40, G38)
+
+    `text`, `content` and the rest are views of `message`. `error` and `is_api_error_message` mark text that the CLI
+    wrote in the model's place because the API failed; `aborted` a message cut off by an interrupt.
+    """
+
+    always_sent: ClassVar[tuple[str, ...]] = ("parent_tool_use_id", "session_id", "uuid")
+    repr_fields: ClassVar[tuple[str, ...]] = ("content", "model")
+
+    message: AssistantBody
+    parent_tool_use_id: str | None = None
+    error: str | None = None
+    aborted: bool = False
+    is_api_error_message: bool = False
+    api_error: str | None = None
+    api_error_status: int | None = None
+    api_error_type: str | None = None
+    api_error_params: Any = None
+    request_id: str | None = None
+    timestamp: str | None = None
+    user_message_uuid: str | None = None
+    user_message_uuids: tuple[str, ...] = ()
+    supersedes: tuple[str, ...] = ()
+    resume_reason: str | None = None
+    resumed_from_incomplete_thinking: bool = False
+    agent_id: str | None = None
+    subagent_type: str | None = None
+    task_description: str | None = None
+    tool_use_meta: list[dict[str, Any]] | None = None
+    thinking_display: str | None = None
+    thinking_duration_ms: Number | None = None
+    context_usage: dict[str, Any] | None = None
+    usage_report: dict[str, Any] | None = None
+    refused_message_id: str | None = None
+    local_command_source: str | None = None
+    local_command_run: Any = None
+    historical: bool = False
+
+    @classmethod
+    def of(cls, *content: ContentBlock | str, model: str | None = None, **fields: Any) -> AssistantMessage:
+        """Build one by hand, for tests and for engines that speak the wire themselves.
+
+        Args:
+            content: blocks; a string stands for a text block.
+            model: the model that said it.
+            fields: any other field of this class.
+        """
+        blocks = [TextBlock(part) if isinstance(part, str) else part for part in content]
+        return cls(message=AssistantBody(content=blocks, model=model), **fields)
+
+    @property
+    def content(self) -> list[ContentBlock]:
+        """The blocks, in order."""
+        return self.message.content
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered."""
+        return self.message.model
+
+    @property
+    def message_id(self) -> str | None:
+        """The API's id; all lines of one API message share it."""
+        return self.message.id
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the model stopped; null in most lines of the CLI, the result has it."""
+        return self.message.stop_reason
+
+    @property
+    def usage(self) -> Usage | None:
+        """Token counts so far; not final, the result has those."""
+        return self.message.usage
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined."""
+        return content_text(self.message.content)
+
+    @property
+    def thinking(self) -> str:
+        """The thinking blocks, joined."""
+        return "".join([block.thinking for block in self.message.content if isinstance(block, ThinkingBlock)])
+
+    @property
+    def tool_uses(self) -> list[ToolUseBlock]:
+        """The tool calls, in order. (L50)"""
+        return [block for block in self.message.content if isinstance(block, ToolUseBlock)]
+
+
+class UserMessage(Message, frozen=True, gc=False, kw_only=True, tag="user"):
+    """Wire type `user`: a prompt, a replayed or synthetic one, or tool results fed back. (L33)"""
+
+    always_sent: ClassVar[tuple[str, ...]] = ("parent_tool_use_id", "session_id")
+    repr_fields: ClassVar[tuple[str, ...]] = ("content",)
+
+    message: UserBody
+    parent_tool_use_id: str | None = None
+    is_replay: bool = field(default=False, name="isReplay")
+    is_synthetic: bool = field(default=False, name="isSynthetic")
+    should_query: bool | None = field(default=None, name="shouldQuery")
+    client_composed: bool = False
+    priority: str | None = None
+    origin: Origin | None = None
+    tool_use_result: Any = None
+    tool_result_meta: list[dict[str, Any]] | None = None
+    timestamp: str | None = None
+    agent_id: str | None = None
+    subagent_type: str | None = None
+    task_description: str | None = None
+    retracted_message_uuids: tuple[str, ...] = ()
+    refused_message_id: str | None = None
+    interrupted_message_id: str | None = None
+    file_attachments: list[Any] | None = None
+    pasted_content: list[Any] | None = None
+    inline_pastes: list[str] | None = None
+    is_meta: bool = False
+    is_compact_summary: bool = False
+    historical: bool = False
+
+    @classmethod
+    def of(cls, content: str | Sequence[ContentBlock], **fields: Any) -> UserMessage:
+        """Build one by hand.
+
+        Args:
+            content: the prompt, or blocks.
+            fields: any other field of this class.
+        """
+        return cls(message=UserBody(content=content if isinstance(content, str) else list(content)), **fields)
+
+    @property
+    def content(self) -> list[ContentBlock]:
+        """The blocks, in order; a string content as one text block."""
+        content = self.message.content
+        return [TextBlock(content)] if isinstance(content, str) else content
+
+    @property
+    def text(self) -> str:
+        """The string content, or the text blocks joined."""
+        return content_text(self.message.content)
+
+    @property
+    def tool_results(self) -> list[ToolResultBlock]:
+        """The tool results, in order. (L39)"""
+        return [block for block in self.content if isinstance(block, ToolResultBlock)]
+
+
+class AbandonedBlocks(Struct, frozen=True, gc=False):
+    """Blocks whose deltas no longer count: those of one API message, from an index on."""
+
+    api_message_id: str | None = None
+    from_block_index: int = 0
+
+
+class StreamEvent(Message, frozen=True, gc=False, kw_only=True, tag="stream_event"):
+    """Wire type `stream_event`: a piece of a message while it is being written. (G36)
+
+    Deltas may be taken back: `abandoned_blocks` on a `message_stop` says which. Key what you add up by
+    `api_message_id`, and take the assistant messages as the truth.
+    """
+
+    always_sent: ClassVar[tuple[str, ...]] = ("parent_tool_use_id", "session_id", "uuid")
+    repr_fields: ClassVar[tuple[str, ...]] = ("event",)
+
+    event: AnyApiEvent
+    parent_tool_use_id: str | None = None
+    api_message_id: str | None = None
+    abandoned_blocks: AbandonedBlocks | None = None
+    thinking_display: str | None = None
+    ttft_ms: Number | None = None
+    user_message_uuid: str | None = None
+    user_message_uuids: tuple[str, ...] = ()
+    resume_reason: str | None = None
+    owed_rows: list[Any] | None = None
+    text_runs_joined: bool = False
+
+    @property
+    def text_delta(self) -> str | None:
+        """The text that this event adds, or None."""
+        event = self.event
+        if isinstance(event, ContentBlockDelta) and isinstance(event.delta, WireTextDelta):
+            return event.delta.text
+        return None
+
+    @property
+    def thinking_delta(self) -> str | None:
+        """The thinking that this event adds, or None."""
+        event = self.event
+        if isinstance(event, ContentBlockDelta) and isinstance(event.delta, WireThinkingDelta):
+            return event.delta.thinking
+        return None
+
+
+class PermissionDenial(Struct, frozen=True, gc=False):
+    """A tool call that was not allowed, as a result lists it."""
+
+    tool_name: str = ""
+    tool_use_id: str | None = None
+    tool_input: dict[str, Any] = {}
+
+
+class DeferredToolUse(Struct, frozen=True, gc=False):
+    """The last of the tool calls that were left to the host when a turn ends `tool_deferred`."""
+
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+
+
+class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
+    """Wire type `result`: a turn is over. (L34, E14)
+
+    Check `is_error` first, then `subtype`, then `terminal_reason`: a failed API call arrives as subtype "success" with
+    `is_error` true. `result` is the last text block only. Times are in milliseconds.
+    """
+
+    always_sent: ClassVar[tuple[str, ...]] = (
+        "subtype", "is_error", "num_turns", "duration_ms", "duration_api_ms", "stop_reason", "total_cost_usd",
+        "usage", "model_usage", "permission_denials", "session_id", "uuid",
+    )  # fmt: skip
+    repr_fields: ClassVar[tuple[str, ...]] = ("subtype", "is_error", "result", "num_turns", "total_cost_usd")
+
+    subtype: str = "success"
+    is_error: bool = False
+    result: str | None = None
+    total_cost_usd: float | None = None
+    num_turns: int = 0
+    duration_ms: Number = 0
+    duration_api_ms: Number = 0
+    usage: Usage = Usage()
+    model_usage: dict[str, ModelUsage] = field(default_factory=dict[str, ModelUsage], name="modelUsage")
+    model_usage_since_last_result: dict[str, ModelUsage] | None = None
+    permission_denials: list[PermissionDenial] = []
+    structured_output: Any = None
+    errors: list[str] = []
+    api_error: str | None = None
+    api_error_status: int | None = None
+    api_error_type: str | None = None
+    stop_reason: str | None = None
+    terminal_reason: str | None = None
+    startup_failure_reason: str | None = None
+    invalid_config_file: dict[str, Any] | None = None
+    deferred_tool_use: DeferredToolUse | None = None
+    origin: Origin | None = None
+    user_message_uuid: str | None = None
+    user_message_uuids: tuple[str, ...] = ()
+    begun_message_ids: tuple[str, ...] = ()
+    queued_turn_count: int | None = None
+    result_index: int | None = None
+    local_command: str | None = None
+    resume_reason: str | None = None
+    credential_expires_at: str | None = None
+    fast_mode_state: str | None = None
+    fast_mode_disabled_reason: str | None = None
+    safety_stops: int | None = None
+    subagent_stats: dict[str, Any] | None = None
+    ttft_ms: Number | None = None
+    ttft_stream_ms: Number | None = None
+    time_to_request_ms: Number | None = None
+    time_to_request_from_spawn_ms: Number | None = None
+    first_content_frame_ms: Number | None = None
+    request_sent_wall_ms: Number | None = None
+    first_request_input_tokens: int | None = None
+    first_request_cache_read_input_tokens: int | None = None
+    warm_spare_claimed: bool | None = None
+    time_origin_ms: Number | None = None
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether a background task that ended woke the model, so that this answers no prompt of the host."""
+        return self.origin is not None and self.origin.kind == "task-notification"
+
+
+# ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
+
+
+class RateLimitInfo(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    """State of a usage limit. Times are Unix seconds; `status` is "allowed", "allowed_warning" or "rejected"."""
+
+    status: str | None = None
+    resets_at: Number | None = None
+    rate_limit_type: str | None = None
+    utilization: Number | None = None
+    overage_status: str | None = None
+    overage_resets_at: Number | None = None
+    overage_disabled_reason: str | None = None
+    is_using_overage: bool | None = None
+    overage_in_use: bool | None = None
+    overage_enabled: bool | None = None
+    surpassed_threshold: Number | None = None
+    limit_scope: str | None = None
+    error_code: str | None = None
+    can_user_purchase_credits: bool | None = None
+    has_chargeable_saved_payment_method: bool | None = None
+
+
+class RateLimitEvent(Message, frozen=True, gc=False, kw_only=True, tag="rate_limit_event"):
+    """Wire type `rate_limit_event`: the state of a usage limit changed. (E70)"""
+
+    rate_limit_info: RateLimitInfo = RateLimitInfo()
+
+
+class ToolProgressMessage(Message, frozen=True, gc=False, kw_only=True, tag="tool_progress"):
+    """Wire type `tool_progress`: a tool is still running."""
+
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    parent_tool_use_id: str | None = None
+    elapsed_time_seconds: Number = 0
+    task_id: str | None = None
+    heartbeat: bool | None = None
+    subagent_type: str | None = None
+    subagent_retry: dict[str, Any] | None = None
+
+
+class ToolUseSummaryMessage(Message, frozen=True, gc=False, kw_only=True, tag="tool_use_summary"):
+    """Wire type `tool_use_summary`: what the preceding tool calls did, in words."""
+
+    summary: str = ""
+    preceding_tool_use_ids: list[str] = []
+    timestamp: str | None = None
+
+
+class AuthStatusMessage(Message, frozen=True, gc=False, kw_only=True, tag="auth_status"):
+    """Wire type `auth_status`: a login is going on, or ended."""
+
+    is_authenticating: bool = field(default=False, name="isAuthenticating")
+    output: list[str] = []
+    error: str | None = None
+
+
+class PromptSuggestionMessage(Message, frozen=True, gc=False, kw_only=True, tag="prompt_suggestion"):
+    """Wire type `prompt_suggestion`: what the user might ask next; arrives after the result."""
+
+    suggestion: str = ""
+
+
+class ConversationResetMessage(Message, frozen=True, gc=False, kw_only=True, tag="conversation_reset"):
+    """Wire type `conversation_reset`: the conversation was cleared; later lines carry the new id."""
+
+    new_conversation_id: str | None = None
+    trigger: str | None = None
+    user_message_uuid: str | None = None
+    user_message_from_human: bool | None = None
+    timestamp: str | None = None
+
+
+class CommandLifecycleMessage(Message, frozen=True, gc=False, kw_only=True, tag="command_lifecycle"):
+    """Wire type `command_lifecycle`: what became of a user message that has a uuid.
+
+    `state` is "queued", "started", "completed", "cancelled", "discarded" or "refused".
+    """
+
+    command_uuid: str | None = None
+    state: str = ""
+    wakeup_source: str | None = None
+    scheduled_for: Number | None = None
+    ran_ahead: bool | None = None
+
+
+class TranscriptMirrorMessage(Message, frozen=True, gc=False, kw_only=True, tag="transcript_mirror"):
+    """Wire type `transcript_mirror`: entries that were appended to a transcript file."""
+
+    file_path: str | None = field(default=None, name="filePath")
+    entries: list[Any] = []
+
+
+class ActiveGoalMessage(Message, frozen=True, gc=False, kw_only=True, tag="active_goal"):
+    """Wire type `active_goal`: the goal that the agent works towards; None: there is none any more."""
+
+    value: dict[str, Any] | None = None
+
+
+class KeepAliveMessage(Message, frozen=True, gc=False, kw_only=True, tag="keep_alive"):
+    """Wire type `keep_alive`: nothing happened, the peer is there."""
+
+
+class DoneMessage(Message, frozen=True, gc=False, kw_only=True, tag="done"):
+    """Wire type `done`: the end of a mock stream. The CLI itself never sends it. (E55)"""
+
+
+class UnknownMessage(Message, frozen=True, gc=False, kw_only=True):
+    """A message of a type that this version does not know; `.raw` has all of it. (L35)"""
+
+    kind: str = ""
+
+    @property
+    def type(self) -> str:
+        """The wire type as it came."""
+        return self.kind
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, UnknownMessage) and self.raw == other.raw)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other

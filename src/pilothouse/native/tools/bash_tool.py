@@ -1,0 +1,402 @@
+"""`Bash` and `TaskStop`, and commands as child processes.
+
+A command has a process group of its own, its output in a file, limits on time and size, and a bounded end. The
+permissions decide elsewhere whether it may run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from pilothouse.native.tools.base import (
+    BuiltinSpec,
+    BuiltinToolError,
+    ToolOutput,
+    Workplace,
+    format_size,
+    make_boolean_schema,
+    make_failure,
+    make_number_schema,
+    make_schema,
+    make_text_schema,
+)
+
+MAX_OUTPUT_BYTES = 1 << 30
+"""Bytes of output at which a command is stopped, before it fills the disk."""
+POLL_SECONDS = 0.25
+"""Seconds between looks at the size of the output."""
+TERMINATE_SECONDS = 1.0
+"""Seconds between SIGTERM and SIGKILL."""
+REAP_SECONDS = 5.0
+"""Seconds for the kernel to deliver the end of a killed process."""
+
+
+class CommandProcess:
+    """A command that runs.
+
+    Attributes:
+        output: the file with its standard output and standard error.
+        returncode: exit status, negative for a signal; None while it runs.
+        stop_reason: why it was stopped, or "".
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, *, limit: float, max_bytes: int) -> None:
+        self.output = output
+        self.returncode: int | None = None
+        self.stop_reason = ""
+        self._process = process
+        self._ends_at = time.monotonic() + limit
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._has_ended = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._watch, name=f"pilothouse job {process.pid}", daemon=True).start()
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        output: Path,
+        limit: float,
+        max_bytes: int | None = None,
+        errors: Path | None = None,
+    ) -> CommandProcess:
+        """Start a command with no standard input, as the leader of a new session.
+
+        Args:
+            argv: the program and its arguments.
+            cwd: working directory.
+            env: its whole environment.
+            output: file for standard output and, without `errors`, standard error.
+            limit: seconds after which it is stopped.
+            max_bytes: of output, after which it is stopped; None: `MAX_OUTPUT_BYTES`.
+            errors: file for standard error.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        with contextlib.ExitStack() as stack:
+            out = stack.enter_context(output.open("ab"))
+            err = stack.enter_context(errors.open("ab")) if errors else subprocess.STDOUT
+            process = subprocess.Popen(
+                argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+        return cls(process, output, limit=limit, max_bytes=MAX_OUTPUT_BYTES if max_bytes is None else max_bytes)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its first process has not ended."""
+        return not self._has_ended.is_set()
+
+    async def wait(self) -> int:
+        """Wait until it has ended, and give its exit status. Being cancelled stops it, with all it started."""
+        try:
+            # A thread of its own: the usual ones may all be waiting for longer commands.
+            await to_thread.run_sync(self._has_ended.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            raise
+        assert self.returncode is not None
+        return self.returncode
+
+    async def close(self) -> None:
+        """Stop it with all that is in its process group. Idempotent."""
+        await to_thread.run_sync(self.stop, limiter=anyio.CapacityLimiter(1))
+
+    def stop(self, why: str = "") -> None:
+        """As `close`, blocking, for at most `TERMINATE_SECONDS` and `REAP_SECONDS` seconds."""
+        self.stop_reason = self.stop_reason or why
+        if self.is_running:
+            self._signal(signal.SIGTERM)
+            self._has_ended.wait(TERMINATE_SECONDS)
+        self._signal(signal.SIGKILL)
+        self._has_ended.wait(REAP_SECONDS)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock, contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.returncode is None or self.has_survivors:
+                os.killpg(self._process.pid, number)
+
+    @property
+    def has_survivors(self) -> bool:
+        """Whether others of its process group live on after its end. While they do, nobody else gets its number."""
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    def _watch(self) -> None:
+        reason = ""
+        while not self._wait_for_exit(POLL_SECONDS):
+            if time.monotonic() > self._ends_at:
+                reason = f"timed out after {self._limit:g} s"
+            elif self._size() > self._max_bytes:
+                reason = f"its output is longer than {self._max_bytes} bytes"
+            if reason:
+                threading.Thread(target=self.stop, args=(reason,), daemon=True).start()
+                while not self._wait_for_exit(POLL_SECONDS):
+                    pass
+        with self._lock:
+            self.returncode = self._process.wait()
+        self._has_ended.set()
+
+    def _wait_for_exit(self, seconds: float) -> bool:
+        """Wait for its end without reaping it: as long as it is not reaped, its number is its own."""
+        seconds = max(0.0, min(seconds, self._ends_at - time.monotonic() + 0.001)) if not self.stop_reason else seconds
+        if hasattr(os, "pidfd_open"):
+            try:
+                descriptor = os.pidfd_open(self._process.pid)
+            except OSError:
+                pass  # no descriptors left, or an old kernel
+            else:
+                try:
+                    poll = select.poll()
+                    poll.register(descriptor, select.POLLIN)
+                    return bool(poll.poll(seconds * 1000))
+                finally:
+                    os.close(descriptor)
+        ends = time.monotonic() + seconds
+        while not self._has_exited():
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _has_exited(self) -> bool:
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return self._process.poll() is not None  # macOS before Python 3.13: here it is reaped a moment too early
+
+    def _size(self) -> int:
+        try:
+            return self.output.stat().st_size
+        except OSError:
+            return 0
+
+
+class BackgroundCommand:
+    """A job that outlives its call, until the workplace closes; of an ended one, what it left running."""
+
+    def __init__(self, process: CommandProcess, description: str) -> None:
+        self.process = process
+        self.description = description
+
+    async def close(self) -> None:
+        """Stop it."""
+        await self.process.close()
+
+
+def read_output(path: Path, max_bytes: int) -> tuple[str, int]:
+    """The beginning of an output as text, at most `most` bytes of it, and how many bytes there are."""
+    try:
+        with path.open("rb") as file:
+            return file.read(max_bytes).decode("utf-8", "replace"), path.stat().st_size
+    except FileNotFoundError:
+        return "", 0
+
+
+# Milliseconds, as in 2.1.330.
+DEFAULT_TIMEOUT_MS = 120_000
+MAX_TIMEOUT_MS = 600_000
+DEFAULT_BACKGROUND_MS = 1_800_000
+MAX_BACKGROUND_MS = 7_200_000
+# Characters of output that the model sees; longer output is put aside, and it sees the beginning.
+DEFAULT_OUTPUT_CHARS = 30_000
+MAX_OUTPUT_CHARS = 150_000
+PREVIEW_CHARS = 2000
+MAX_READ_BYTES = 10_000_000
+NO_OUTPUT = "(The command ended without output.)"
+# Exit status 1 of these is an answer.
+EXIT_ONE_MEANINGS = {
+    "[": "Condition is false",
+    "cmp": "Files differ",
+    "diff": "Files differ",
+    "egrep": "No matches found",
+    "grep": "No matches found",
+    "rg": "No matches found",
+    "test": "Condition is false",
+}
+# `eval` keeps what the command says about itself out of the way of the rest; the directory is told when it went well.
+SCRIPT = """__command=$1 __directory=$2; shift 2
+eval "$__command" </dev/null
+__status=$?
+[ "$__status" -ne 0 ] || pwd -P >"$__directory" 2>/dev/null
+exit "$__status"
+"""
+
+
+async def _run_bash(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    key = f"b{uuid.uuid4().hex[:8]}"
+    behind = bool(tool_input.get("run_in_background"))
+    limit = _get_limit(tool_input.get("timeout"), workplace.env, behind=behind)
+    job = await to_thread.run_sync(_start_command, str(tool_input["command"]), workplace, key, limit)
+    if behind:
+        workplace.open_resources[key] = BackgroundCommand(
+            job, str(tool_input.get("description") or tool_input["command"])
+        )
+        told = f"Running in the background with ID {key}. Its output goes to {job.output}: read that file to see it."
+        told += " TaskStop stops it."
+        return ToolOutput(told, result=_make_result(backgroundTaskId=key))
+    await job.wait()
+    if job.has_survivors and not job.stop_reason:
+        workplace.open_resources[key] = BackgroundCommand(job, "what a command left running")
+    return await to_thread.run_sync(_format_output, str(tool_input["command"]), job, workplace, key)
+
+
+def _start_command(command: str, workplace: Workplace, key: str, limit: float) -> CommandProcess:
+    if "\0" in command:
+        raise BuiltinToolError("A command cannot contain a null byte")
+    if not workplace.cwd.is_dir():
+        workplace.cwd = workplace.root
+    path = workplace.env.get("PATH", os.defpath)
+    shell = shutil.which("bash", path=path) or shutil.which("sh", path=path) or "/bin/sh"
+    env = {**workplace.env, "GIT_EDITOR": "true", "PWD": str(workplace.cwd)}
+    argv = [shell, "-c", SCRIPT, shell, command, str(workplace.make_scratch_path(f"{key}.directory"))]
+    output = workplace.make_scratch_path(f"{key}.output")
+    return CommandProcess.start(argv, cwd=workplace.cwd, env=env, output=output, limit=limit)
+
+
+def _get_limit(milliseconds: float | None, env: Mapping[str, str], *, behind: bool) -> float:
+    """Seconds a command may take."""
+    usual = _get_int(env, "BASH_DEFAULT_TIMEOUT_MS", DEFAULT_TIMEOUT_MS)
+    most = max(_get_int(env, "BASH_MAX_TIMEOUT_MS", MAX_TIMEOUT_MS), usual)
+    if behind:
+        usual, most = DEFAULT_BACKGROUND_MS, max(MAX_BACKGROUND_MS, most)
+    return (min(milliseconds, most) if milliseconds is not None and milliseconds > 0 else usual) / 1000
+
+
+def _get_int(env: Mapping[str, str], name: str, usual: int) -> int:
+    value = env.get(name, "")
+    return int(value) if value.isdecimal() and 0 < int(value) < 2**31 else usual
+
+
+def _follow_directory(workplace: Workplace, key: str) -> str:
+    """Go where the command went, if that is in the directories of the work; gives a note if it is not."""
+    went = workplace.make_scratch_path(f"{key}.directory")
+    told, _ = read_output(went, 8192)
+    went.unlink(missing_ok=True)
+    folder = told.removesuffix("\n")
+    if not folder or Path(folder) == workplace.cwd:
+        return ""
+    roots = [os.path.realpath(root) for root in (workplace.root, *workplace.directories)]
+    if Path(folder).is_dir() and any(Path(folder).is_relative_to(root) for root in roots):
+        workplace.cwd = Path(folder)
+        return ""
+    workplace.cwd = workplace.root
+    return f"The next command starts in {workplace.root}: this one ended outside the working directories."
+
+
+def _format_output(command: str, job: CommandProcess, workplace: Workplace, key: str) -> ToolOutput:
+    note = _follow_directory(workplace, key)
+    shown, size = read_output(job.output, MAX_READ_BYTES)
+    shown = shown.rstrip().lstrip("\n")
+    most = min(_get_int(workplace.env, "BASH_MAX_OUTPUT_LENGTH", DEFAULT_OUTPUT_CHARS), MAX_OUTPUT_CHARS)
+    content = shown
+    if len(shown) > most or size > MAX_READ_BYTES:
+        content = (
+            f"The output is long ({format_size(size)}). All of it is in {job.output}\n\n"
+            f"Its beginning:\n{shown[:PREVIEW_CHARS]}\n..."
+        )
+    elif not job.has_survivors:
+        job.output.unlink(missing_ok=True)
+    content = "\n".join(piece for piece in (content, note) if piece)
+    code = job.returncode or 0
+    status = code if code >= 0 else 128 - code
+    if job.stop_reason:
+        return make_failure(f"Exit code {status or 143}\nCommand was stopped: {job.stop_reason}\n{content}".rstrip())
+    meaning = EXIT_ONE_MEANINGS.get(_get_last_program(command)) if code == 1 else None
+    if code and meaning is None:
+        return make_failure(f"Exit code {status}\n{content}".rstrip())
+    result = _make_result(stdout=shown[:most], stderr=note)
+    if meaning:
+        result["returnCodeInterpretation"] = meaning
+    return ToolOutput(content or NO_OUTPUT, result=result)
+
+
+def _make_result(stdout: str = "", stderr: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "stdout": stdout,
+        "stderr": stderr,
+        "interrupted": False,
+        "isImage": False,
+        "noOutputExpected": False,
+        **more,
+    }
+
+
+def _get_last_program(command: str) -> str:
+    """The name of the last program in a command, roughly: it only decides how an exit status is worded."""
+    pieces = [piece.split() for piece in re.split(r"[;&|\n]+", command) if piece.strip()]
+    return pieces[-1][0].rsplit("/", 1)[-1] if pieces else ""
+
+
+async def _run_task_stop(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    key = str(tool_input.get("task_id") or tool_input.get("shell_id") or "")
+    found = workplace.open_resources.get(key)
+    if not isinstance(found, BackgroundCommand):
+        raise BuiltinToolError(f"There is no background task with the ID {key!r}")
+    was_running = found.process.is_running
+    with anyio.CancelScope(shield=True):
+        await found.close()
+        workplace.open_resources.pop(key, None)
+    told = f"Stopped {key} ({found.description})" if was_running else f"{key} had ended already"
+    return ToolOutput(told, result={"message": told, "task_id": key, "task_type": "local_bash"})
+
+
+BASH = BuiltinSpec(
+    "Bash",
+    "Runs a command in a shell and gives its output.\n\n"
+    "- The working directory carries over to the next call if the command succeeds and ends in the working directories;"
+    " variables and functions do not.\n"
+    "- There is no standard input: use options instead of interactive programs.\n"
+    f"- `timeout` is in milliseconds, {DEFAULT_TIMEOUT_MS} unless given and at most {MAX_TIMEOUT_MS}.\n"
+    "- `run_in_background` starts the command and returns at once with the file its output goes to; its `timeout` is "
+    f"{DEFAULT_BACKGROUND_MS} unless given and at most {MAX_BACKGROUND_MS}.\n"
+    "- Prefer Read, Edit, Write, Glob and Grep to programs that do the same.",
+    make_schema(
+        {
+            "command": make_text_schema("The command to run"),
+            "timeout": make_number_schema(
+                f"Milliseconds after which it is stopped, at most {MAX_TIMEOUT_MS} in the foreground"
+            ),
+            "description": make_text_schema("What the command does, in a few plain words"),
+            "run_in_background": make_boolean_schema("Start it and do not wait"),
+            "dangerouslyDisableSandbox": make_boolean_schema("Has no effect here: there is no sandbox"),
+        },
+        "command",
+    ),
+    _run_bash,
+)
+TASK_STOP = BuiltinSpec(
+    "TaskStop",
+    "Stops a command that runs in the background, by its ID.",
+    make_schema(
+        {
+            "task_id": make_text_schema("The ID of the background task"),
+            "shell_id": make_text_schema("The same, by its old name"),
+        }
+    ),
+    _run_task_stop,
+)

@@ -1,0 +1,115 @@
+"""Tools that change only the session: `TodoWrite`, `AskUserQuestion` and `ExitPlanMode`.
+
+The last two ask the user. The question itself is a permission request, as with the CLI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pilothouse.native.json_values import JsonObject, as_list, as_object
+from pilothouse.native.tools.base import BuiltinSpec, BuiltinTool, ToolOutput, Workplace, make_schema, make_text_schema
+
+
+async def _run_todo_write(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    old, new = workplace.todos, list(tool_input["todos"])
+    # A list that is done is put away.
+    workplace.todos = [] if all(each.get("status") == "completed" for each in new) else new
+    told = {"oldTodos": old, "newTodos": new}
+    return ToolOutput("The list is noted. Keep it up to date while you work on it.", result=told)
+
+
+_TODO_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "content": make_text_schema("What there is to do", minLength=1),
+        "status": make_text_schema("How far it is", enum=["pending", "in_progress", "completed"]),
+        "activeForm": make_text_schema("The same as something that goes on", minLength=1),
+    },
+    "required": ["content", "status", "activeForm"],
+    "additionalProperties": False,
+}
+TODO_WRITE = BuiltinSpec(
+    "TodoWrite",
+    "Keeps a list of what there is to do in a task of several steps. Each call replaces the whole list.",
+    make_schema({"todos": {"type": "array", "description": "The whole list", "items": _TODO_SCHEMA}}, "todos"),
+    _run_todo_write,
+)
+
+
+ASK_USER_QUESTION: Final = "AskUserQuestion"
+EXIT_PLAN_MODE: Final = "ExitPlanMode"
+
+_TEXT_SCHEMA: Final = {"type": "string"}
+_OPTION_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"label": _TEXT_SCHEMA, "description": _TEXT_SCHEMA},
+    "required": ["label", "description"],
+}
+_QUESTION_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "question": _TEXT_SCHEMA,
+        "header": {"type": "string", "description": "One or two words that stand for the question"},
+        "options": {"type": "array", "items": _OPTION_SCHEMA, "minItems": 2, "maxItems": 4},
+        "multiSelect": {"type": "boolean", "description": "Several options may be chosen"},
+    },
+    "required": ["question", "header", "options", "multiSelect"],
+}
+
+
+class AskUserQuestionTool:
+    """Asks the person."""
+
+    name = ASK_USER_QUESTION
+    description = (
+        "Ask the user when you need a decision or a fact that only they have. Give options that differ in substance; "
+        "they may always answer in words of their own."
+    )
+    input_schema: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"questions": {"type": "array", "items": _QUESTION_SCHEMA, "minItems": 1, "maxItems": 4}},
+        "required": ["questions"],
+    }
+    read_only = True
+
+    async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+        """Tell the model what the person said; it stands in `answers`."""
+        answers = as_object(tool_input.get("answers"))
+        result: JsonObject = {"questions": tool_input.get("questions"), "answers": answers}
+        if not answers:
+            return ToolOutput("The user gave no answer.", result=result)
+        told = "\n".join(f"- {question} {_format_answer(answer)}" for question, answer in answers.items())
+        return ToolOutput(f"The user answered:\n{told}", result=result)
+
+
+class ExitPlanModeTool:
+    """Shows the person a plan."""
+
+    name = EXIT_PLAN_MODE
+    description = (
+        "When you have planned in plan mode and are ready to act: show the user the plan and ask for their approval. "
+        "Not for questions, and not for work that changes nothing."
+    )
+    input_schema: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"plan": {"type": "string", "description": "The plan, in Markdown"}},
+        "required": ["plan"],
+    }
+    read_only = False
+
+    async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+        """It was approved."""
+        plan = tool_input.get("plan")
+        return ToolOutput("The user approved the plan. Plan mode is over: carry it out.", result={"plan": plan})
+
+
+INTERACTIVE_TOOLS: Final[Mapping[str, BuiltinTool]] = {
+    ASK_USER_QUESTION: AskUserQuestionTool(),
+    EXIT_PLAN_MODE: ExitPlanModeTool(),
+}
+
+
+def _format_answer(answer: Any) -> str:
+    return ", ".join(map(str, as_list(answer))) if isinstance(answer, list) else str(answer)

@@ -1,0 +1,369 @@
+"""`WebFetch`: web pages as plain text.
+
+Owns which hosts may be reached (public ones only), size and time limits, redirects, a small cache, and HTML to text.
+"""
+
+from __future__ import annotations
+
+import html
+import http
+import ipaddress
+import re
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from pilothouse.native.tools.base import (
+    BuiltinSpec,
+    BuiltinToolError,
+    ToolOutput,
+    Workplace,
+    make_schema,
+    make_text_schema,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+MAX_BYTES = 10_000_000
+MAX_SECONDS = 60.0
+MAX_SHOWN_CHARS = 100_000
+"""Characters of a page in one answer."""
+MAX_REDIRECTS = 10
+MAX_ADDRESS_CHARS = 2000
+CACHE_SECONDS = 900.0
+"""Seconds for which a page is not fetched again."""
+MAX_CACHED_PAGES = 20
+REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+# What can be shown as text.
+TEXT_TYPES = (
+    "text/",
+    "application/json",
+    "application/xml",
+    "application/xhtml",
+    "application/javascript",
+    "application/yaml",
+)
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Not public, whatever the version of Python knows of them.
+_NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
+
+
+class FetchedPage(msgspec.Struct, frozen=True):
+    """A page as it was fetched."""
+
+    address: str
+    status: int
+    size: int
+    text: str
+    fetched_at: float
+
+
+class RedirectedToOtherHost(Exception):  # noqa: N818 - an answer, not a failure
+    """A redirect to another host; the message is the address."""
+
+
+async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
+    began = time.monotonic()
+    given = str(tool_input["url"])
+    address = _check_address(given, workplace)
+    page = workplace.page_cache.get(address)
+    if not isinstance(page, FetchedPage) or began - page.fetched_at > CACHE_SECONDS:
+        try:
+            with anyio.fail_after(MAX_SECONDS):
+                page = await _load_page(address, workplace)
+        except TimeoutError as error:
+            raise BuiltinToolError(f"{given} did not answer within {MAX_SECONDS:g} s") from error
+        except RedirectedToOtherHost as other:
+            told = (
+                f"{given} redirects to another host: {other}\nCall WebFetch again with that address, if it is wanted."
+            )
+            return ToolOutput(told, result={"url": given, "result": told})
+        while len(workplace.page_cache) >= MAX_CACHED_PAGES:
+            workplace.page_cache.pop(next(iter(workplace.page_cache)))
+        workplace.page_cache[address] = page
+    start = max(0, int(tool_input.get("offset") or 0))
+    shown = page.text[start : start + MAX_SHOWN_CHARS]
+    if workplace.ask_model is not None:
+        shown = await workplace.ask_model(str(tool_input["prompt"]), shown)
+    if start + MAX_SHOWN_CHARS < len(page.text):
+        shown += (
+            f"\n\n[The page goes on: {len(page.text)} characters. Call again with offset {start + MAX_SHOWN_CHARS}.]"
+        )
+    told = {"bytes": page.size, "code": page.status, "codeText": http.HTTPStatus(page.status).phrase, "result": shown}
+    told |= {"durationMs": round((time.monotonic() - began) * 1000), "url": given}
+    return ToolOutput(shown or "(The page has no text.)", result=told)
+
+
+def _check_address(given: str, workplace: Workplace) -> str:
+    """The address to ask for: https, unless its host is one that may be private."""
+    try:
+        parts = urlsplit(given.strip())
+        port = parts.port
+    except ValueError as error:
+        raise BuiltinToolError(f"This is no address: {error}") from error
+    host = (parts.hostname or "").rstrip(".")
+    if (
+        parts.scheme not in {"http", "https"}
+        or not host
+        or parts.username is not None
+        or len(given) > MAX_ADDRESS_CHARS
+    ):
+        raise BuiltinToolError(
+            f"Only http and https addresses can be fetched, without a user and up to {MAX_ADDRESS_CHARS} characters."
+        )
+    if not _is_private_allowed(host, port, workplace):
+        if "." not in host and ":" not in host:
+            raise BuiltinToolError(
+                f"{host} is not a public host. For a server on this machine or network, use a command."
+            )
+        if parts.scheme == "http":
+            netloc = parts.netloc.removesuffix(":80")
+            parts = SplitResult("https", netloc, parts.path, parts.query, "")
+    return urlunsplit(parts._replace(path=parts.path or "/", fragment=""))
+
+
+def _is_private_allowed(host: str, port: int | None, workplace: Workplace) -> bool:
+    return host in workplace.private_hosts or f"{host}:{port}" in workplace.private_hosts
+
+
+async def _load_page(address: str, workplace: Workplace) -> FetchedPage:
+    try:
+        import httpx2
+    except ModuleNotFoundError as error:
+        raise BuiltinToolError("WebFetch needs httpx2; install it with: pip install 'pilothouse[native]'") from error
+
+    def client() -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=MAX_SECONDS)
+
+    first = urlsplit(address).hostname or ""
+    # In a thread: it reads the certificates of the system.
+    async with await to_thread.run_sync(client) as session:
+        for _ in range(MAX_REDIRECTS):
+            try:
+                found = await _request_once(session, address, workplace)
+            except httpx2.HTTPError as error:
+                raise BuiltinToolError(f"{address} cannot be fetched: {error or type(error).__name__}") from error
+            if isinstance(found, FetchedPage):
+                return found
+            target = urljoin(address, found)
+            if _strip_www(urlsplit(target).hostname or "") != _strip_www(first):
+                raise RedirectedToOtherHost(target)
+            address = _check_address(target, workplace)
+    raise BuiltinToolError(f"{address} redirects more than {MAX_REDIRECTS} times")
+
+
+def _strip_www(host: str) -> str:
+    return host.rstrip(".").removeprefix("www.")
+
+
+async def _request_once(session: httpx2.AsyncClient, address: str, workplace: Workplace) -> FetchedPage | str:
+    """Ask once: the page, or where it redirects to."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    number = await _resolve_public_address(host, parts.port or (443 if parts.scheme == "https" else 80), workplace)
+    # The address that was checked is the one that is used: the name could mean another one a moment later.
+    place = f"[{number}]" if ":" in number else number
+    pinned = urlunsplit(parts._replace(netloc=f"{place}:{parts.port}" if parts.port else place))
+    headers = {"Host": parts.netloc, "Accept": "text/html, text/*;q=0.9, */*;q=0.5", "Accept-Encoding": "identity"}
+    headers["User-Agent"] = "pilothouse"
+    request = session.build_request("GET", pinned, headers=headers, extensions={"sni_hostname": host})
+    response = await session.send(request, stream=True)
+    try:
+        if response.status_code in REDIRECT_STATUSES and "location" in response.headers:
+            return response.headers["location"]
+        if response.status_code >= 400:
+            raise BuiltinToolError(f"{address} answered with HTTP {response.status_code}")
+        kind = response.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
+        if not kind.startswith(TEXT_TYPES) and not kind.endswith(("+json", "+xml")):
+            raise BuiltinToolError(f"{address} is of type {kind}, which cannot be shown as text")
+        data = bytearray()
+        # Cancelling ends the streams inside one another in their order; leaving the loop would leave them to the
+        # garbage collector.
+        with anyio.CancelScope() as reading:
+            async for piece in response.aiter_bytes():
+                data += piece
+                if len(data) > MAX_BYTES:
+                    reading.cancel()
+        if len(data) > MAX_BYTES:
+            raise BuiltinToolError(f"{address} is larger than {MAX_BYTES} bytes")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
+    shown = await to_thread.run_sync(_to_text, bytes(data), response.charset_encoding, kind)
+    return FetchedPage(address, response.status_code, len(data), shown, time.monotonic())
+
+
+def _to_text(data: bytes, encoding: str | None, kind: str) -> str:
+    try:
+        shown = data.decode(encoding or "utf-8", "replace")
+    except LookupError:
+        shown = data.decode("utf-8", "replace")
+    return html_to_text(shown) if "html" in kind else shown
+
+
+async def _resolve_public_address(host: str, port: int, workplace: Workplace) -> str:
+    """The number of a host.
+
+    Raises:
+        BuiltinToolError: there is no such host, or one of its numbers is not a public one.
+    """
+    try:
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise BuiltinToolError(f"There is no host {host}") from error
+    numbers = [str(each[4][0]).partition("%")[0] for each in found]
+    if not _is_private_allowed(host, port, workplace):
+        for number in numbers:
+            if not is_public(number):
+                raise BuiltinToolError(
+                    f"{host} is {number}, which is not a public address: WebFetch reaches neither private networks "
+                    "nor this machine"
+                )
+    if not numbers:
+        raise BuiltinToolError(f"There is no host {host}")
+    return numbers[0]
+
+
+def is_public(number: str) -> bool:
+    """Whether an IP address is one of the public internet; what is wrapped in another kind of address counts too."""
+    address = ipaddress.ip_address(number)
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+        if address in _NAT64:
+            inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if any(each is not None and not is_public(str(each)) for each in inner):
+            return False
+        if address.ipv4_mapped is not None:
+            return True
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+WEB_FETCH = BuiltinSpec(
+    "WebFetch",
+    "Fetches a page of the web as text, and answers `prompt` about it where a model is at hand for that.\n\n"
+    "- Only public hosts; http becomes https. A redirect to another host is told, not followed.\n"
+    f"- A page is kept for {CACHE_SECONDS / 60:g} minutes.",
+    make_schema(
+        {
+            "url": make_text_schema("The address of the page", format="uri"),
+            "prompt": make_text_schema("What to find out about the page"),
+            "offset": {"type": "integer", "minimum": 0, "description": "The character of the text to begin with"},
+        },
+        "url",
+        "prompt",
+    ),
+    _run_web_fetch,
+    read_only=True,
+)
+
+
+DROPPED_TAGS = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object"})
+BLOCK_TAGS = frozenset(
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "dd",
+        "div",
+        "dl",
+        "dt",
+        "figure",
+        "footer",
+        "form",
+        "header",
+        "main",
+        "nav",
+        "ol",
+        "p",
+        "pre",
+        "section",
+        "table",
+        "tbody",
+        "thead",
+        "tr",
+        "ul",
+    ]
+)
+HEADING_MARKS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+_NAME = re.compile(r"/?([a-zA-Z][a-zA-Z0-9-]*)")
+_LINK = re.compile(r"""\bhref\s*=\s*(?:"([^"<>]*)"|'([^'<>]*)'|([^\s"'<>]+))""", re.IGNORECASE)
+MAX_TAG_CHARS = 10_000
+
+
+def html_to_text(page: str) -> str:
+    """The text of an HTML page: headings, paragraphs, items and links; no scripts and styles."""
+    pieces: list[str] = []
+    links: list[str] = []
+    lower = page.lower()
+    at = 0
+    while at < len(page):
+        start = page.find("<", at)
+        if start < 0:
+            pieces.append(html.unescape(page[at:]))
+            break
+        pieces.append(html.unescape(page[at:start]))
+        if page.startswith("<!--", start):
+            at = _find_end(page, "-->", start + 4)
+            continue
+        name = _NAME.match(page, start + 1)
+        if name is None:
+            if page.startswith(("<!", "<?"), start):
+                at = _find_end(page, ">", start)
+            else:
+                pieces.append("<")
+                at = start + 1
+            continue
+        at = _find_end(page, ">", start)
+        closing, tag = page[start + 1] == "/", name[1].lower()
+        if tag in DROPPED_TAGS and not closing:
+            end = lower.find(f"</{tag}", at)
+            at = len(page) if end < 0 else end
+            continue
+        pieces.append(_format_tag(tag, page[start : min(at, start + MAX_TAG_CHARS)], links, closing=closing))
+    return _collapse_blanks("".join(pieces))
+
+
+def _find_end(page: str, mark: str, start: int) -> int:
+    end = page.find(mark, start)
+    return len(page) if end < 0 else end + len(mark)
+
+
+def _format_tag(tag: str, written: str, links: list[str], *, closing: bool) -> str:
+    """What stands in the text for a tag."""
+    if tag == "a":
+        if closing:
+            target = links.pop() if links else ""
+            return f"]({target})" if target else ""
+        found = _LINK.search(written)
+        target = html.unescape(next(filter(None, found.groups()), "")) if found else ""
+        links.append("" if target.startswith(("#", "javascript:")) else target)
+        return "[" if links[-1] else ""
+    if tag in HEADING_MARKS:
+        return "\n\n" if closing else f"\n\n{HEADING_MARKS[tag]}"
+    if tag == "li":
+        return "" if closing else "\n- "
+    if tag == "br":
+        return "\n"
+    if tag in {"td", "th"}:
+        return " | " if closing else " "
+    if tag == "title":
+        return "\n\n" if closing else ""
+    return "\n\n" if tag in BLOCK_TAGS else ""
+
+
+def _collapse_blanks(text: str) -> str:
+    lines = [" ".join(line.split()) for line in text.split("\n")]
+    kept = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
+    return "\n".join(kept).strip()

@@ -1,0 +1,121 @@
+"""What the CLI does with calls of its tools when no rule matches: plain tables, measured on CLI 2.1.330.
+
+Tests compare every cell that a scripted model can reach with the real CLI. This module knows no options.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, cast
+
+Outcome: TypeAlias = Literal["runs", "asks", "denied", "unavailable", "judged"]
+"""What becomes of a call. "judged": a model of the CLI decides each time; it may run or be denied."""
+
+CALL_KINDS: dict[str, str] = {
+    "read": "in its directories",
+    "read elsewhere": "elsewhere",
+    "edit": "in its directories",
+    "edit guarded": "in .git, .claude and the like",
+    "edit elsewhere": "elsewhere",
+    "look": "commands that only read",
+    "tidy": "touch, mkdir, mv, rm and the like, in its directories",
+    "run": "other commands",
+    "reach": "",
+    "serve": "",
+    "plan": "",
+    "ask": "",
+    "own": "",
+}
+"""Every kind of call, and how it is told from the others of the same tool."""
+
+_READ_CALLS = ("read", "read elsewhere")
+_EDIT_CALLS = ("edit", "edit guarded", "edit elsewhere")
+_COMMAND_CALLS = ("look", "tidy", "run")
+
+TOOL_CALL_KINDS: dict[str, tuple[str, ...]] = {
+    "Read": _READ_CALLS,
+    "Glob": _READ_CALLS,
+    "Grep": _READ_CALLS,
+    "Edit": _EDIT_CALLS,
+    "Write": _EDIT_CALLS,
+    "NotebookEdit": _EDIT_CALLS,
+    "Bash": _COMMAND_CALLS,
+    "Monitor": _COMMAND_CALLS,
+    "WebFetch": ("reach",),
+    "WebSearch": ("reach",),
+    "Workflow": ("reach",),
+    "Agent": ("own",),
+    "AskUserQuestion": ("ask",),
+    "ExitPlanMode": ("plan",),
+    "EnterPlanMode": ("own",),
+    "Skill": ("own",),
+    "ToolSearch": ("own",),
+    "CronCreate": ("own",),
+    "CronDelete": ("own",),
+    "CronList": ("own",),
+    "EnterWorktree": ("own",),
+    "ExitWorktree": ("own",),
+    "ListAgents": ("own",),
+    "ReportFindings": ("own",),
+    "ScheduleWakeup": ("own",),
+    "SendMessage": ("own",),
+    "TaskStop": ("own",),
+}
+"""The tools of the CLI, and the kinds of calls that each makes."""
+
+TOOL_ALIASES = {"Task": "Agent"}
+"""Other names under which rules, hooks and `tools` know a tool."""
+
+NEEDS_PERSON = frozenset({"AskUserQuestion", "EnterPlanMode", "ExitPlanMode"})
+"""Offered only where somebody answers."""
+HIDDEN_BESIDE_BASH = frozenset({"Glob", "Grep"})
+"""Not offered beside Bash, unless `tools` names them."""
+NEEDS_BASH = frozenset({"Monitor"})
+"""Gone where a rule takes Bash away."""
+HIDDEN_WHEN_RESTRICTED = frozenset({"Bash", "CronCreate", "Monitor", "WebFetch", "Workflow"})
+"""Not offered under `restricted`, unless `tools` names them."""
+BARE_TOOLS = frozenset({"Bash", "Edit", "Read"})
+"""All that there is under `bare`."""
+FILE_TOOLS = frozenset({"Edit", "NotebookEdit", "Write"})
+"""A path in a rule for Edit holds for all of these."""
+
+BELOW_CWD_PATTERNS = frozenset({"**", "./**", "/**"})
+"""Paths that stand for everything below the working directory, in a rule for Edit."""
+
+
+def _make_outcomes(default: Outcome, **others: str) -> dict[str, Outcome]:
+    """`rest` for every kind of call but `others`, which name the kinds for each outcome, "_" for a space."""
+    found: dict[str, Outcome] = dict.fromkeys(CALL_KINDS, default)
+    for outcome, kinds in others.items():
+        found |= dict.fromkeys([kind.replace("_", " ") for kind in kinds.split()], cast("Outcome", outcome))
+    return found
+
+
+MODE_OUTCOMES: dict[str, dict[str, Outcome]] = {
+    "default": _make_outcomes("asks", runs="read look own"),
+    "acceptEdits": _make_outcomes("asks", runs="read edit look tidy own"),
+    "bypassPermissions": _make_outcomes("runs", asks="ask plan"),
+    "plan": _make_outcomes("judged", runs="read read_elsewhere look own", asks="edit edit_elsewhere serve ask plan"),
+    "dontAsk": _make_outcomes("denied", runs="read look own"),
+    "auto": _make_outcomes("judged", runs="read read_elsewhere edit look tidy own", asks="ask plan"),
+}
+"""For each permission mode, what becomes of each kind of call that no rule speaks of."""
+
+MODE_DESCRIPTIONS: dict[str, str] = {
+    "default": "reading runs; what changes something, or reaches out, asks",
+    "acceptEdits": "edits in its directories run, and commands such as rm and mv there; the rest as in 'default'",
+    "bypassPermissions": "everything runs; only rules that deny or ask stop a call",
+    "plan": "it reads and plans; edits ask, and a model of the CLI judges commands, until a plan was approved",
+    "dontAsk": "what would ask is denied",
+    "auto": "a model of the CLI judges what would ask; whether there is this mode depends on the account",
+}
+"""What each permission mode means, in words."""
+
+NOT_CHANGED_BY_RULES: dict[str, frozenset[str]] = {
+    "default": frozenset({"edit guarded", "ask", "plan"}),
+    "acceptEdits": frozenset({"edit guarded", "ask", "plan"}),
+    "bypassPermissions": frozenset({"ask", "plan"}),
+    "dontAsk": frozenset({"edit guarded", "ask", "plan"}),
+    "plan": frozenset(CALL_KINDS) - {"reach", "read", "read elsewhere", "own"},
+    "auto": frozenset({"edit guarded", "tidy", "run", "look", "ask", "plan"}),
+}
+"""The kinds of calls that a rule which allows a whole tool does not change, by permission mode."""

@@ -1,0 +1,97 @@
+"""Function signatures that list every option, for notebooks, editors and `help()`.
+
+Decorators copy the signature of one function to another. A signature is computed when somebody looks at it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SettingsSignature(inspect.Signature):
+    """A signature in which the options stand in place of `**settings`. Nothing is read before somebody looks at it."""
+
+    __slots__ = ("_function", "_returns")
+
+    @classmethod
+    def make_lazy(cls, function: Any, returns: Any = None) -> SettingsSignature:
+        """That of a function; `returns` is what it returns, if its annotation does not say so."""
+        made = cls.__new__(cls)
+        made._function, made._returns = function, returns  # noqa: SLF001 - of this very class
+        return made
+
+    def with_return(self, annotation: Any) -> SettingsSignature:
+        """The same with something else returned."""
+        return self.make_lazy(self._function, annotation)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("_parameters", "_return_annotation"):
+            raise AttributeError(name)
+        given = self._function
+        plain = FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__, given.__closure__)
+        plain.__kwdefaults__, plain.__annotations__ = given.__kwdefaults__, given.__annotations__
+        found = inspect.signature(plain)
+        returns = found.return_annotation if self._returns is None else self._returns
+        inspect.Signature.__init__(self, list(_replace_settings(found)), return_annotation=returns)
+        return getattr(self, name)
+
+
+def show_options(function: F) -> F:
+    """The function, with a signature that has all options in place of its `**settings`."""
+    function.__signature__ = SettingsSignature.make_lazy(function)  # type: ignore[attr-defined]
+    return function
+
+
+def _replace_settings(signature: inspect.Signature) -> Iterator[inspect.Parameter]:
+    from pilothouse.options.settings import Settings
+    from pilothouse.options.table import TABLE
+
+    types: dict[str, Any] = Settings.__annotations__
+    own = {p.name: p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    yield from own.values()
+    for option in TABLE.values():
+        if option.name not in own:
+            kind = types[option.name]
+            written = getattr(kind, "__forward_arg__", kind)
+            default = None if option.secret else option.default
+            yield inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """The decorated function takes what the function `original` takes; it must do so when it is called."""
+
+    def decorate(twin: Callable[..., T]) -> Callable[P, T]:
+        _set_signature(twin, original)
+        return twin
+
+    return decorate
+
+
+def copy_method_signature(
+    original: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """As `copy_signature`, for methods: `self` is the twin's own."""
+
+    def decorate(twin: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        _set_signature(twin, original)
+        return twin
+
+    return decorate
+
+
+def _set_signature(twin: Any, original: Callable[..., Any]) -> None:
+    own = inspect.signature(twin)
+    given = getattr(original, "__signature__", None)
+    if isinstance(given, SettingsSignature):  # it is not looked at here, which would take long
+        twin.__signature__ = given.with_return(own.return_annotation)
+    else:
+        twin.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)

@@ -1,0 +1,573 @@
+"""Validates option values that have an inner structure, and writes them in the form that the CLI reads.
+
+Pure. The fields stand in `value_structs`, those of `RetryPolicy` here. Every reader returns a copy or raises
+`InvalidValueError`. Unknown keys are kept, because a newer CLI may know them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import Struct, inspect, structs
+
+from pilothouse.options import value_structs, value_types
+from pilothouse.options.value_errors import InvalidValueError, suggest_name
+from pilothouse.options.value_types import copy_value, is_text
+
+ValueReader = Callable[[Any], Any]
+"""Checks a value: its wire form, or `InvalidValueError`."""
+
+
+def read_text(value: Any) -> str:
+    """Text that can stand in an argument or in JSON."""
+    if not is_text(value):
+        raise InvalidValueError(value, "text")
+    return value
+
+
+def read_json_value(value: Any) -> Any:
+    """Any JSON value; a copy of its own."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return read_text(value)
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise InvalidValueError(value, "a number that JSON knows")
+        return value
+    if isinstance(value, Mapping):
+        return make_mapping_reader(read_json_value)(value)
+    if isinstance(value, list | tuple):
+        return make_list_reader(read_json_value)(value)
+    try:
+        return msgspec.to_builtins(value, str_keys=True)
+    except (TypeError, ValueError):
+        raise InvalidValueError(value, "a value that can be written as JSON") from None
+
+
+def is_in_process_server(server: object) -> bool:
+    """Whether an MCP server is an object of this process, not the description of one to start or to call."""
+    plain = isinstance(server, Mapping | str | bytes | int | float | list | tuple | None)
+    return not plain and type(server).__module__ != "pilothouse.options.value_structs"
+
+
+def format_path_step(key: str) -> str:
+    """How a key stands in a path."""
+    return key if key.replace("-", "_").isidentifier() else f"[{key!r}]"
+
+
+def make_mapping_reader(item: ValueReader) -> ValueReader:
+    """A mapping from text to items; those that are None count as not given, unless they may be."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise InvalidValueError(value, "a mapping")
+        found: dict[str, Any] = {}
+        for key, inner in cast("Mapping[Any, Any]", value).items():
+            if not is_text(key):
+                raise InvalidValueError(key, "a mapping with text keys")
+            found[key] = _read_at(format_path_step(key), item, inner)
+        return found
+
+    return read
+
+
+def make_list_reader(item: ValueReader) -> ValueReader:
+    """A list or tuple of items."""
+
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise InvalidValueError(value, "a list")
+        items = cast("list[Any]", value)
+        return [_read_at(f"[{number}]", item, inner) for number, inner in enumerate(items)]
+
+    return read
+
+
+def _read_at(where: str, shape: ValueReader, value: Any) -> Any:
+    try:
+        return shape(value)
+    except InvalidValueError as fault:
+        raise fault.with_prefix(where) from None
+
+
+def make_struct_reader(cls: type[Struct], *, forbid_unknown: bool = False) -> ValueReader:
+    """An instance of `cls`, or a mapping with its fields.
+
+    Args:
+        cls: a class of `nested`.
+        forbid_unknown: refuse keys that are no fields, because there is no place where they could go.
+    """
+    info = cast("inspect.StructType", inspect.type_info(cls))
+    by_key = {key: field for field in info.fields for key in (field.name, field.encode_name)}
+    tag = {info.tag_field: info.tag} if info.tag_field else {}
+
+    def read(value: Any) -> dict[str, Any]:
+        given = _read_fields(value, cls)
+        found: dict[str, Any] = dict(tag) if isinstance(value, cls) else {}
+        for key, inner in given.items():
+            if inner is None:
+                continue
+            if key in tag:
+                found[key] = tag[key]  # whoever chose this class has looked at it
+                continue
+            field = by_key.get(key)
+            if field is None:
+                if forbid_unknown:
+                    names = ", ".join(repr(field.name) for field in info.fields)
+                    raise InvalidValueError(
+                        key, "", format_path_step(key), message=f"there is no such field; known are {names}"
+                    )
+                found[key] = _read_at(format_path_step(key), read_json_value, inner)
+            else:
+                found[field.encode_name] = _read_at(format_path_step(key), make_reader(field.type), inner)
+        for field in info.fields:
+            if field.required and field.encode_name not in found:
+                others = [key for key in given if key not in by_key and key not in tag]
+                near = [key for key in others if suggest_name(key, [field.name])]
+                hint = f", and there is no key {near[0]!r}; did you mean {field.name!r}?" if near else ""
+                raise InvalidValueError(value, "", message=f"{field.name!r} is missing{hint}")
+        return found
+
+    return read
+
+
+def _read_fields(value: Any, cls: type[Struct]) -> dict[str, Any]:
+    if isinstance(value, cls):
+        return {name: getattr(value, name) for name in cls.__struct_fields__}
+    if not isinstance(value, Mapping):
+        article = "an" if cls.__name__[0] in "AEIO" else "a"
+        raise InvalidValueError(value, f"{article} {cls.__name__}, or a mapping")
+    given = cast("Mapping[Any, Any]", value)
+    for key in given:
+        if not is_text(key):
+            raise InvalidValueError(key, "a mapping with text keys")
+    return dict(given)
+
+
+def make_reader(kind: inspect.Type) -> ValueReader:
+    """The check that an annotation asks for."""
+    return _READER_MAKERS[type(kind)](kind)
+
+
+def _make_literal_reader(kind: Any) -> ValueReader:
+    expected = "one of " + ", ".join(repr(name) for name in kind.values)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in kind.values:
+            raise InvalidValueError(value, expected)
+        return value
+
+    return read
+
+
+def _make_union_reader(kind: Any) -> ValueReader:
+    shapes = [make_reader(one) for one in kind.types if not isinstance(one, inspect.NoneType)]
+    if all(isinstance(one, inspect.StructType | inspect.NoneType) for one in kind.types) and len(shapes) > 1:
+        return read_server
+
+    def read(value: Any) -> Any:
+        faults: list[InvalidValueError] = []
+        for shape in shapes:
+            try:
+                return shape(value)
+            except InvalidValueError as fault:
+                faults.append(fault)
+        # What came furthest into the value is what was meant; else say all that could have been.
+        deepest = max(faults, key=lambda fault: len(fault.path))
+        if len(faults) == 1 or deepest.path or deepest.message:
+            raise deepest
+        raise InvalidValueError(value, ", or ".join(fault.expected for fault in faults))
+
+    return read
+
+
+def _read_int(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidValueError(value, "a whole number")
+    return value
+
+
+def _read_bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValueError(value, "True or False")
+    return value
+
+
+_READER_MAKERS: dict[type[inspect.Type], Callable[[Any], ValueReader]] = {
+    inspect.AnyType: lambda _: read_json_value,
+    inspect.BoolType: lambda _: _read_bool,
+    inspect.DictType: lambda kind: make_mapping_reader(make_reader(kind.value_type)),
+    inspect.IntType: lambda _: _read_int,
+    inspect.ListType: lambda kind: make_list_reader(make_reader(kind.item_type)),
+    inspect.LiteralType: _make_literal_reader,
+    inspect.StrType: lambda _: read_text,
+    inspect.StructType: lambda kind: make_struct_reader(kind.cls),
+    inspect.UnionType: _make_union_reader,
+}
+
+
+_SDK_SERVER_HINT = (
+    "a server of type 'sdk' runs in this process: give the server itself, as `sdk_server(…)` or `mount(…)` makes it, "
+    "or as 'instance', and in the option 'mcp_servers'"
+)
+
+
+def read_server(value: Any) -> dict[str, Any]:
+    """One MCP server: a struct, or a mapping whose `type` says which kind it is."""
+    from pilothouse.options import value_structs
+
+    kinds: dict[Any, type[Struct]] = {
+        "stdio": value_structs.StdioServer,
+        "http": value_structs.HttpServer,
+        "sse": value_structs.SseServer,
+    }
+    if isinstance(value, value_structs.SseServer | value_structs.HttpServer | value_structs.StdioServer):
+        return make_struct_reader(type(value))(value)
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(value, "a StdioServer, HttpServer or SseServer, or a mapping")
+    given = cast("Mapping[str, Any]", value)
+    kind = given.get("type", "stdio")
+    if kind == "sdk":
+        raise InvalidValueError(value, "", message=_SDK_SERVER_HINT)
+    if "type" not in given and "url" in given:
+        raise InvalidValueError(value, "", message="'type' is missing: 'http' or 'sse'")
+    if kind not in kinds:
+        return read_json_value(given)  # a kind that a newer CLI may know
+    return make_struct_reader(kinds[kind])(given)
+
+
+RetryReason = Literal["rate_limit", "overloaded", "server", "network"]
+RETRY_REASONS: tuple[RetryReason, ...] = ("rate_limit", "overloaded", "server", "network")
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """When a query that the API refused is tried again, after the CLI has given up.
+
+    Args:
+        attempts: how often it is tried again, at most; the first try does not count.
+        first_delay: seconds before the first of them.
+        max_delay: seconds that one wait takes at most. A rate limit that is said to last longer is not waited for.
+        multiplier: how many times longer each wait is than the one before.
+        jitter: the part of a wait that is random, from 0 to 1, so that many queries do not come back at once.
+        on: after which failures: "rate_limit" (429), "overloaded" (529), "server" (other 5xx), "network" (the API
+            cannot be reached).
+    """
+
+    attempts: int = 3
+    first_delay: float = 2.0
+    max_delay: float = 60.0
+    multiplier: float = 2.0
+    jitter: float = 0.5
+    on: tuple[RetryReason, ...] = RETRY_REASONS
+
+    def delay(self, attempt: int, random_number: float) -> float:
+        """Seconds before try number `attempt`, counted from 1; `random_number` is a random number from 0 to 1."""
+        growth = self.multiplier ** min(attempt - 1, 64)  # no float is too small for that
+        return min(self.first_delay * growth, self.max_delay) * (1 - self.jitter * random_number)
+
+
+def read_retry_policy(value: Any) -> RetryPolicy:
+    """How often, a `RetryPolicy`, or a mapping with its fields.
+
+    Raises:
+        Fault: it is none of them, or a field is out of its range.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"attempts": value}
+    if isinstance(value, RetryPolicy):
+        value = structs.asdict(value)
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(value, "a whole number, or a RetryPolicy")
+    found: dict[str, Any] = {}
+    for key, given in cast("Mapping[Any, Any]", value).items():
+        if key not in RetryPolicy.__struct_fields__:
+            names = ", ".join(map(repr, RetryPolicy.__struct_fields__))
+            raise InvalidValueError(
+                key, "", format_path_step(str(key)), message=f"there is no such field; known are {names}"
+            )
+        found[key] = _read_reasons(given) if key == "on" else _read_number(key, given)
+    return RetryPolicy(**found)
+
+
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "attempts": (0, 1_000_000, "a whole number of at least 0"),
+    "first_delay": (0, float("inf"), "a number of seconds of at least 0"),
+    "max_delay": (0, float("inf"), "a number of seconds of at least 0"),
+    "multiplier": (1, 1000, "a number from 1 to 1000"),
+    "jitter": (0, 1, "a number from 0 to 1"),
+}
+
+
+def _read_number(key: str, value: Any) -> Any:
+    least, most, expected = _RANGES[key]
+    kinds = int if key == "attempts" else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not isfinite(value) or not least <= value <= most:
+        raise InvalidValueError(value, expected, key)
+    return value
+
+
+def _read_reasons(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise InvalidValueError(value, "a list of reasons", "on")
+    items = cast("list[Any]", value)
+    for item in items:
+        if item not in RETRY_REASONS:
+            raise InvalidValueError(item, "one of " + ", ".join(map(repr, RETRY_REASONS)), "on")
+    return tuple(reason for reason in RETRY_REASONS if reason in items)
+
+
+S = TypeVar("S", bound=Struct)
+
+_PROMPT_STRUCTS: dict[str, type[Struct]] = {
+    "custom": value_structs.CustomSystemPrompt,
+    "file": value_structs.SystemPromptFile,
+    "preset": value_structs.SystemPromptPreset,
+}
+_THINKING_STRUCTS: dict[str, type[Struct]] = {
+    "adaptive": value_structs.AdaptiveThinking,
+    "disabled": value_structs.DisabledThinking,
+    "enabled": value_structs.EnabledThinking,
+}
+
+
+def read_system_prompt(value: Any) -> Any:
+    """Text, a list of blocks, one of the three structs, or a mapping with their fields."""
+    if isinstance(value, str):
+        return read_text(value)
+    if isinstance(value, list | tuple):
+        value = {"type": "custom", "prompt": cast("Any", value)}
+    found = _read_tagged(value, _PROMPT_STRUCTS, value_types.SYSTEM_PROMPT.expected)
+    if isinstance(found, value_structs.CustomSystemPrompt) and found.prompt == []:
+        raise InvalidValueError(found.prompt, "at least one block of text", "prompt")
+    if isinstance(found, value_structs.SystemPromptFile) and not found.path:
+        raise InvalidValueError(found.path, "a path", "path")
+    return found
+
+
+def read_thinking(value: Any) -> Any:
+    """A word, one of the three structs, or a mapping with their fields."""
+    if isinstance(value, str) and value in _THINKING_STRUCTS:
+        value = {"type": value}
+    found = _read_tagged(value, _THINKING_STRUCTS, value_types.THINKING.expected)
+    if isinstance(found, value_structs.EnabledThinking) and found.budget_tokens is not None and found.budget_tokens < 1:
+        raise InvalidValueError(found.budget_tokens, "a whole number of at least 1", "budget_tokens")
+    return found
+
+
+def _read_tagged(value: Any, forms: Mapping[str, type[S]], expected: str) -> S:
+    if isinstance(value, Struct) and type(value) in forms.values():
+        return _build_struct(cast("type[S]", type(value)), value)
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(value, expected)
+    kind = cast("Mapping[Any, Any]", value).get("type")
+    if not isinstance(kind, str) or kind not in forms:
+        raise InvalidValueError(kind, "one of " + ", ".join(repr(name) for name in forms), "type")
+    return _build_struct(forms[kind], cast("Any", value))
+
+
+def _build_struct(cls: type[S], value: Any) -> S:
+    return msgspec.convert(make_struct_reader(cls, forbid_unknown=True)(value), cls)
+
+
+def read_plugins(value: Any) -> list[value_structs.Plugin]:
+    """A list of paths, structs, or mappings with their fields."""
+    return make_list_reader(_read_plugin)(value)
+
+
+def _read_plugin(value: Any) -> value_structs.Plugin:
+    if isinstance(value, str | os.PathLike):
+        value = {"path": cast("str", os.fspath(cast("Any", value)))}
+    elif isinstance(value, Mapping) and cast("Mapping[Any, Any]", value).get("type", "local") != "local":
+        raise InvalidValueError(cast("Any", value)["type"], "'local', the only type there is", "type")
+    plugin = _build_struct(value_structs.Plugin, value)
+    if not plugin.path:
+        raise InvalidValueError(plugin.path, "a path", "path")
+    return plugin
+
+
+def resolve_plugins(value: Any, directory: str) -> list[value_structs.Plugin]:
+    """With absolute paths."""
+    return [
+        msgspec.structs.replace(one, path=value_types.resolve_path(one.path, directory)) for one in read_plugins(value)
+    ]
+
+
+def resolve_system_prompt(value: Any, directory: str) -> Any:
+    """With an absolute path, if it is a file."""
+    found = read_system_prompt(value)
+    if isinstance(found, value_structs.SystemPromptFile):
+        return value_structs.SystemPromptFile(path=value_types.resolve_path(found.path, directory))
+    return found
+
+
+def read_tool_config(value: Any) -> value_structs.ToolConfig:
+    """A struct, or a mapping with its fields. What it sets becomes variables, so other keys have no place."""
+    inner = make_struct_reader(value_structs.QuestionConfig, forbid_unknown=True)
+    found = make_struct_reader(value_structs.ToolConfig, forbid_unknown=True)(value)
+    if "askUserQuestion" in found:
+        try:
+            found["askUserQuestion"] = inner(found["askUserQuestion"])
+        except InvalidValueError as fault:
+            raise fault.with_prefix("ask_user_question") from None
+    return msgspec.convert(found, value_structs.ToolConfig)
+
+
+def read_task_budget(value: Any) -> int:
+    """A number of tokens, also as {"total": n}."""
+    if isinstance(value, Mapping):
+        given = cast("Mapping[Any, Any]", value)
+        if set(given) != {"total"}:
+            raise InvalidValueError(value, value_types.TASK_BUDGET.expected)
+        value = given["total"]
+    if not value_types.COUNT.accepts(value):
+        raise InvalidValueError(value, value_types.TASK_BUDGET.expected)
+    return value
+
+
+def read_retry(value: Any) -> RetryPolicy:
+    """How often, a struct, or a mapping with its fields."""
+    return read_retry_policy(value)
+
+
+def read_models(value: Any) -> str | list[str]:
+    """One name, or a list of them; a name with a comma is a list already."""
+    if isinstance(value, str):
+        return value_types.NAME.clean(value)
+    names = value_types.NAMES.clean(value)
+    if not names or not all(name.strip() for name in names):
+        raise InvalidValueError(value, value_types.MODELS.expected)
+    return names
+
+
+def read_tools(value: Any) -> str | list[str]:
+    """Names, the word for all of them, or the preset of the other SDKs."""
+    if isinstance(value, Mapping):
+        if dict(cast("Mapping[Any, Any]", value)) != {"type": "preset", "preset": "claude_code"}:
+            raise InvalidValueError(value, value_types.TOOLS.expected)
+        return "default"
+    if value == "default":
+        return "default"
+    if not value_types.is_text_list(value):
+        has_functions = isinstance(value, list | tuple) and any(callable(item) for item in cast("list[Any]", value))
+        hint = "; functions of your own go into `custom_tools`" if has_functions else ""
+        raise InvalidValueError(value, value_types.TOOLS.expected, hint=hint)
+    return value_types.NAMES.clean(value)
+
+
+def read_skills(value: Any) -> str | list[str]:
+    """Names, or the word for all of them."""
+    if value == "all":
+        return "all"
+    if not value_types.is_text_list(value):
+        raise InvalidValueError(value, value_types.SKILLS.expected)
+    names: list[str] = value_types.NAMES.clean(value)
+    for number, name in enumerate(names):
+        # A name becomes the rule `Skill(name)`, so it must not be able to end it.
+        if not name or name != name.strip() or any(char in "(),*" or char < " " for char in name):
+            raise InvalidValueError(name, "the name of a skill", f"[{number}]")
+    return names
+
+
+def read_aliases(value: Any) -> dict[str, str]:
+    """A mapping of text to text."""
+    return make_mapping_reader(read_text)(value)
+
+
+def read_mapping(value: Any) -> dict[str, Any]:
+    """A JSON object."""
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(value, value_types.MAPPING.expected)
+    return read_json_value(value)
+
+
+def read_config(value: Any) -> Any:
+    """A JSON object, its text, or a path."""
+    return _read_config_value(value, value_types.CONFIG.expected, read_mapping)
+
+
+def read_servers(value: Any) -> Any:
+    """Servers by name, with or without `mcpServers` around them; the text of that; or a path."""
+    return _read_config_value(
+        _unwrap_servers(value), value_types.MCP_SERVERS.expected, _make_copying_reader(encode_mcp_servers)
+    )
+
+
+def _unwrap_servers(value: Any) -> Any:
+    """Servers by name, without `mcpServers` around them; `{"type": "sdk", "instance": server}` is the server itself."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = cast("Mapping[Any, Any]", value).get("mcpServers")
+    servers = cast("Mapping[Any, Any]", inner if isinstance(inner, Mapping) else value)
+    return {name: _unwrap_sdk_server(one) for name, one in servers.items()}
+
+
+def _unwrap_sdk_server(server: Any) -> Any:
+    if not isinstance(server, Mapping):
+        return server
+    given = cast("Mapping[Any, Any]", server)
+    instance = given.get("instance")
+    return instance if given.get("type") == "sdk" and is_in_process_server(instance) else given
+
+
+def read_agents(value: Any) -> dict[str, Any]:
+    """Agents by name."""
+    return _make_copying_reader(encode_agents)(value)
+
+
+def read_sandbox(value: Any) -> Any:
+    """A struct, or a mapping with its fields."""
+    return _make_copying_reader(encode_sandbox)(value)
+
+
+def _make_copying_reader(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        check(value)
+        return copy_value(value)
+
+    return read
+
+
+def _read_config_value(value: Any, expected: str, check: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Mapping):
+        return check(value)
+    if not value_types.is_path(value):
+        raise InvalidValueError(value, expected)
+    path = cast("str", os.fspath(value))
+    if path.lstrip().startswith("{"):
+        try:
+            content = msgspec.json.decode(path.encode())
+        except (ValueError, RecursionError) as error:
+            raise InvalidValueError(path, expected, message=f"the JSON text cannot be read: {error}") from None
+        check(content)
+    return path
+
+
+def encode_mcp_servers(value: Any) -> dict[str, Any]:
+    """What `--mcp-config` wants: servers by name, without `mcpServers` around them."""
+    value = _unwrap_servers(value)
+    if isinstance(value, Mapping):  # those of this process are offered in the handshake
+        value = {k: v for k, v in cast("Mapping[Any, Any]", value).items() if not is_in_process_server(v)}
+    return make_mapping_reader(read_server)(value)
+
+
+def encode_agents(value: Any) -> dict[str, Any]:
+    """What `--agents` wants."""
+    return make_mapping_reader(make_struct_reader(value_structs.AgentDefinition))(value)
+
+
+def encode_sandbox(value: Any) -> dict[str, Any]:
+    """What the settings of the CLI want under `sandbox`."""
+    return make_struct_reader(value_structs.Sandbox)(value)
+
+
+WIRE_ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "agents": encode_agents,
+    "mcp_servers": encode_mcp_servers,
+    "sandbox": encode_sandbox,
+}
+"""Options whose stored form is what was given, and what it becomes."""

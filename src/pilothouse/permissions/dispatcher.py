@@ -1,0 +1,309 @@
+"""Handles the CLI's `can_use_tool` requests.
+
+Which callback is called, its time limit, and what happens when there is none. The CLI's own rules come first: it asks
+only about calls that no rule, mode or hook has decided. Every failure is a denial.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from pilothouse.callbacks import TimeLimited, UserCallback, accepts_arguments
+from pilothouse.errors import OptionsError, UsageError
+from pilothouse.messages import PermissionDeniedMessage
+from pilothouse.messages.system import ASKED, SETTLED
+from pilothouse.permissions.decisions import (
+    FAILED_MESSAGE,
+    NO_APPROVER_MESSAGE,
+    NO_CONFIRMER_MESSAGE,
+    NO_PLAN_APPROVER_MESSAGE,
+    NO_USER_MESSAGE,
+    PLAN_FEEDBACK_PREFIX,
+    PLAN_REJECTED_MESSAGE,
+    TIMEOUT_MESSAGE,
+    Allow,
+    Answers,
+    Confirm,
+    Decision,
+    Deny,
+    FinalDecision,
+    InvalidAnswerError,
+    encode_decision,
+    encode_denial,
+    parse_answers,
+    parse_decision,
+)
+from pilothouse.permissions.requests import (
+    PLAN_TOOL,
+    QUESTION_TOOL,
+    PermissionRequest,
+    PlanRequest,
+    QuestionRequest,
+    read_plan,
+    read_questions,
+    read_request,
+)
+from pilothouse.tracebacks import make_exc_info
+
+T = TypeVar("T")
+Report = Callable[[str, dict[str, Any]], object]
+"""Hears that something is asked, and how it is settled: a subtype, `ASKED` or `SETTLED`, and the facts."""
+
+log = logging.getLogger("pilothouse.permissions")
+
+DECIDED_BY_NOBODY = "nobody"
+"""Who decided, where no function is there that could."""
+_ids = count(1)
+
+
+def decide_safely(
+    decide: Callable[[], Awaitable[tuple[T, str]]],
+    describe: Callable[[], str],
+    *,
+    kind: str,
+    body: Mapping[str, Any],
+    report: Report | None,
+    timeout: float | None,
+    failure_decision: T,
+    timeout_decision: T,
+) -> TimeLimited[T]:
+    """Come to a decision, whatever happens.
+
+    Args:
+        decide: asks for it; gives the decision and the name of who decided.
+        describe: says what is asked, for the log.
+        kind: of what is asked: "permission", "question", "plan", "elicitation" or "dialog".
+        body: of the request.
+        report: hears of it, before anybody is asked and before the decision is sent.
+        timeout: seconds until it counts as `timeout_decision`; None: no limit.
+        failure_decision: the decision when `decide` raises.
+        timeout_decision: the decision when it takes too long.
+    """
+    facts: dict[str, Any] = {"id": f"ask_{next(_ids)}", "kind": kind}
+    if report is not None:
+        report(ASKED, {**facts, "request": body})
+
+    def settled(answer: T | None, by: str) -> None:
+        if report is not None:
+            report(SETTLED, {**facts, "by": by, "answer": answer})
+
+    async def decided() -> T:
+        try:
+            answer, by = await decide()
+        except Exception as error:
+            log.error("%s: there was no valid answer, so it is refused", describe(), exc_info=make_exc_info(error))
+            answer, by = failure_decision, "error"
+        except BaseException:
+            if timeout is None:  # else `late` may be next
+                settled(None, "withdrawn")
+            raise
+        settled(answer, by)
+        return answer
+
+    def late() -> T:
+        log.error("%s: there was no answer within %g s, so it is refused", describe(), timeout)
+        settled(timeout_decision, "timeout")
+        return timeout_decision
+
+    return TimeLimited(decided(), timeout, late)
+
+
+def make_callback(function: Any, name: str, *parameters: str) -> UserCallback | None:
+    """The function as a `Callback`, or None if there is none.
+
+    Raises:
+        UsageError: it cannot be called with these parameters.
+    """
+    try:
+        return None if function is None else UserCallback(function, name, *parameters)
+    except UsageError as error:
+        if parameters != ("request",) or not accepts_arguments(function, 3):
+            raise
+        hint = "it takes one argument, the request: what was (tool_name, tool_input, context) is request.tool_name, "
+        raise UsageError(f"{error}; {hint}request.tool_input and request.suggestions") from None
+
+
+def check_timeout(value: Any, name: str = "timeout") -> float | None:
+    """A time limit, checked.
+
+    Raises:
+        OptionsError: it is neither a number above 0 nor None.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or (number and value > 0):
+        return value
+    raise OptionsError(f"{name}: expected a number of seconds greater than 0, or None, got {value!r:.80}", option=name)
+
+
+_package_log = logging.getLogger("pilothouse")
+
+# Why a call was denied without anybody having been missing: a mode, a rule, a hook (CLI 2.1.330).
+_DECIDED_TYPES = frozenset({"classifier", "hook", "mode", "rule"})
+_RULE_DENIAL_TEXT = "has been denied"  # in the message, where the reason is that of a part of a command
+_OPTION_HINTS = {QUESTION_TOOL: "on_question=…", PLAN_TOOL: "on_plan=…"}
+
+
+def was_denied_without_asking(message: PermissionDeniedMessage) -> bool:
+    """Whether the CLI would have asked, had there been somebody to ask."""
+    kind = message.decision_reason_type
+    return kind not in _DECIDED_TYPES and not (kind == "subcommandResults" and _RULE_DENIAL_TEXT in message.message)
+
+
+def warn_denied_without_asking(tool_name: str) -> None:
+    """Log that the tool was denied, and which options would have let it run."""
+    ways = f'permission_mode="acceptEdits" (for edits), allowed_tools=["{tool_name}"] or can_use_tool=…'
+    _package_log.warning(
+        "the tool %s was denied, because nobody was there to ask for permission; set %s",
+        tool_name,
+        _OPTION_HINTS.get(tool_name, ways),
+    )
+
+
+CanUseTool = Callable[[PermissionRequest], Decision | Awaitable[Decision]]
+ConfirmCallback = Callable[[str, PermissionRequest], bool | FinalDecision | Awaitable[bool | FinalDecision]]
+QuestionCallback = Callable[[QuestionRequest], Answers | bool | Awaitable[Answers | bool]]
+PlanCallback = Callable[[PlanRequest], Decision | str | Awaitable[Decision | str]]
+
+DecisionRoute = Callable[[PermissionRequest], Awaitable[Allow | Deny | Confirm]]
+
+
+class PermissionDispatcher:
+    """Answers permission requests of the CLI; made by `make_permission_dispatcher`.
+
+    It holds no state of a request: any number may be open at once, in any order, and be cancelled.
+
+    Attributes:
+        session: what `request.session` is; its owner may set it.
+        report: hears of each request and decision; its owner may set it.
+    """
+
+    def __init__(
+        self,
+        can_use_tool: UserCallback | None,
+        confirm: UserCallback | None,
+        on_question: UserCallback | None,
+        on_plan: UserCallback | None,
+        timeout: float | None,
+    ) -> None:
+        self._can_use_tool = can_use_tool
+        self._confirm = confirm
+        self._on_question = on_question
+        self._on_plan = on_plan
+        self._timeout = timeout
+        self._default_route: tuple[DecisionRoute, str] = (
+            self._any_tool,
+            DECIDED_BY_NOBODY if can_use_tool is None else "can_use_tool",
+        )
+        self._has_warned = False
+        self._routes: dict[str, tuple[DecisionRoute, str]] = {}
+        if on_question is not None:
+            self._routes[QUESTION_TOOL] = partial(self._ask_questions, on_question), "on_question"
+        if on_plan is not None:
+            self._routes[PLAN_TOOL] = partial(self._ask_plan, on_plan), "on_plan"
+        self.session: Any = None
+        self.report: Report | None = None
+
+    @property
+    def needs_prompt_tool(self) -> bool:
+        """Whether the CLI must be told to ask here, with `--permission-prompt-tool stdio`."""
+        return any((self._can_use_tool, self._confirm, self._on_question, self._on_plan))
+
+    def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
+        """Answer one request; never raises but for cancellation.
+
+        Args:
+            body: the body of a `can_use_tool` request.
+        """
+        return decide_safely(
+            partial(self._decide, body),
+            lambda: f"permission to use {body.get('tool_name', body.get('tool'))!s:.80}",
+            kind=_KINDS.get(str(body.get("tool_name")), "permission"),
+            body=body,
+            report=self.report,
+            timeout=self._timeout,
+            failure_decision=_FAILED_RESPONSE,
+            timeout_decision=_TIMEOUT_RESPONSE,
+        )
+
+    async def _decide(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+        request = read_request(body, self.session)
+        route, by = self._routes.get(request.tool_name, self._default_route)
+        decision = await route(request)
+        if isinstance(decision, Confirm):
+            by = DECIDED_BY_NOBODY if self._confirm is None else "confirm"
+            decision = await self._ask_confirmer(decision.prompt, request)
+        return encode_decision(decision, body.get("input", {})), by
+
+    async def _any_tool(self, request: PermissionRequest) -> Allow | Deny | Confirm:
+        if self._can_use_tool is not None:
+            return parse_decision(await self._can_use_tool(request), self._can_use_tool.name)
+        nobody = _NO_CALLBACK_MESSAGES.get(request.tool_name, NO_APPROVER_MESSAGE)
+        # A yes is no answer to a question.
+        if self._confirm is not None and request.tool_name != QUESTION_TOOL:
+            return Confirm()
+        if not self._has_warned:
+            self._has_warned = True
+            warn_denied_without_asking(request.tool_name)
+        return Deny(nobody)
+
+    async def _ask_questions(self, ask: UserCallback, request: PermissionRequest) -> FinalDecision:
+        asked = read_questions(request)
+        return parse_answers(await ask(asked), asked)
+
+    async def _ask_plan(self, ask: UserCallback, request: PermissionRequest) -> Allow | Deny | Confirm:
+        returned = await ask(read_plan(request))
+        if isinstance(returned, str):
+            return Deny(PLAN_FEEDBACK_PREFIX + returned if returned.strip() else PLAN_REJECTED_MESSAGE)
+        return Deny(PLAN_REJECTED_MESSAGE) if returned is False else parse_decision(returned, ask.name)
+
+    async def _ask_confirmer(self, prompt: str, request: PermissionRequest) -> FinalDecision:
+        if self._confirm is None:
+            return Deny(NO_CONFIRMER_MESSAGE)
+        decision = parse_decision(await self._confirm(prompt or request.prompt, request), self._confirm.name)
+        if isinstance(decision, Confirm):
+            raise InvalidAnswerError("confirm returned Confirm; it has the last word")
+        return decision
+
+
+_FAILED_RESPONSE: Final = encode_denial(FAILED_MESSAGE)
+_TIMEOUT_RESPONSE: Final = encode_denial(TIMEOUT_MESSAGE)
+_KINDS: Final = {QUESTION_TOOL: "question", PLAN_TOOL: "plan"}
+_NO_CALLBACK_MESSAGES: Final = {QUESTION_TOOL: NO_USER_MESSAGE, PLAN_TOOL: NO_PLAN_APPROVER_MESSAGE}
+
+
+def make_permission_dispatcher(
+    can_use_tool: CanUseTool | None = None,
+    confirm: ConfirmCallback | None = None,
+    on_question: QuestionCallback | None = None,
+    on_plan: PlanCallback | None = None,
+    timeout: float | None = None,
+) -> PermissionDispatcher:
+    """Make the desk that answers permission requests. All functions may be sync (run in a thread) or async.
+
+    What none of them answers is denied, in words that the model understands; so is what raises, takes too long, or is
+    no decision, and that is logged as well.
+
+    Args:
+        can_use_tool: `f(request)` for every tool call that the CLI asks about; returns `Allow`, `Deny`, `Confirm`, True
+            or False. Without `on_question` and `on_plan` it is asked about those, too.
+        confirm: `f(prompt, request)` returns True, False, `Allow` or `Deny`; asked when another function returns
+            `Confirm(prompt)`, and about every call when there is no `can_use_tool`.
+        on_question: `f(question_request)` for questions of the model to the user (AskUserQuestion); see `Answers`.
+        on_plan: `f(plan_request)` for plans (ExitPlanMode); returns True, False, a text with what to change, or a
+            decision. `Allow(updated_input={**request.request.tool_input, "plan": …})` approves another plan.
+        timeout: seconds for each request, `confirm` included; None: no limit.
+
+    Raises:
+        UsageError: one of them cannot be called like that, or the time is no time.
+    """
+    return PermissionDispatcher(
+        make_callback(can_use_tool, "can_use_tool", "request"),
+        make_callback(confirm, "confirm", "prompt", "request"),
+        make_callback(on_question, "on_question", "request"),
+        make_callback(on_plan, "on_plan", "request"),
+        check_timeout(timeout),
+    )

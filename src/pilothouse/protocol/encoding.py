@@ -1,0 +1,123 @@
+r"""Values to JSON lines that any peer can read.
+
+Owns how a value is written: one line, compact, valid. Must not know what the value is for.
+
+Whatever is returned is valid JSON, holds no line end but the one it closes with, and no NaN (as in JavaScript, a number
+that JSON lacks is written as null). Lone surrogates, which UTF-8 cannot hold, are written as ``\udXXX`` escapes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from pilothouse.errors import UsageError
+from pilothouse.messages.base import UnknownPart
+from pilothouse.messages.json_lines import to_plain_scalar, to_plain_values
+
+# Some line readers break lines at these characters too; inside JSON strings an escape means the same.
+_OTHER_LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+_MAX_TYPE_CHARS: Final = 80
+
+
+def _to_encodable(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast("os.PathLike[str]", value))
+    if isinstance(value, UnknownPart):
+        return value.data
+    return to_plain_scalar(value)
+
+
+_encode = msgspec.json.Encoder(enc_hook=_to_encodable).encode
+
+
+def encode_line(value: object) -> bytes:
+    r"""Write a value as one compact line of JSON, with its ``\n``.
+
+    Args:
+        value: dicts, lists, strings, numbers, booleans, None; also structs, dataclasses, dates, enums and paths.
+
+    Raises:
+        UsageError: part of it cannot be written; the message says which, by its path from `value`.
+    """
+    try:
+        line = _encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        line = _encode_ascii(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _encoding_error(value, error) from error
+    if not line.isascii():
+        for raw, escaped in _OTHER_LINE_ENDS:
+            line = line.replace(raw, escaped)
+    return line + b"\n"
+
+
+def _encode_ascii(value: object) -> bytes:
+    import json  # for odd strings only, and dear to import
+
+    try:
+        plain = _without_nan(to_plain_values(value, _to_encodable))
+        return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _encoding_error(value, error) from error
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in cast("list[Any]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _encoding_error(value: object, error: BaseException) -> UsageError:
+    if isinstance(error, RecursionError):
+        return UsageError("the value cannot be written as JSON: it contains itself, or is nested too deeply")
+    path, culprit, reason = _find_culprit(value)
+    where = path or "the value itself"
+    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")[:_MAX_TYPE_CHARS]
+    return UsageError(f"the value cannot be written as JSON: {where} is of type {kind}; {reason}")
+
+
+def _find_culprit(value: object) -> tuple[str, object, str]:
+    """Go down to the innermost part that cannot be written."""
+    path = ""
+    while True:
+        for name, part in _parts(value):
+            try:
+                _encode(part)
+            except (UnicodeEncodeError, OverflowError):
+                continue
+            except (TypeError, ValueError, RecursionError):
+                path += name
+                value = part
+                break
+        else:
+            return path.removeprefix("."), value, _reason(value)
+
+
+def _reason(value: object) -> str:
+    if isinstance(value, Mapping):
+        odd = next(
+            (key for key in cast("Mapping[object, object]", value) if not isinstance(key, str | int | float)), None
+        )
+        if odd is not None:
+            return f"its key {odd!r:.60} is not a string"
+    return "use strings, numbers, booleans, None, lists and dicts"
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            yield f".{key}", item
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield f"[{index}]", item

@@ -1,0 +1,207 @@
+"""Bytes to frames: messages in order for the application, control frames and oddities on the side.
+
+Owns what becomes of each line: message, control frame, noise, bad line, part of a cut object. Must not know what
+control frames mean.
+
+Rules for lines that are no frame on their own:
+
+- A blank line is nothing. A line that is not JSON is noise: skipped, counted, kept in a small ring.
+- A line that begins like an object and breaks off is held. Lines that continue it are added; when it is whole, it is
+  one frame. A line that is a whole frame by itself always wins: the held beginning is reported as cut, because a frame
+  must never wait for something that may not come.
+- A line that cannot continue the held beginning ends it, and is then looked at afresh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pilothouse.errors import LineDecodeError, MessageParseError, PeerError
+from pilothouse.messages import FrameDecoder, Message
+from pilothouse.protocol.events import ConnectionEvent, ConnectionStats, InvalidFrame, LineTooLong, NonJsonLine
+from pilothouse.protocol.framing import HEAD_BYTES, LineFramer
+
+if TYPE_CHECKING:
+    from pilothouse.protocol.partial_json import PartialObject
+
+KEPT_NON_JSON_LINES: Final = 20
+"""How many odd lines are kept for error messages."""
+
+_NON_JSON_EVENT_BYTES: Final = 4096
+
+
+class FrameReader:
+    """Turns bytes into messages. (L27, L28, E54, G18, G33, G34, G35)
+
+    Args:
+        control_frames: structs of the control protocol, tagged by `type`.
+        max_line_bytes: longest line, and longest object mended from cut lines, in bytes.
+        on_control_frame: called with every control frame and the line it came in, in order.
+        events: where odd lines are reported.
+        stats: counters to keep.
+    """
+
+    def __init__(
+        self,
+        control_frames: Iterable[type[msgspec.Struct]],
+        *,
+        max_line_bytes: int,
+        on_control_frame: Callable[[msgspec.Struct, bytes], None],
+        events: deque[ConnectionEvent],
+        stats: ConnectionStats,
+    ) -> None:
+        classes = tuple(control_frames)
+        self._decoder = FrameDecoder(extra=classes)
+        self._control_frames = frozenset[type](classes)
+        self._special = self._control_frames | {LineDecodeError, MessageParseError}
+        self._on_control_frame = on_control_frame
+        self._events = events
+        self._stats = stats
+        self._max = max_line_bytes
+        self._framer = LineFramer(max_line_bytes)
+        self._partial: PartialObject | None = None  # the beginning of an object, held until it goes on or does not
+        self.non_json_lines: deque[bytes] = deque(maxlen=KEPT_NON_JSON_LINES)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take the next bytes, cut anywhere; never raises for what they hold.
+
+        Returns:
+            The messages that are complete now, in order.
+        """
+        self._stats.received_bytes += len(data)
+        lines = self._framer.feed(data)
+        return self._read_around_gaps(lines) if self._framer.oversize else self._read(lines)
+
+    @property
+    def fragment(self) -> bytes:
+        """The beginning of what is held; b"" if nothing is."""
+        return b"" if self._partial is None else self._partial.head
+
+    def flush(self) -> tuple[list[Message], bytes]:
+        """Take the end of the stream.
+
+        Returns:
+            The messages of a last line without a line end, and the beginning of an object that the end cut off.
+        """
+        last = self._framer.flush()
+        messages = self._read_around_gaps([last] if last else [])
+        fragment = self.fragment
+        if fragment:
+            self._stats.cut_objects += 1
+            self.non_json_lines.append(fragment)
+            self._partial = None
+        return messages, fragment
+
+    def _read(self, lines: list[bytes]) -> list[Message]:
+        decoded, kinds = self._decoder.decode_lines(lines)
+        # One set operation tells whether every line is a plain message, which is the common case by far.
+        if self._partial is not None or not self._special.isdisjoint(kinds):
+            routed = [self._route(line, frame) for line, frame in zip(lines, decoded, strict=True)]
+            decoded = [message for message in routed if message is not None]
+        self._stats.messages += len(decoded)
+        return decoded
+
+    def _read_around_gaps(self, lines: list[bytes]) -> list[Message]:
+        messages: list[Message] = []
+        start = 0
+        for gap in self._framer.oversize:
+            messages += self._read(lines[start : gap.index])
+            start = gap.index
+            if self._partial is not None:
+                self._report_partial(self._partial)
+            self._report_oversize(gap.size, gap.head)
+        messages += self._read(lines[start:])
+        return messages
+
+    def _route(self, line: bytes, frame: Any) -> Message | None:
+        if isinstance(frame, PeerError):
+            return self._odd_line(line, frame)
+        if self._partial is not None:
+            self._report_partial(self._partial)
+        return self._deliver(line, frame)
+
+    def _deliver(self, line: bytes, frame: Any) -> Message | None:
+        if type(frame) in self._control_frames:
+            self._on_control_frame(frame, line)
+            return None
+        return frame
+
+    def _odd_line(self, line: bytes, error: PeerError) -> Message | None:
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        text = line.strip()
+        if not text:
+            return None
+        from pilothouse.protocol.partial_json import ScanResult  # most streams have no such line
+
+        cut = self._partial
+        if cut is not None:
+            verdict = cut.extend(line)
+            if verdict is ScanResult.COMPLETE:
+                return self._finish_partial(cut)
+            if verdict is ScanResult.OPEN:
+                if cut.size > self._max:
+                    self._report_oversize(cut.size, cut.head)
+                    self._partial = None
+                return None
+            self._report_partial(cut)
+        if isinstance(error, MessageParseError):
+            self._report_invalid(error)
+        elif not text.startswith(b"{"):
+            self._report_non_json(line)
+        else:
+            self._hold_partial(line, error)
+        return None
+
+    def _hold_partial(self, line: bytes, error: PeerError) -> None:
+        from pilothouse.protocol.partial_json import PartialObject, ScanResult
+
+        cut = PartialObject()
+        verdict = cut.extend(line)
+        if verdict is ScanResult.OPEN:
+            self._partial = cut
+        elif verdict is ScanResult.COMPLETE:
+            # The scanner finds it whole and the decoder refuses it: nested too deeply, for one.
+            self._report_invalid(error)
+        else:
+            self._report_non_json(line)
+
+    def _finish_partial(self, cut: PartialObject) -> Message | None:
+        self._partial = None
+        whole = cut.whole
+        if len(whole) > self._max:
+            self._report_oversize(len(whole), whole[:HEAD_BYTES])
+            return None
+        try:
+            frame = self._decoder.decode(whole)
+        except (LineDecodeError, MessageParseError) as error:
+            self._report_invalid(error)
+            return None
+        self._stats.repaired_objects += 1
+        return self._deliver(whole, frame)
+
+    def _report_partial(self, cut: PartialObject) -> None:
+        size, head = cut.size, cut.head
+        self._partial = None
+        self._stats.cut_objects += 1
+        self.non_json_lines.append(head)
+        error = LineDecodeError(f"a JSON object broke off after {size} bytes and never went on", line=head)
+        self._events.append(InvalidFrame(error))
+
+    def _report_invalid(self, error: PeerError) -> None:
+        # A traceback would keep the lines of the whole chunk alive for as long as the event.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        self._stats.invalid_frames += 1
+        self._events.append(InvalidFrame(error))
+
+    def _report_non_json(self, line: bytes) -> None:
+        self._stats.non_json_lines += 1
+        self.non_json_lines.append(line[:HEAD_BYTES])
+        self._events.append(NonJsonLine(line[:_NON_JSON_EVENT_BYTES]))
+
+    def _report_oversize(self, size: int, head: bytes) -> None:
+        self._stats.long_lines += 1
+        self._events.append(LineTooLong(size, head))

@@ -1,0 +1,360 @@
+"""A transport that wraps another one: resumes a session from a store, and writes its transcripts back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import uuid
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from msgspec.structs import replace
+
+from pilothouse.errors import CLIStartError, OptionsError, PilothouseError, SessionNotFoundError, UsageError
+from pilothouse.options import Invocation, Options
+from pilothouse.options.invocation import ChildEnvironment
+from pilothouse.stores.base import SessionStore, StoreBackend, TranscriptKey, implements
+from pilothouse.stores.mirror import (
+    LeaseKeeper,
+    MirrorFrameSplitter,
+    MirrorWriter,
+    flush_mirrors,
+    parse_transcript_path,
+)
+from pilothouse.stores.restore import RestoredSession, SessionConfigDirectory, StoreReader, write_session
+from pilothouse.stores.stored_sessions import import_file
+from pilothouse.transcripts.paths import MAX_KEY_CHARS, find_file, is_session_id, project_key
+from pilothouse.transcripts.session_info import list_sessions
+from pilothouse.transports import Health, Transport
+from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.private_home import VARIABLES, PrivateHome
+from pilothouse.transports.wrapper import TransportWrapper
+
+log = logging.getLogger("pilothouse.stores")
+
+DRAIN_SECONDS = 0.5
+"""To read what a child that is ended in the middle of a turn has said of its transcripts."""
+SILENCE_SECONDS = 0.15
+"""Of silence, after which there is no more of that: the CLI (2.1.330) tells what it writes every 0.1 s."""
+CLOSE_SECONDS = 20.0
+"""For a store to take what is left at the end."""
+RESULT_MARK = b'"type":"result"'
+PROJECT_DIRECTORY_VARIABLE = "CLAUDE_CODE_PROJECT_DIR_NAME"
+"""Gives the folder of a project another name, where CLAUDE_CONFIG_DIR is set as well."""
+
+
+class MirroredTransport(TransportWrapper):
+    """One child over another transport, with `session_store`. (E85)
+
+    Args:
+        inner: not started yet.
+        options: the settings of the child.
+
+    Raises:
+        OptionsError: the store cannot do what is asked.
+    """
+
+    def __init__(self, inner: Transport, options: Options) -> None:
+        store: SessionStore = options.session_store
+        if options.continue_conversation and not implements(store, "list_sessions"):
+            raise OptionsError(
+                f"continue_conversation: {type(store).__name__} has no list_sessions(), so nobody knows which session "
+                "is the latest; pass resume=",
+                option="session_store",
+            )
+        if not options.persist_session:
+            raise OptionsError(
+                "options 'session_store' and 'persist_session' exclude each other: a CLI that writes no transcript has "
+                "none to store",
+                option="session_store",
+            )
+        super().__init__(inner)
+        self._options = options
+        self._store = store
+        self._lease_keeper = LeaseKeeper(store, options.session_lease) if isinstance(store, StoreBackend) else None
+        self._reader = StoreReader(store, options.load_timeout)
+        eager = options.session_store_flush == "eager"
+        self._writer = MirrorWriter(store, self._queue_error_line, eager=eager, lease_keeper=self._lease_keeper)
+        self._splitter = MirrorFrameSplitter(options.max_line_bytes)
+        self._error_lines: deque[bytes] = deque()  # lines of our own, for the reader
+        self._receive_scope: anyio.CancelScope | None = None
+        self._config_directory: SessionConfigDirectory | PrivateHome | None = None
+        self._project = ""
+        self._project_directory_name: str | None = None
+        self._was_started = False
+        self._has_raised_error = False
+        self._ended = False
+        self._closed = False
+
+    # The start.
+
+    async def start(self, invocation: Invocation) -> None:
+        """Take the lease, put the session where the child finds it, start the child.
+
+        Raises:
+            SessionLeasedError: somebody else is at work in the session.
+            SessionNotFoundError: neither the store nor this machine has it.
+            StoreError: the store failed.
+            PilothouseError: the child could not be started.
+        """
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._was_started:
+            raise UsageError("a transport serves one connection: make a new one instead of starting it again")
+        self._was_started = True
+        try:
+            await self.inner.start(await self._prepare(invocation))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._clean_up()
+            raise
+
+    async def _prepare(self, invocation: Invocation) -> Invocation:
+        asked, cwd = self._options, invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
+        self._project = await run_briefly(project_key, cwd)
+        self._project_directory_name = invocation.env.get(PROJECT_DIRECTORY_VARIABLE)
+        if asked.resume is not None or asked.continue_conversation:
+            return await self._prepare_resume(invocation, cwd)
+        if asked.session_id is not None and not invocation.has_generated_session_id:
+            await self._acquire_lease(TranscriptKey(self._project, asked.session_id))
+        return invocation
+
+    async def _acquire_lease(self, transcript: TranscriptKey) -> None:
+        if self._lease_keeper is not None:
+            await self._reader.call(self._lease_keeper.get_lease(transcript), "acquire()")
+
+    async def _prepare_resume(self, invocation: Invocation, cwd: str) -> Invocation:
+        if _is_remote(self.inner):
+            return invocation
+        place = await self._find_session(invocation, cwd)
+        if place is None:
+            return invocation
+        if not self._options.fork_session:
+            await self._acquire_lease(place)
+        await flush_mirrors(self._store, self._options.load_timeout)
+        session = await self._reader.read_session(place)
+        if session is None:
+            await self._import_from_disk(invocation, place, cwd)
+        else:
+            if not self._options.fork_session:
+                self._set_counts(session)
+            invocation = await self._write_session(invocation, session, cwd)
+        resume = f"--resume={place.session}"
+        return replace(invocation, argv=tuple(resume if arg == "--continue" else arg for arg in invocation.argv))
+
+    async def _find_session(self, invocation: Invocation, cwd: str) -> TranscriptKey | None:
+        asked = self._options.resume
+        if asked is None:
+            latest = await self._reader.find_latest(self._project)
+            if latest is not None:
+                return latest
+            config = _find_config_directory(invocation)
+            found = await run_briefly(lambda: list_sessions(cwd, 1, include_worktrees=False, config_dir=config))
+            return TranscriptKey(self._project, found[0].session_id) if found else None
+        if not is_session_id(asked):
+            words = f"option 'resume': a session store knows sessions by id, not {asked!r:.80}"
+            raise OptionsError(words, option="resume")
+        return TranscriptKey(self._project, asked)
+
+    def _set_counts(self, session: RestoredSession) -> None:
+        if isinstance(self._store, StoreBackend):
+            self._writer.set_count(session.transcript, len(session.entries))
+            for subpath, entries in session.subpaths.items():
+                self._writer.set_count(session.transcript._replace(subpath=subpath), len(entries))
+
+    async def _import_from_disk(self, invocation: Invocation, transcript: TranscriptKey, cwd: str) -> None:
+        """The store has nothing of the session: the child finds it on disk, and the store gets what stands there."""
+        path = await run_briefly(find_file, transcript.session, cwd, _find_config_directory(invocation))
+        if path is None:
+            raise SessionNotFoundError(
+                f"there is no session {transcript.session} of {cwd} in the session store, and none on this machine"
+            )
+        if not self._options.fork_session:  # a fork writes all of it again, into its own transcript
+            log.info("session %s is on disk and not in the store: it is brought there", transcript.session)
+            await import_file(path, transcript, self._store, self._lease_keeper)
+
+    async def _write_session(self, invocation: Invocation, session: RestoredSession, cwd: str) -> Invocation:
+        try:
+            owner = None if invocation.user is None else await run_briefly(_find_owner, invocation.user)
+            if invocation.is_isolated:
+                home = invocation.home
+                if home is None:
+                    home = self._config_directory = PrivateHome()
+                config = Path(await run_briefly(home.make, owner), VARIABLES["CLAUDE_CONFIG_DIR"])
+                await run_briefly(write_session, config, session, owner)
+                return replace(invocation, home=home)
+            self._config_directory = private = SessionConfigDirectory()
+            directory = await run_briefly(private.make, invocation.env, session, cwd, owner)
+        except OSError as error:
+            words = f"could not write the session from the store to a private directory: {error.strerror or error}"
+            raise CLIStartError(f"{words}; look at TMPDIR and the space that is left there") from error
+        env = {**invocation.env, "CLAUDE_CONFIG_DIR": directory}
+        env.pop(PROJECT_DIRECTORY_VARIABLE, None)
+        return replace(invocation, env=ChildEnvironment(env))
+
+    # The stream.
+
+    async def serve(self) -> None:
+        """Write to the store and keep the leases, beside what the inner transport has to do.
+
+        Raises:
+            LeaseLostError, SessionLeasedError, StoreConflictError: the session is somebody else's now.
+        """
+        failures: list[Exception] = []
+
+        async def guarded(work: Any) -> None:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - raised below, as it is and not inside a group
+                failures.append(error)
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guarded, self.inner.serve)
+            tasks.start_soon(guarded, self._writer.run)
+            if self._lease_keeper is not None:
+                tasks.start_soon(guarded, self._lease_keeper.renew_leases)
+        if failures:
+            self._has_raised_error = True
+            raise failures[0]
+
+    async def receive(self) -> bytes:
+        """The next bytes from the child, without its frames about transcripts."""
+        while not self._closed:
+            if self._error_lines and not self._splitter.is_mid_line:
+                return self._error_lines.popleft()
+            if self._ended:
+                return b""
+            chunk: bytes | None = None
+            with anyio.CancelScope() as self._receive_scope:
+                chunk = await self.inner.receive()
+            self._receive_scope = None
+            if chunk is None:  # there is a note
+                await anyio.lowlevel.checkpoint()
+                continue
+            if not chunk:
+                self._ended = True
+                rest = self._splitter.flush()
+                await self._writer.flush()  # what could not be written is told before the end
+                if rest:
+                    return rest
+                continue
+            shown = self._filter_chunk(chunk)
+            if self._writer.is_full:
+                await self._writer.flush()
+            if shown:
+                return shown
+        raise anyio.ClosedResourceError
+
+    def _filter_chunk(self, chunk: bytes) -> bytes:
+        shown = self._splitter.feed(chunk)
+        for frame in self._splitter.take_frames():
+            place = parse_transcript_path(frame.path)
+            if place is None:
+                log.warning(
+                    "the CLI has written to a transcript of an unknown kind, which is not stored: %s", frame.path
+                )
+            else:
+                self._writer.enqueue(self._to_store_key(place), frame.entries, frame.size)
+        if RESULT_MARK in shown:
+            self._writer.flush_soon()
+        return shown
+
+    def _to_store_key(self, transcript: TranscriptKey) -> TranscriptKey:
+        """Where it stands in the store: there, a directory has one name on all machines."""
+        long = (
+            len(self._project) > MAX_KEY_CHARS and transcript.project[:MAX_KEY_CHARS] == self._project[:MAX_KEY_CHARS]
+        )
+        return (
+            transcript._replace(project=self._project)
+            if long or transcript.project == self._project_directory_name
+            else transcript
+        )
+
+    def _queue_error_line(self, transcript: TranscriptKey, error: str) -> None:
+        facts = {"type": "system", "subtype": "mirror_error", "error": error, "key": transcript.session_key}
+        line = json.dumps({**facts, "session_id": transcript.session, "uuid": str(uuid.uuid4())})
+        self._error_lines.append(line.encode("ascii") + b"\n")
+        if self._receive_scope is not None:
+            self._receive_scope.cancel()
+
+    async def detach(self) -> str:
+        """Leave a child that can go on without us; it goes on without the store, too."""
+        found_as = await self.inner.detach()
+        await self.close()
+        return found_as
+
+    def health(self) -> Health:
+        """That of the inner transport; degraded while the store does not take what it is given."""
+        health = self.inner.health()
+        if health.state == "healthy" and self._writer.last_error:
+            return Health("degraded", f"the session store fails: {self._writer.last_error}")
+        return health
+
+    # The end.
+
+    async def close(self) -> None:
+        """End the child, write what is left, release the lease, remove the files that the child was given.
+
+        Raises:
+            LeaseLostError, SessionLeasedError, StoreConflictError: the last of it was not written, because the session
+                is somebody else's now.
+        """
+        was_closed, self._closed = self._closed, True
+        with anyio.CancelScope(shield=True):
+            try:
+                if not was_closed and not self._ended:
+                    await self._drain()
+                await self.inner.close()
+            finally:  # also when `Task.cancel` of asyncio came through the shield
+                if not was_closed:
+                    await self._clean_up()
+        if not was_closed and self._writer.fatal_error is not None and not self._has_raised_error:
+            raise self._writer.fatal_error
+
+    async def _drain(self) -> None:
+        is_over = False
+        with anyio.move_on_after(DRAIN_SECONDS), suppress(anyio.ClosedResourceError, PilothouseError):
+            while not is_over:
+                is_over = True
+                with anyio.move_on_after(SILENCE_SECONDS):
+                    chunk = await self.inner.receive()
+                    is_over = not chunk
+                    self._filter_chunk(chunk)
+
+    async def _clean_up(self) -> None:
+        private, self._config_directory = self._config_directory, None
+        try:
+            await self._writer.close(CLOSE_SECONDS)
+        finally:
+            try:
+                if self._lease_keeper is not None:
+                    await self._lease_keeper.release()
+            finally:
+                if private is not None:
+                    await run_briefly(private.remove)
+
+
+def _is_remote(transport: Transport) -> bool:
+    """Whether the child lives on another machine, with a disk of its own: it finds its sessions there itself."""
+    module = sys.modules.get("pilothouse.transports.websocket")  # not loaded: it cannot be one
+    return module is not None and isinstance(transport, module.WebSocketTransport)
+
+
+def _find_config_directory(invocation: Invocation) -> str:
+    """The configuration directory of a child that has no private one."""
+    given = invocation.env.get("CLAUDE_CONFIG_DIR")
+    return given if given is not None else str(Path(invocation.env.get("HOME") or Path.home(), ".claude"))
+
+
+def _find_owner(user: str | int) -> tuple[int, int] | None:
+    from pilothouse.transports.accounts import account_of  # few children run as another user
+
+    account = account_of(user)
+    return None if account is None else (account.uid, account.gid)

@@ -1,0 +1,438 @@
+"""Lists, reads, changes and forks the sessions of a store, and imports sessions from this machine's disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from pilothouse.errors import LineDecodeError, SessionNotFoundError, StoreError, UsageError
+from pilothouse.messages import Message
+from pilothouse.messages.json_lines import decode_line
+from pilothouse.options.table import DEFAULT_LOAD_TIMEOUT
+from pilothouse.stores.base import Entry, SessionStore, StoreBackend, TranscriptKey, fold_summary, implements, parse_key
+from pilothouse.stores.mirror import ATTEMPT_SECONDS, BATCH_BYTES, BATCH_ENTRIES, LeaseKeeper
+from pilothouse.stores.restore import METADATA_TYPE, RestoredSession, StoreReader, write_session
+from pilothouse.transcripts import (
+    ForkSessionResult,
+    SessionInfo,
+    fork_session,
+    get_session_messages,
+    get_subagent_messages,
+    list_subagents,
+    rename_session,
+    tag_session,
+)
+from pilothouse.transcripts import project_key as key_of
+from pilothouse.transcripts.paths import StrPath, get_sidecar_directory, is_session_id, project_key, require_file
+from pilothouse.transcripts.rows import (
+    OnProblem,
+    TranscriptProblem,
+    ignore_problem,
+    load_object,
+    open_transcript,
+    read_lines,
+)
+from pilothouse.transports.errands import run_briefly
+from pilothouse.transports.private_directory import PrivateDirectory
+
+IMPORT_LEASE_SECONDS = 300.0
+
+
+async def import_session_to_store(
+    session_id: str,
+    store: SessionStore,
+    *,
+    directory: StrPath | None = None,
+    include_subagents: bool = True,
+    batch_size: int = BATCH_ENTRIES,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> int:
+    """Bring a session that the CLI has kept on disk into a store, so that it can be resumed from there. (E85, L60)
+
+    May be repeated: entries that have a uuid are stored once, in any store that keeps the contract.
+
+    Args:
+        session_id: its id.
+        store: where to. Its lease is taken meanwhile, if it has leases.
+        directory: the working directory that it belongs to; None: any.
+        include_subagents: also the transcripts of its sub-agents.
+        batch_size: entries in one `append`, at most.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called with each line that cannot be read; it is left out.
+
+    Returns:
+        How many entries the files had.
+
+    Raises:
+        UsageError: the id has not the form of one.
+        SessionNotFoundError: there is no such session on disk.
+        SessionLeasedError: somebody is at work in it.
+        StoreError: the store failed.
+    """
+    path = await run_briefly(require_file, session_id, directory, config_dir)
+    project = path.parent.name if directory is None else await run_briefly(project_key, directory)
+    tenure = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
+    try:
+        return await import_file(
+            path,
+            TranscriptKey(project, session_id),
+            store,
+            tenure,
+            include_subagents=include_subagents,
+            batch_size=batch_size,
+            on_problem=on_problem,
+        )
+    finally:
+        if tenure is not None:
+            await tenure.release()
+
+
+async def import_file(
+    path: Path,
+    transcript: TranscriptKey,
+    store: SessionStore,
+    lease_keeper: LeaseKeeper | None,
+    *,
+    include_subagents: bool = True,
+    batch_size: int = BATCH_ENTRIES,
+    on_problem: OnProblem = ignore_problem,
+) -> int:
+    """The same for a session file, as `place`, under leases that the caller holds."""
+    files = [(transcript, path)]
+    if include_subagents:
+        files += await run_briefly(_list_subagent_files, path, transcript)
+    total = 0
+    for at, file in files:
+        batches = _read_batches(file, batch_size, on_problem)
+        while batch := await run_briefly(next, batches, None):
+            await append_batch(store, at, batch, lease_keeper)
+            total += len(batch)
+    return total
+
+
+async def append_batch(
+    store: SessionStore, transcript: TranscriptKey, batch: list[Entry], lease_keeper: LeaseKeeper | None
+) -> None:
+    """Add entries under leases that the caller holds, wherever the transcript ends now."""
+    try:
+        with anyio.fail_after(ATTEMPT_SECONDS):
+            if isinstance(store, StoreBackend):
+                lease = None if lease_keeper is None else await lease_keeper.get_lease(transcript)
+                await store.append(
+                    transcript.session_key, batch, after=await store.count(transcript.session_key), lease=lease
+                )
+            else:
+                await store.append(transcript.session_key, batch)
+    except TimeoutError:
+        raise StoreError(f"the session store did not answer append() within {ATTEMPT_SECONDS:g} s") from None
+
+
+def _list_subagent_files(path: Path, transcript: TranscriptKey) -> list[tuple[TranscriptKey, Path]]:
+    """The transcripts of sub-agents; links are left out, since they may lead anywhere."""
+    folder = get_sidecar_directory(path)
+    found = sorted(file for file in folder.glob("subagents/**/*.jsonl") if not file.is_symlink())
+    return [(transcript._replace(subpath=file.relative_to(folder).with_suffix("").as_posix()), file) for file in found]
+
+
+def _read_batches(path: Path, batch_size: int, on_problem: OnProblem) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry, length in _read_entries(path, on_problem):
+        batch.append(entry)
+        size += length
+        if len(batch) >= batch_size or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _read_entries(path: Path, on_problem: OnProblem) -> Iterator[tuple[Entry, int]]:
+    with open_transcript(path) as descriptor:
+        for number, _, line in read_lines(descriptor, path, on_problem):
+            stripped = line.strip(b"\0 \t\r")
+            entry = load_object(stripped) if stripped else None
+            if entry is not None:
+                yield entry, len(stripped)
+            elif stripped:
+                on_problem(TranscriptProblem(str(path), number, "not a JSON object"))
+    note = path.with_name(f"{path.stem}.meta.json")
+    try:
+        told = decode_line(note.read_bytes())
+    except (OSError, LineDecodeError):
+        return
+    if isinstance(told, dict):
+        yield {"type": METADATA_TYPE, **told}, len(json.dumps(told))
+
+
+T = TypeVar("T")
+Messages: TypeAlias = list[Message]  # inside of the class below, `list` is a method
+Infos: TypeAlias = list[SessionInfo]
+Names: TypeAlias = list[str]
+Items: TypeAlias = list[T]
+
+MAX_PARALLEL_LOADS = 8
+_TITLE_FIELDS = ("custom_title", "ai_title", "last_prompt", "summary_hint", "first_prompt", "command_fallback")
+"""What a session is listed under: the first that there is."""
+
+
+class StoredSessions:
+    """The sessions of a project in a store, as the functions for those on disk have them. (E85, L60)
+
+    ::
+
+        sessions = ph.StoredSessions(store, directory=".")
+        for info in await sessions.list(limit=10):
+            print(info.session_id, info.summary)
+
+    What changes a session takes its lease meanwhile, where the store has leases. All raise `StoreError` when the store
+    fails, and those that need a session `SessionNotFoundError` if the store has none with that id.
+
+    Args:
+        store: where they are.
+        directory: the working directory of the project. Default: that of this process.
+        project_key: the name of the project in the store, in place of `directory`.
+        load_timeout: seconds to wait for each answer of the store. Default 60.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        *,
+        directory: StrPath = ".",
+        project_key: str | None = None,
+        load_timeout: float = DEFAULT_LOAD_TIMEOUT,
+    ) -> None:
+        self._store: Any = store
+        self._directory = directory
+        self._project = project_key
+        self._reader = StoreReader(store, load_timeout)
+
+    async def list(self, limit: int | None = None, offset: int = 0) -> Infos:
+        """What each is about, newest first; those of sub-agents, and those without a word, are left out.
+
+        One call where the store has `list_session_summaries`; else each session is loaded.
+
+        Args:
+            limit: how many at most; None: all.
+            offset: how many to leave out first.
+
+        Raises:
+            UsageError: the store cannot list sessions.
+        """
+        if not implements(self._store, "list_sessions"):
+            raise UsageError(f"{type(self._store).__name__} has no list_sessions()")
+        project = await self._get_project_key()
+        listed = await self._reader.list_sessions(project)
+        told: dict[str, Any] = {}
+        if implements(self._store, "list_session_summaries"):
+            found = await self._reader.call(self._store.list_session_summaries(project), "list_session_summaries()")
+            told = {row["session_id"]: row for row in found}
+        infos: Infos = []
+        limiter = anyio.CapacityLimiter(MAX_PARALLEL_LOADS)
+
+        async def add(session_id: str, mtime: int) -> None:
+            summary = told.get(session_id)
+            if summary is None or summary["mtime"] < mtime:  # a store that was written to by something older
+                async with limiter:
+                    entries = await self._reader.read_entries(TranscriptKey(project, session_id))
+                data = fold_summary(None, entries)
+            else:
+                data = summary["data"]
+            if (info := _make_info(session_id, mtime, data)) is not None:
+                infos.append(info)
+
+        async with anyio.create_task_group() as tasks:
+            for session_id, mtime in listed.items():
+                tasks.start_soon(add, session_id, mtime)
+        infos.sort(key=lambda info: (-info.last_modified, info.session_id))
+        start = max(offset, 0)
+        return infos[start : None if limit is None or limit <= 0 else start + limit]
+
+    async def info(self, session_id: str) -> SessionInfo | None:
+        """What one is about; None if there is none with that id, or nothing was said in it."""
+        place = await self._make_transcript_key(session_id)
+        entries = await self._reader.read_entries(place)
+        mtime = 0
+        if entries and implements(self._store, "list_sessions"):
+            mtime = (await self._reader.list_sessions(place.project)).get(session_id, 0)
+        return _make_info(session_id, mtime, fold_summary(None, entries)) if entries else None
+
+    async def messages(self, session_id: str, limit: int | None = None, offset: int = 0, **how: Any) -> Messages:
+        """The messages of one, in order; as `get_session_messages`, whose further arguments it takes."""
+        return await self._read_from_copy(
+            session_id, lambda config: get_session_messages(session_id, None, limit, offset, config_dir=config, **how)
+        )
+
+    async def subagents(self, session_id: str) -> Names:
+        """The ids of the sub-agents that ran in one, sorted."""
+        return await self._read_from_copy(session_id, lambda config: list_subagents(session_id, config_dir=config))
+
+    async def subagent_messages(
+        self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0
+    ) -> Messages:
+        """The messages of a sub-agent, in order."""
+        return await self._read_from_copy(
+            session_id,
+            lambda config: get_subagent_messages(session_id, agent_id, None, limit, offset, config_dir=config),
+        )
+
+    async def rename(self, session_id: str, title: str) -> None:
+        """Give one a title. (L60)
+
+        Raises:
+            UsageError: the title is empty.
+            SessionLeasedError: somebody is at work in it.
+        """
+        await self._append_change(session_id, lambda config: rename_session(session_id, title, config_dir=config))
+
+    async def tag(self, session_id: str, tag: str | None) -> None:
+        """Give one a tag, in place of the one it has; None takes it away.
+
+        Raises:
+            UsageError: the tag is empty.
+            SessionLeasedError: somebody is at work in it.
+        """
+        await self._append_change(session_id, lambda config: tag_session(session_id, tag, config_dir=config))
+
+    async def delete(self, session_id: str) -> None:
+        """Remove one, with its sub-agents. One that is not there is no error.
+
+        Raises:
+            UsageError: the store cannot delete.
+            SessionLeasedError: somebody is at work in it.
+        """
+        if not implements(self._store, "delete"):
+            raise UsageError(f"{type(self._store).__name__} has no delete()")
+        place = await self._make_transcript_key(session_id)
+        await self._reader.call(self._store.delete(place.session_key), "delete()")
+
+    async def fork(
+        self, session_id: str, up_to_message_id: str | None = None, title: str | None = None
+    ) -> ForkSessionResult:
+        """Make a second session that begins as one stands; as `fork_session`. (E30)
+
+        Returns:
+            The new one, which is in the store; its `path` is empty.
+
+        Raises:
+            UsageError: there is no such message, or nothing was said.
+        """
+        place = await self._make_transcript_key(session_id)
+        session = await self._read_session(place)
+        copy = _SessionCopy()
+        try:
+            config = await to_thread.run_sync(copy.make, session)
+            made = await to_thread.run_sync(
+                lambda: fork_session(session_id, None, up_to_message_id, title, config_dir=config)
+            )
+            fork = TranscriptKey(place.project, made.session_id)
+            async with _TemporaryLease(self._store) as tenure:
+                await import_file(Path(made.path), fork, self._store, tenure)
+        finally:
+            await _remove_copy(copy)
+        return ForkSessionResult(made.session_id, messages=made.messages)
+
+    async def _read_from_copy(self, session_id: str, work: Callable[[str], Items[T]]) -> Items[T]:
+        place = await self._make_transcript_key(session_id)
+        session = await self._reader.read_session(place)
+        if session is None:
+            return []
+        copy = _SessionCopy()
+        try:
+            return await to_thread.run_sync(lambda: work(copy.make(session)))
+        finally:
+            await _remove_copy(copy)
+
+    async def _append_change(self, session_id: str, work: Callable[[str], None]) -> None:
+        """Add the row to a session that `work` adds to its file; nothing else of the file is looked at."""
+        place = await self._make_transcript_key(session_id)
+        if isinstance(self._store, StoreBackend):
+            is_there = await self._reader.call(self._store.count(place.session_key), "count()") > 0
+        else:
+            is_there = bool(await self._reader.read_entries(place))
+        if not is_there:
+            raise _make_missing_error(place)
+        stub = RestoredSession(place, [{"type": "stub"}], {})
+        copy = _SessionCopy()
+        try:
+            rows = await run_briefly(lambda: copy.edit(copy.make(stub), place, work))
+        finally:
+            await _remove_copy(copy)
+        async with _TemporaryLease(self._store) as tenure:
+            await append_batch(self._store, place, rows, tenure)
+
+    async def _read_session(self, transcript: TranscriptKey) -> RestoredSession:
+        session = await self._reader.read_session(transcript)
+        if session is None:
+            raise _make_missing_error(transcript)
+        return session
+
+    async def _make_transcript_key(self, session_id: str) -> TranscriptKey:
+        if not is_session_id(session_id):
+            raise UsageError(f"not a session id: {session_id!r:.80}")
+        return TranscriptKey(await self._get_project_key(), session_id)
+
+    async def _get_project_key(self) -> str:
+        if self._project is None:
+            self._project = await run_briefly(key_of, self._directory)
+        return parse_key({"project_key": self._project, "session_id": "any"}).project
+
+
+class _SessionCopy(PrivateDirectory):
+    """A configuration directory with one session in it."""
+
+    def make(self, session: RestoredSession) -> str:
+        directory = self._open("pilothouse-copy-")
+        # The name of the project may be anything in a store.
+        write_session(Path(directory), session._replace(transcript=session.transcript._replace(project="copy")))
+        return directory
+
+    @staticmethod
+    def edit(directory: str, transcript: TranscriptKey, work: Callable[[str], None]) -> list[Entry]:
+        work(directory)
+        lines = Path(directory, "projects", "copy", f"{transcript.session}.jsonl").read_bytes().splitlines()[1:]
+        return [row for line in lines if (row := load_object(line)) is not None]
+
+
+async def _remove_copy(copy: _SessionCopy) -> None:
+    with anyio.CancelScope(shield=True):
+        await run_briefly(copy.remove)
+
+
+class _TemporaryLease:
+    """Leases for a change that is over in a moment; none where the store has none."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._lease_keeper = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
+
+    async def __aenter__(self) -> LeaseKeeper | None:
+        return self._lease_keeper
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._lease_keeper is not None:
+            with anyio.CancelScope(shield=True):
+                await self._lease_keeper.release()
+
+
+def _make_missing_error(transcript: TranscriptKey) -> SessionNotFoundError:
+    return SessionNotFoundError(
+        f"there is no session {transcript.session} of the project {transcript.project} in the store"
+    )
+
+
+def _make_info(session_id: str, mtime: int, data: Mapping[str, Any]) -> SessionInfo | None:
+    summary = next((text for name in _TITLE_FIELDS if (text := data.get(name))), None)
+    if summary is None or data.get("is_sidechain"):
+        return None
+    facts: dict[str, Any] = {name: data.get(name) or None for name in _INFO_FIELDS}
+    return SessionInfo(session_id=session_id, summary=str(summary), last_modified=int(mtime), file_size=0, **facts)
+
+
+_INFO_FIELDS = ("ai_title", "created_at", "custom_title", "cwd", "first_prompt", "git_branch", "last_prompt", "tag")

@@ -1,0 +1,88 @@
+"""The lightest stand-ins for tests.
+
+A transport in memory that answers prompts with frames, and another default agent for the length of a block. For
+signals, pipes and exit codes of a real process see `FakeCLI`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from pilothouse.client import Agent, use_default_agent
+from pilothouse.testing import frames
+from pilothouse.testing.frames import Frame
+from pilothouse.transports import MemoryPeer, MemoryTransport
+
+MockTurn: TypeAlias = str | Sequence[Mapping[str, Any]]
+
+
+def mock_transport(*turns: MockTurn, **controls: Any) -> MemoryTransport:
+    """A transport whose peer answers the first prompt with the first turn, and so on. (R39)
+
+    What was sent is in `MemoryTransport.sent_frames`; `MemoryTransport.feed` lets the peer speak unasked.
+
+    Args:
+        *turns: what each prompt is answered with: a text (init, assistant and result are made for it), or frames.
+        **controls: by subtype, the payload of the answer to a control request; `initialize` and `interrupt` have one,
+            others are answered with an error.
+
+    Example:
+        >>> import anyio
+        >>> from pilothouse.client import query
+        >>> async def main():
+        ...     return (await query("Hi", transport=mock_transport("Hello"))).text
+        >>> anyio.run(main)
+        'Hello'
+    """
+    answers = deque(_make_frames(turn) for turn in turns)
+    payloads: dict[str, Any] = {"initialize": frames.server_info(), "interrupt": {"still_queued": []}, **controls}
+
+    async def next_turn(peer: MemoryPeer, uuid: str | None = None) -> None:
+        nothing_left = [frames.init(), frames.result("mock_transport has no turn left", is_error=True)]
+        turn = answers.popleft() if answers else nothing_left
+        if uuid is not None:  # the CLI says what becomes of a prompt that has one
+            begin = [frames.lifecycle(uuid, state) for state in ("queued", "started")]
+            turn = [*begin, *turn, frames.lifecycle(uuid, "completed")]
+        for frame in turn:
+            await peer.write(frame)
+
+    async def play(peer: MemoryPeer) -> None:
+        if peer.invocation.initialize is None:  # the argv form: the prompt is in the arguments
+            await next_turn(peer)
+            return
+        while (frame := await peer.read_frame()) is not None:
+            if frame.get("type") == "user":
+                await next_turn(peer, frame.get("uuid"))
+            elif frame.get("type") == "control_request":
+                subtype = frame["request"].get("subtype", "")
+                error = None if subtype in payloads else f"Unsupported control request subtype: {subtype}"
+                await peer.write(frames.control_response(frame["request_id"], payloads.get(subtype), error=error))
+
+    return MemoryTransport(play)
+
+
+def _make_frames(turn: MockTurn) -> list[Frame]:
+    if isinstance(turn, str):
+        return [frames.init(), frames.assistant(turn), frames.result(turn)]
+    return [dict(frame) for frame in turn]
+
+
+@contextmanager
+def as_default(agent: Agent | None = None) -> Generator[Agent]:
+    """Put `agent` behind the module-level `query` for the length of the block.
+
+    It holds for this thread or task and for tasks that are started from it; other threads and requests keep theirs.
+    What the block configures with `pilothouse.configure`, which is for the whole process, is also gone at its end.
+
+    Args:
+        agent: None for a fresh one without settings.
+
+    Yields:
+        The agent.
+    """
+    chosen = Agent() if agent is None else agent
+    with use_default_agent(chosen):
+        yield chosen

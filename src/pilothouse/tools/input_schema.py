@@ -1,0 +1,545 @@
+"""The input of a tool: from the signature of a function to a JSON Schema, and from a call to arguments.
+
+Reads the signature and docstring, makes the schema from them, and checks and converts the input of a call. Pure.
+Imports pydantic only when a pydantic type stands in the signature. Must not know calls or servers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+import msgspec
+
+from pilothouse.errors import ToolDefinitionError
+from pilothouse.json_schema import ROOT, make_checker
+from pilothouse.messages.json_lines import to_plain_scalar
+from pilothouse.tools.content import ToolResultError, to_json_value
+from pilothouse.tools.context import ToolContext
+from pilothouse.tools.errors import ToolInputError
+
+REQUIRED: Final[Any] = inspect.Parameter.empty
+
+_NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter. `default` is `REQUIRED` if there is none, `annotation` is Any if there is none."""
+
+    name: str
+    annotation: Any = Any
+    default: Any = REQUIRED
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function takes and says.
+
+    Attributes:
+        name: of the function, for messages.
+        description: from its docstring.
+        parameters: those that the caller gives, in order.
+        context_parameter: name of the parameter that takes the `ToolContext`, if there is one.
+        accepts_extra: whether it has `**parameters`.
+        is_method: whether it still waits for its object: `self` is left out of the parameters.
+    """
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    context_parameter: str | None
+    accepts_extra: bool
+    is_method: bool
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the parameters."""
+        return frozenset(parameter.name for parameter in self.parameters)
+
+
+def read_signature(function: Any, namespace: Mapping[str, Any] | None = None) -> Signature:
+    """Read a function, a method, a partial or an object that can be called.
+
+    Args:
+        function: what to read.
+        namespace: names that its annotations may use, beside those of its module.
+
+    Raises:
+        ToolDefinitionError: it cannot be called by names, or an annotation cannot be resolved.
+    """
+    name = function_name(function)
+    if not callable(function):
+        hint = "; names of built-in tools go into the option `tools`" if isinstance(function, str) else ""
+        raise ToolDefinitionError(f"expected a function, got {type(function).__name__}{hint}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolDefinitionError(f"{name}: a generator cannot be a tool; return the whole result")
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ToolDefinitionError(f"{name}: its signature cannot be read: {error}") from error
+    is_method = bool(found) and found[0].name == "self" and found[0].annotation is REQUIRED
+    hints = _resolve_annotations(function, found, namespace or {})
+    description, notes = parse_docstring(_unwrap_partial(function))
+    parameters = [
+        _read_parameter(name, each, hints.get(each.name, Any), notes.get(each.name, "")) for each in found[is_method:]
+    ]
+    takers = [each.name for each in parameters if each is not None and _is_context(each.annotation)]
+    if len(takers) > 1:
+        raise ToolDefinitionError(f"{name}: more than one parameter takes the ToolContext: {', '.join(takers)}")
+    return Signature(
+        name=name,
+        description=description,
+        parameters=tuple(each for each in parameters if each is not None and each.name not in takers),
+        context_parameter=takers[0] if takers else None,
+        accepts_extra=any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found),
+        is_method=is_method,
+    )
+
+
+def function_name(function: Any) -> str:
+    """What a function is called."""
+    named = _unwrap_partial(function)
+    return str(getattr(named, "__name__", None) or type(named).__name__)
+
+
+def caller_locals() -> dict[str, Any]:
+    """The local names of the user's function that called: annotations may use classes defined there."""
+    frame = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to it
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pilothouse."):
+        frame = frame.f_back
+    return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+
+
+def _unwrap_partial(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _read_parameter(function: str, found: inspect.Parameter, annotation: Any, description: str) -> Parameter | None:
+    if found.kind is inspect.Parameter.VAR_KEYWORD:
+        return None
+    if found.kind not in _NAMED_KINDS:
+        raise ToolDefinitionError(
+            f"{function}: parameter {str(found)!r} has no name to call it by; use a list, or a plain parameter"
+        )
+    if type(found.default).__module__.startswith("pydantic"):
+        raise ToolDefinitionError(
+            f"{function}: write `{found.name}: Annotated[…, Field(…)]` in place of the default Field(…)"
+        )
+    made = Parameter(found.name, annotation, found.default, description)
+    return replace(made, annotation=annotation | None) if _is_implicitly_optional(made) else made
+
+
+def _is_implicitly_optional(parameter: Parameter) -> bool:
+    """`x: int = None` is meant as `x: int | None = None`."""
+    annotation = parameter.annotation
+    if parameter.default is not None or annotation is Any or _is_context(annotation):
+        return False
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation is not types.NoneType and types.NoneType not in typing.get_args(annotation)
+
+
+def _is_context(annotation: Any) -> bool:
+    options = [annotation, *typing.get_args(annotation)]
+    return any(isinstance(option, type) and issubclass(option, ToolContext) for option in options)
+
+
+def _resolve_annotations(function: Any, found: list[inspect.Parameter], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    written = {each.name: each.annotation for each in found if each.annotation is not REQUIRED}
+    inner: Callable[..., Any] = inspect.unwrap(_unwrap_partial(function))
+    code = getattr(inner, "__func__", inner)
+    if not hasattr(code, "__globals__"):  # an object that can be called
+        code = getattr(type(inner).__call__, "__func__", type(inner).__call__)
+    names = getattr(code, "__globals__", {})
+    try:
+        closure: Mapping[str, Any] = inspect.getclosurevars(code).nonlocals if inspect.isfunction(code) else {}
+        shell: Any = types.SimpleNamespace(__annotations__=written)
+        return typing.get_type_hints(shell, names, {**namespace, **closure}, include_extras=True)
+    except Exception as error:
+        raise ToolDefinitionError(f"{function_name(function)}: its annotations cannot be resolved: {error}") from error
+
+
+_SECTION_HEADING = re.compile(
+    r"^\s*(?:(?:Args|Arguments|Parameters|Params|Returns?|Raises|Yields|Examples?|Attributes|Notes?)\s*:\s*$"
+    r"|:(?:param|returns?|raises|type)\b|@(?:param|return)|(?:Parameters|Returns|Raises)\s*\n\s*-{3,})",
+    re.MULTILINE,
+)
+
+
+def parse_docstring(function: Any) -> tuple[str, dict[str, str]]:
+    """The description of a function, and those of its parameters."""
+    text = inspect.getdoc(function) or ""
+    if not _SECTION_HEADING.search(text):
+        return text.strip(), {}
+    try:
+        parser: Any = import_module("docstring_parser")
+    except ImportError:
+        return _first_paragraph(text), {}
+    try:
+        parsed: Any = parser.parse(text)
+    except parser.ParseError:
+        return _first_paragraph(text), {}
+    parts = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
+    found = {param.arg_name: _one_line(param.description) for param in parsed.params if param.description}
+    return "\n\n".join(parts), found
+
+
+def _first_paragraph(text: str) -> str:
+    paragraph = re.split(r"\n\s*\n", text.strip(), maxsplit=1)[0]
+    section = _SECTION_HEADING.search(paragraph)
+    return (paragraph[: section.start()] if section else paragraph).strip()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+Schema: TypeAlias = dict[str, Any]
+
+_REFERENCE = "#/$defs/{name}"
+_PYDANTIC_PACKAGES = ("pydantic", "annotated_types")  # packages whose constraints only pydantic reads
+
+
+class ToolInput(Protocol):
+    """What a tool takes."""
+
+    @property
+    def schema(self) -> Schema:
+        """What the model is given; an object at the root."""
+        ...
+
+    def parse(self, arguments: Mapping[str, Any]) -> Any:
+        """What the function gets. Raises ToolInputError, naming the fields, when it does not fit."""
+        ...
+
+
+class ParametersInput:
+    """Named fields, each with a type: the parameters of a function.
+
+    Args:
+        parameters: the fields.
+        accepts_extra: whether other fields may be given, of any type.
+        strict: whether "5" is no number; the prompts of MCP have only texts.
+
+    Raises:
+        ToolDefinitionError: a type has no JSON form.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], *, accepts_extra: bool = False, strict: bool = True) -> None:
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self._accepts_extra = accepts_extra
+        self._strict = strict
+        self._adapters = {each.name: _make_adapter(each) for each in parameters if _needs_pydantic(each)}
+        own = {each.name: each for each in parameters if each.name not in self._adapters}
+        self._typed = _make_typed_dict({name: each.annotation for name, each in own.items()}, own)
+        _convert({}, self._typed, strict=True, ignore_problems=True)
+        self.schema: Schema = self._make_schema(own)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # what msgspec makes of types does not pickle
+        made = partial(ParametersInput, accepts_extra=self._accepts_extra, strict=self._strict)
+        return made, (list(self._parameters.values()),)
+
+    def parse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that were given, converted; those left out are left out."""
+        if arguments.keys() <= self._parameters.keys() or self._accepts_extra:
+            try:
+                values: dict[str, Any] = msgspec.convert(arguments, self._typed, strict=self._strict, dec_hook=_decode)
+                for name, adapter in self._adapters.items():
+                    if name in arguments:
+                        values[name] = _validate(adapter, arguments[name])
+                    elif self._parameters[name].default is REQUIRED:
+                        raise _make_input_error(list(self._find_problems(arguments)))
+            except ToolInputError:
+                raise
+            except Exception as error:
+                raise _make_input_error(list(self._find_problems(arguments)) or [str(error)]) from error
+            return {**arguments, **values} if self._accepts_extra else values
+        raise _make_input_error(list(self._find_problems(arguments)))
+
+    def _find_problems(self, given: Mapping[str, Any]) -> Iterator[str]:
+        for name, parameter in self._parameters.items():
+            if name not in given:
+                if parameter.default is REQUIRED:
+                    yield f"`{name}`: required, but missing"
+                continue
+            try:
+                if name in self._adapters:
+                    _validate(self._adapters[name], given[name])
+                else:
+                    msgspec.convert(given[name], parameter.annotation, strict=self._strict, dec_hook=_decode)
+            except Exception as error:  # noqa: BLE001
+                yield from _explain_error(name, error)
+        if not self._accepts_extra:
+            known = ", ".join(self._parameters) or "none"
+            yield from (f"`{name}`: unknown; known are: {known}" for name in given if name not in self._parameters)
+
+    def _make_schema(self, own: Mapping[str, Parameter]) -> Schema:
+        made, definitions = msgspec.json.schema_components(
+            [each.annotation for each in own.values()], schema_hook=_schema_hook, ref_template=_REFERENCE
+        )
+        schemas: dict[str, Schema] = dict(zip(own, made, strict=True))
+        for name, adapter in self._adapters.items():
+            schema: Schema = adapter.json_schema()
+            inner: Schema = schema.pop("$defs", {})
+            if clashing := [key for key in inner if definitions.get(key, inner[key]) != inner[key]]:
+                raise ToolDefinitionError(f"two types are called {clashing[0]}; rename one of them")
+            definitions = {**definitions, **inner}
+            schemas[name] = schema
+        properties = {name: _describe_field(schemas[name], parameter) for name, parameter in self._parameters.items()}
+        schema = {"type": "object", "properties": properties}
+        required = [name for name, parameter in self._parameters.items() if parameter.default is REQUIRED]
+        if required:
+            schema["required"] = required
+        schema["additionalProperties"] = self._accepts_extra
+        return schema | ({"$defs": definitions} if definitions else {})
+
+
+class TypeInput:
+    """One type that is an object: a struct, dataclass, TypedDict or pydantic model. (S26)
+
+    Raises:
+        ToolDefinitionError: it has no JSON form, or is no object.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        parameter = Parameter(getattr(kind, "__name__", str(kind)), kind)
+        self._adapter = _make_adapter(parameter) if _needs_pydantic(parameter) else None
+        if self._adapter is not None:
+            made = cast("Schema", self._adapter.json_schema())
+        else:
+            (root,), definitions = msgspec.json.schema_components(
+                [kind], schema_hook=_schema_hook, ref_template=_REFERENCE
+            )
+            made = {**root, **({"$defs": definitions} if definitions else {})}
+            _convert({}, kind, strict=True, ignore_problems=True)
+        self.schema: Schema = inline_object_root(made, parameter.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TypeInput, (self._kind,)
+
+    def parse(self, arguments: Mapping[str, Any]) -> Any:
+        """The value of the type."""
+        try:
+            if self._adapter is not None:
+                return _validate(self._adapter, arguments)
+            return msgspec.convert(arguments, self._kind, dec_hook=_decode)
+        except Exception as error:
+            raise _make_input_error(list(_explain_error("", error))) from error
+
+
+class SchemaInput:
+    """A JSON Schema, sent as it is. Values are checked against it and stay as they are.
+
+    Raises:
+        ToolDefinitionError: it is no JSON, or has no object at the root.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        try:
+            made = cast("Schema", to_json_value(schema))
+        except ToolResultError as error:
+            raise ToolDefinitionError(f"the schema is no JSON: {error.__cause__}") from error
+        self.schema: Schema = inline_object_root(made, "the schema")
+        self._check = make_checker(self.schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SchemaInput, (self.schema,)
+
+    def parse(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same, if it fits."""
+        if problems := self._check(arguments):
+            raise _make_input_error([f"{_format_path(problem.path)}: {problem.text}" for problem in problems])
+        return arguments
+
+
+def make_input(schema: Any) -> ToolInput:
+    """What `schema=` of a tool means: a JSON Schema, names with their types, or a type."""
+    if not isinstance(schema, Mapping):
+        return TypeInput(schema)
+    source = cast("Mapping[str, Any]", schema)
+    if source and not any(
+        isinstance(value, str | int | float | Mapping | Sequence | None) for value in source.values()
+    ):
+        return ParametersInput([Parameter(name, kind) for name, kind in source.items()])
+    return SchemaInput(source)
+
+
+def inline_object_root(schema: Schema, name: str) -> Schema:
+    """`schema` with what its root refers to in place of the reference, if that is an object.
+
+    Raises:
+        ToolDefinitionError: the root is no object.
+    """
+    root = schema
+    seen: set[str] = set()
+    while isinstance(reference := root.get("$ref"), str) and reference not in seen:
+        seen.add(reference)
+        target = schema.get("$defs", {}).get(reference.rpartition("/")[2])
+        if not isinstance(target, dict):
+            break
+        rest = {key: value for key, value in root.items() if key != "$ref"}
+        root = {**cast("Schema", target), **rest}
+        body = msgspec.json.encode([target, *rest.get("$defs", {}).values()]).decode()
+        if f'"{reference}"' not in body:
+            kept = {key: value for key, value in root["$defs"].items() if not reference.endswith(f"/{key}")}
+            root = {key: value for key, value in root.items() if key != "$defs"} | ({"$defs": kept} if kept else {})
+    if not root or ("type" not in root and "properties" in root):
+        root = {"type": "object", "properties": {}, **root}
+    if root.get("type") != "object" or any(union in root for union in ("anyOf", "oneOf", "allOf", "$ref")):
+        raise ToolDefinitionError(f"the input of a tool must be an object, with its properties; {name} is not")
+    return root
+
+
+def _make_typed_dict(annotations: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Any:
+    # A TypedDict, because msgspec compiles it once, and leaves out what is not given: the function has its defaults.
+    fields = {
+        name: typing.Required[kind] if parameters[name].default is REQUIRED else typing.NotRequired[kind]  # type: ignore[valid-type]
+        for name, kind in annotations.items()
+    }
+    make: Any = typing.TypedDict
+    return make("Arguments", fields)
+
+
+def _describe_field(schema: Schema, parameter: Parameter) -> Schema:
+    """The schema of a field with its description and its default."""
+    made = dict(schema)
+    texts = [note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, str)]
+    documented = [getattr(note, "documentation", None) for note in getattr(parameter.annotation, "__metadata__", ())]
+    description = next((note for note in [*texts, *documented, parameter.description] if isinstance(note, str)), "")
+    if description and "description" not in made:
+        made["description"] = description
+    if parameter.default is not REQUIRED and "default" not in made:
+        try:
+            made["default"] = to_json_value(parameter.default)
+        except ToolResultError:
+            return made  # a default that only Python knows
+    return made
+
+
+# Types that msgspec does not know by itself.
+
+
+def _schema_hook(kind: Any) -> Schema:
+    if _is_path(kind):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError
+
+
+def _is_path(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "__fspath__")
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    if _is_path(kind):
+        if isinstance(value, str):
+            return kind(value)
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+    raise NotImplementedError
+
+
+def _convert(value: Any, kind: Any, *, strict: bool, ignore_problems: bool) -> None:
+    """Compile a type; what msgspec cannot take at all is told when the tool is defined."""
+    try:
+        msgspec.convert(value, kind, strict=strict, dec_hook=_decode)
+    except msgspec.ValidationError:
+        if not ignore_problems:
+            raise
+    except TypeError as error:
+        raise ToolDefinitionError(f"no JSON form: {error}") from error
+
+
+def _needs_pydantic(parameter: Parameter) -> bool:
+    if _mentions_pydantic(parameter.annotation, set()):
+        return True
+    try:
+        msgspec.json.schema_components([parameter.annotation], schema_hook=_schema_hook)
+        msgspec.convert({}, parameter.annotation, dec_hook=_decode)
+    except msgspec.ValidationError:
+        return False
+    except Exception as error:
+        if "pydantic" not in sys.modules:
+            raise _make_type_error(parameter, error) from error
+        return True  # its parts may be of types that only pydantic knows
+    return False
+
+
+def _mentions_pydantic(kind: Any, seen: set[int]) -> bool:
+    """Whether a type or a constraint of pydantic stands anywhere in it: msgspec would pass over its checks."""
+    if id(kind) in seen:
+        return False
+    seen.add(id(kind))
+    if isinstance(kind, type) and (
+        hasattr(kind, "__get_pydantic_core_schema__") or "__pydantic_validator__" in vars(kind)
+    ):
+        return True
+    if any(type(note).__module__.partition(".")[0] in _PYDANTIC_PACKAGES for note in getattr(kind, "__metadata__", ())):
+        return True
+    inside = list(typing.get_args(kind))
+    if isinstance(kind, type) and not inside and kind.__module__ != "builtins":
+        try:
+            inside = list(typing.get_type_hints(kind, include_extras=True).values())
+        except Exception:  # noqa: BLE001 - a name that cannot be resolved; whoever makes the schema says so
+            inside = []
+    return any(_mentions_pydantic(part, seen) for part in inside)
+
+
+def _make_adapter(parameter: Parameter) -> Any:
+    try:
+        adapter: Any = import_module("pydantic").TypeAdapter(parameter.annotation)
+        adapter.json_schema()
+    except Exception as error:
+        raise _make_type_error(parameter, error) from error
+    return adapter
+
+
+def _validate(adapter: Any, value: Any) -> Any:
+    # From JSON: a strict model takes a date, a tuple or a set only from there.
+    try:
+        text = msgspec.json.encode(value, enc_hook=to_plain_scalar)
+    except (UnicodeEncodeError, OverflowError):
+        return adapter.validate_python(value)
+    return adapter.validate_json(text)
+
+
+def _make_type_error(parameter: Parameter, error: Exception) -> ToolDefinitionError:
+    shown = str(error).strip().partition("\n\n")[2] or str(error)
+    return ToolDefinitionError(f"parameter `{parameter.name}`: its type has no JSON form: {shown.strip()}")
+
+
+# What the model is told.
+
+
+def _make_input_error(problems: list[str]) -> ToolInputError:
+    return ToolInputError("The input does not fit: " + "; ".join(problems), problems=problems)
+
+
+def _format_path(path: str) -> str:
+    return f"`{path.removeprefix(ROOT).removeprefix('.')}`" if path != ROOT else "the input"
+
+
+def _explain_error(name: str, error: Exception) -> Iterator[str]:
+    details = getattr(error, "errors", None)
+    if callable(details):
+        for each in cast("list[Mapping[str, Any]]", details()):
+            yield f"`{_join_path([name, *each['loc']])}`: {each['msg']}"
+        return
+    text, _, place = str(error).partition(" - at `$")
+    yield f"`{name}{place.removesuffix('`')}`: {text}" if name else f"`{place.removesuffix('`').lstrip('.')}`: {text}"
+
+
+def _join_path(steps: Sequence[str | int]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps if step != "")
+    return text.lstrip(".")

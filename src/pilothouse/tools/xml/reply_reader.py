@@ -1,0 +1,352 @@
+"""From the CLI's messages to the events of the text protocol, and to messages without its markup. Pure.
+
+Owns which of the messages are the model's own words, and what a reader of the stream sees in place of markup. Deltas
+are told as they come and may be withdrawn; the whole messages are the truth, and only at the result it is known which
+calls count. (S16, S29, S33; facts of CLI 2.1.330)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct, structs
+
+from pilothouse.messages import (
+    AssistantMessage,
+    ContentBlockDelta,
+    ContentBlockStart,
+    ContentBlockStop,
+    Message,
+    MessageStart,
+    ResultMessage,
+    StreamEvent,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+from pilothouse.messages import WireThinkingDelta as ThinkingPiece
+from pilothouse.messages.api_messages import WireTextDelta as TextPiece
+from pilothouse.messages.blocks import ContentBlock
+from pilothouse.tools.xml.events import ParserEvent, TextDelta, ThinkingDelta, ToolCall, ToolCallError
+from pilothouse.tools.xml.turn_state import (
+    CALL,
+    TEXT,
+    THINKING,
+    ReplyParser,
+    ReplyPart,
+    TextRetracted,
+    TurnBlock,
+    TurnState,
+)
+
+_SYNTHETIC = "<synthetic>"  # the model of messages that the CLI wrote itself
+_UNREADABLE = "unreadable"
+
+
+class ParsedReply(Struct, frozen=True):
+    """What a turn came to.
+
+    Attributes:
+        calls: what to run, or to refuse with the message of the error, in this order. Empty if the turn failed or was
+            interrupted: then nothing may run.
+        text: the answer, without markup and reasoning. (S30)
+        thinking: what the model thought, natively or between tags.
+        is_failed: whether the turn failed or was interrupted.
+    """
+
+    calls: tuple[ToolCall | ToolCallError, ...] = ()
+    text: str = ""
+    thinking: str = ""
+    is_failed: bool = False
+
+
+class ReplyReader:
+    """Reads one conversation, turn after turn.
+
+    Use either `read` or `rewrite` for a message, not both; then `end` at the result.
+
+    Args:
+        parser_factory: makes a parser for one turn, such as `lambda: StreamParser(tools=tools, nonce=nonce)`.
+        full_name: what `rewrite` calls a tool; by default as the model does.
+    """
+
+    def __init__(self, parser_factory: Callable[[], ReplyParser], full_name: Callable[[str], str] = str) -> None:
+        self._make_parser = parser_factory
+        self._full_name = full_name
+        self._ids: set[str] = set()
+        self._turn = TurnState(parser_factory, self._assign_id)
+        self._rewrite_state = _RewriteState(self._full_name)
+
+    def read(self, message: Message) -> list[ParserEvent | TextRetracted]:
+        """The events of the next message.
+
+        A call may still be retracted (`TextRetracted`) until the result; `Finished` comes with a successful result.
+        """
+        turn = self._get_turn(message)
+        match message:
+            case StreamEvent(parent_tool_use_id=None):
+                self._read_stream(turn, message)
+            case AssistantMessage() if _is_from_model(message):
+                self._read_whole(turn, message)
+            case UserMessage(parent_tool_use_id=None):
+                ids = {*message.retracted_message_uuids, *filter(None, [message.refused_message_id])}
+                turn.retract(ids)
+                if message.is_synthetic:
+                    turn.keep_partial()
+            case ResultMessage() if not turn.is_finished:
+                turn.finish()
+                failed = message.is_error or turn.is_aborted
+                return [*turn.take_events(), *([] if failed else [turn.parser_run.finished])]
+            case _:
+                return []
+        return turn.take_events()
+
+    def end(self, result: ResultMessage | None = None) -> ParsedReply:
+        """What the turn came to.
+
+        Args:
+            result: its result; None if the stream ended without one, which counts as a failure.
+        """
+        turn = self._turn
+        if not turn.is_finished:
+            turn.finish()
+            turn.take_events()
+        parts = turn.parser_run.parts
+        failed = result is None or result.is_error or turn.is_aborted
+        calls = [] if failed else [call for part in turn.calls() if (call := part.get_call())]
+        text, reasoning = ("".join([part.text for part in parts if part.kind == kind]) for kind in (TEXT, THINKING))
+        return ParsedReply(tuple(calls), text, reasoning, failed)
+
+    def message_text(self, message: AssistantMessage) -> str:
+        """The text of a message without markup; of one that was read in this turn, or of any other as it stands."""
+        if not _is_from_model(message):
+            return message.text
+        blocks = self._rewrite_state.blocks.get(_message_key(message))
+        if blocks is None:
+            return _join_text(self._parse_alone(message.text))
+        return "".join([self._block_text(block) for block in blocks])
+
+    def rewrite(self, message: Message) -> list[Message]:
+        """The next message as a reader without a protocol would see it; raw lines stay as they came.
+
+        Deltas lose the markup, and are left out when nothing remains; whole messages have `ToolUseBlock`s in place of
+        calls, and `ThinkingBlock`s in place of tagged reasoning. Calls that turn out broken only at the end come in a
+        message of their own before the result.
+        """
+        events = self.read(message)
+        if any(isinstance(event, TextRetracted) for event in events):
+            self._rewrite_state.discard_unparsed()
+        match message:
+            case StreamEvent(event=ContentBlockStart() as begun, parent_tool_use_id=None) if _starts_with_text(begun):
+                start = structs.replace(begun, content_block=TextBlock(""))
+                return [structs.replace(message, event=start), *self._rewrite_delta(message, events)]
+            case StreamEvent(event=ContentBlockDelta(delta=TextPiece()), parent_tool_use_id=None):
+                return list(self._rewrite_delta(message, events))
+            case AssistantMessage() if _is_from_model(message):
+                return list(self._rewrite_whole(message, events))
+            case ResultMessage():
+                return list(self._rewrite_result(message))
+            case _:
+                return [message]
+
+    def _get_turn(self, message: Message) -> TurnState:
+        if self._turn.is_finished and isinstance(message, StreamEvent | AssistantMessage | ResultMessage):
+            self._turn = TurnState(self._make_parser, self._assign_id)
+            self._rewrite_state = _RewriteState(self._full_name)
+        return self._turn
+
+    def _assign_id(self, given: str) -> str:
+        # A model numbers its calls anew in each answer, and in each attempt at one.
+        while not given or given in self._ids:
+            given = f"call_{secrets.token_hex(8)}"
+        self._ids.add(given)
+        return given
+
+    def _read_stream(self, turn: TurnState, message: StreamEvent) -> None:
+        event = message.event
+        named = event.message.id if isinstance(event, MessageStart) else None
+        api_id = message.api_message_id or named or turn.message_id or ""
+        if isinstance(event, MessageStart) or api_id != turn.message_id:
+            turn.start_message(api_id, resumes=message.resume_reason is not None)
+        block = None
+        match event:
+            case ContentBlockStart(index=index, content_block=TextBlock(text=text)):
+                turn.open_block(index)
+                block = turn.add("text", index, text) if text else None
+            case ContentBlockStart(index=index):
+                turn.open_block(index)
+            case ContentBlockDelta(index=index, delta=TextPiece(text=text)):
+                block = turn.add("text", index, text)
+            case ContentBlockDelta(index=index, delta=ThinkingPiece(thinking=text)):
+                turn.add("thinking", index, text)
+            case ContentBlockStop():
+                turn.close_block()
+            case _:
+                pass
+        self._rewrite_state.record_delta(message, block)
+        if message.abandoned_blocks is not None:
+            turn.abandon(message.abandoned_blocks.api_message_id, message.abandoned_blocks.from_block_index)
+
+    def _read_whole(self, turn: TurnState, message: AssistantMessage) -> None:
+        if _message_key(message) in self._rewrite_state.blocks:
+            return  # told again, word for word
+        turn.retract({*message.supersedes, *filter(None, [message.refused_message_id])})
+        api_id = message.message_id or turn.message_id or _message_key(message)
+        if api_id != turn.message_id:
+            turn.start_message(api_id, resumes=message.resume_reason is not None)
+        turn.is_aborted = turn.is_aborted or message.aborted
+        blocks: list[TurnBlock] = []
+        for part in message.content:
+            if isinstance(part, TextBlock):
+                blocks.append(turn.complete_block("text", part.text, message.uuid))
+            elif isinstance(part, ThinkingBlock):
+                turn.complete_block("thinking", part.thinking, message.uuid)
+        self._rewrite_state.blocks[_message_key(message)] = blocks
+        self._rewrite_state.messages.append(message)
+
+    def _rewrite_delta(self, message: StreamEvent, events: list[ParserEvent | TextRetracted]) -> Iterator[Message]:
+        for event in events:
+            if isinstance(event, TextDelta):
+                if text := self._rewrite_state.take_unseen(event.text):
+                    yield _replace_delta(message, TextPiece(text))
+            elif isinstance(event, ThinkingDelta):
+                yield _replace_delta(message, ThinkingPiece(event.text))
+
+    def _rewrite_whole(self, message: AssistantMessage, events: list[ParserEvent | TextRetracted]) -> Iterator[Message]:
+        told = "".join([event.text for event in events if isinstance(event, TextDelta)])
+        blocks = iter(self._rewrite_state.blocks.get(_message_key(message), ()))
+        content: list[ContentBlock] = []
+        early: list[str] = []
+        for each in message.content:
+            block = next(blocks, None) if isinstance(each, TextBlock) else None
+            if block is None:
+                content.append(each)
+                continue
+            shown = self._turn.get_visible_parts(block)
+            text = self._rewrite_state.texts[block] = _join_text(shown)
+            rest, delta = self._rewrite_state.take_remaining(block, text)
+            early.append(rest)
+            if rest and delta is not None:
+                yield _replace_delta(delta, TextPiece(rest))
+            content += [self._rewrite_state.to_block(part) for part in shown]
+        self._rewrite_state.record_shown("".join(early), told)
+        yield structs.replace(message, message=structs.replace(message.message, content=content))
+        self._rewrite_state.last_message = message
+
+    def _rewrite_result(self, result: ResultMessage) -> Iterator[Message]:
+        turn, view = self._turn, self._rewrite_state
+        late = [part for part in turn.calls() if part.call is not None and part.id not in view.shown_call_ids]
+        if late and view.last_message is not None and not result.is_error and not turn.is_aborted:
+            body = structs.replace(view.last_message.message, content=[view.to_block(part) for part in late])
+            yield structs.replace(view.last_message, message=body, uuid=None, supersedes=())
+        if result.is_error or not result.result:
+            yield result
+            return
+        last = next((each for each in reversed(turn.blocks) if each.kind == "text"), None)
+        same = last is not None and last.full_text == result.result
+        text = self._block_text(last) if last is not None and same else _join_text(self._parse_alone(result.result))
+        yield structs.replace(result, result=text)
+
+    def _block_text(self, block: TurnBlock) -> str:
+        known = self._rewrite_state.texts.get(block)
+        return _join_text(self._turn.get_visible_parts(block)) if known is None else known
+
+    def _parse_alone(self, text: str) -> list[ReplyPart]:
+        turn = TurnState(self._make_parser, lambda given: given or _UNREADABLE)
+        turn.message_id = ""
+        return turn.get_visible_parts(turn.complete_block("text", text, None))
+
+
+class _RewriteState:
+    """What the reader of the rewritten messages has seen of a turn."""
+
+    def __init__(self, full_name: Callable[[str], str]) -> None:
+        self._full_name = full_name
+        self.blocks: dict[str, list[TurnBlock]] = {}  # of text, by whole message
+        self.messages: list[AssistantMessage] = []  # kept, because those without uuid are known by their identity
+        self.texts: dict[TurnBlock, str] = {}  # what blocks show
+        self.shown_call_ids: set[str] = set()  # calls
+        self.last_message: AssistantMessage | None = None
+        self._delta: StreamEvent | None = None
+        self._block: TurnBlock | None = None  # the one of `_delta`
+        self._streamed: list[str] = []  # what was shown of it
+        self._unparsed = ""  # shown before the parser let go of it
+
+    def record_delta(self, message: StreamEvent, block: TurnBlock | None) -> None:
+        """A delta of `block` comes."""
+        if block is not None:
+            if block is not self._block:
+                self._streamed = []
+            self._delta, self._block = message, block
+
+    def take_unseen(self, text: str) -> str:
+        """What of a piece of text was not shown yet."""
+        if self._unparsed:
+            if self._unparsed.startswith(text):
+                self._unparsed = self._unparsed[len(text) :]
+                return ""
+            text = text.removeprefix(self._unparsed)
+            self._unparsed = ""
+        self._streamed.append(text)
+        return text
+
+    def take_remaining(self, block: TurnBlock, text: str) -> tuple[str, StreamEvent | None]:
+        """What of the text of a block no delta showed, and the delta to show it with, if it was streamed."""
+        if block is not self._block:
+            return text, None
+        streamed = "".join(self._streamed)
+        rest = text[len(streamed) :] if text.startswith(streamed) else ""
+        self._streamed.append(rest)
+        return rest, self._delta
+
+    def record_shown(self, text: str, parsed: str) -> None:
+        """Whole blocks showed `shown` more; the parser told `told` of it, and may still hold the rest."""
+        pending = self._unparsed + text
+        self._unparsed = pending[len(parsed) :] if pending.startswith(parsed) else ""
+
+    def discard_unparsed(self) -> None:
+        """What was shown early does not hold any more."""
+        self._unparsed = ""
+
+    def to_block(self, part: ReplyPart) -> ContentBlock:
+        """A part as a block of a message."""
+        if part.kind == CALL:
+            self.shown_call_ids.add(part.id)
+            call = part.get_call()
+            if isinstance(call, ToolCall):
+                return ToolUseBlock(call.id, self._full_name(call.name), dict(call.arguments))
+            raw = "" if call is None else call.raw
+            name = self._full_name((call and call.name) or _UNREADABLE)
+            return ToolUseBlock(part.id, name, {_UNREADABLE: raw})
+        return TextBlock(part.text) if part.kind == TEXT else ThinkingBlock(part.text)
+
+
+def has_missing_suffix(reply: ParsedReply) -> bool:
+    """Whether a call of the reply was refused because it lacks the nonce."""
+    return any(isinstance(call, ToolCallError) and call.code == "missing_suffix" for call in reply.calls)
+
+
+def _is_from_model(message: AssistantMessage) -> bool:
+    """Whether the model of the conversation itself said this, now."""
+    foreign = message.parent_tool_use_id or message.agent_id or message.subagent_type or message.local_command_source
+    failed = message.is_api_error_message or message.error is not None
+    return not (foreign or failed or message.historical or message.model == _SYNTHETIC)
+
+
+def _starts_with_text(event: ContentBlockStart) -> bool:
+    return isinstance(event.content_block, TextBlock) and event.content_block.text != ""
+
+
+def _message_key(message: AssistantMessage) -> str:
+    return message.uuid or f"object {id(message)}"
+
+
+def _join_text(parts: list[ReplyPart]) -> str:
+    return "".join([part.text for part in parts if part.kind == TEXT])
+
+
+def _replace_delta(message: StreamEvent, delta: TextPiece | ThinkingPiece) -> StreamEvent:
+    assert isinstance(message.event, ContentBlockDelta | ContentBlockStart)
+    return structs.replace(message, event=ContentBlockDelta(delta, message.event.index))

@@ -1,0 +1,316 @@
+"""Renames, tags, deletes and forks sessions on disk, in the form that the CLI writes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+from msgspec import Struct
+
+from pilothouse.errors import UsageError
+from pilothouse.messages.json_lines import encode_json
+from pilothouse.transcripts.conversation import Conversation
+from pilothouse.transcripts.paths import SUFFIX, StrPath, get_sidecar_directory, require_file
+from pilothouse.transcripts.rows import (
+    OnProblem,
+    TranscriptProblem,
+    TranscriptRow,
+    ignore_problem,
+    load_object,
+    open_transcript,
+    read_part,
+    read_rows,
+)
+from pilothouse.transcripts.session_info import read_session_info
+
+PRIVATE_DIRECTORY_MODE = 0o700
+PRIVATE_FILE_MODE = 0o600
+
+# Control, format, private, surrogate and unassigned characters: invisible, or able to steer a terminal.
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs"})
+
+
+def rename_session(
+    session_id: str, title: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None
+) -> None:
+    """Give a session a title. The CLI lists it under that, and `--resume` finds it by that.
+
+    Args:
+        session_id: its id.
+        title: the title; white space is made single spaces.
+        directory: the working directory that it belongs to; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+
+    Raises:
+        UsageError: the title is empty, or the id is none.
+        SessionNotFoundError: there is no such session.
+        OSError: the file cannot be written to.
+    """
+    text = _join_lines(title)
+    if not text:
+        raise UsageError("a title must not be empty")
+    path = require_file(session_id, directory, config_dir)
+    append_row(path, {"type": "custom-title", "customTitle": text, "sessionId": path.stem})
+    with suppress(OSError):  # the row has the title; the CLI does without the other file as well
+        _write_sidecar(get_sidecar_directory(path) / "custom-title.json", {"customTitle": text})
+
+
+def tag_session(
+    session_id: str, tag: str | None, directory: StrPath | None = None, *, config_dir: StrPath | None = None
+) -> None:
+    """Give a session a tag, in place of the one it has.
+
+    Args:
+        session_id: its id.
+        tag: the tag, without invisible characters; None takes it away.
+        directory: the working directory that it belongs to; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+
+    Raises:
+        UsageError: the tag is empty, or the id is none.
+        SessionNotFoundError: there is no such session.
+        OSError: the file cannot be written to.
+    """
+    text = "" if tag is None else _strip_hidden(tag)
+    if tag is not None and not text:
+        raise UsageError("a tag must not be empty; None takes it away")
+    path = require_file(session_id, directory, config_dir)
+    append_row(path, {"type": "tag", "tag": text, "sessionId": path.stem})
+
+
+def delete_session(session_id: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None) -> None:
+    """Remove the file of a session and the folder beside it, with its sub-agents. It does not come back.
+
+    Args:
+        session_id: its id.
+        directory: the working directory that it belongs to; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+
+    Raises:
+        UsageError: the id is none.
+        SessionNotFoundError: there is no such session.
+        OSError: it cannot be removed.
+    """
+    path = require_file(session_id, directory, config_dir)
+    folder = get_sidecar_directory(path)
+    path.unlink(missing_ok=True)
+    if folder.is_symlink():
+        folder.unlink()  # the link, never what it leads to
+    elif folder.is_dir():
+        shutil.rmtree(folder)
+
+
+def append_row(path: Path, row: dict[str, Any]) -> None:
+    """Append one row to a file that exists, in one write.
+
+    Raises:
+        OSError: the file is gone or empty, read-only, or the disk is full. What a full disk has taken of the line is
+            told apart by the next row, which begins on a line of its own.
+    """
+    line = encode_json(row) + b"\n"
+    with open_transcript(path, os.O_RDWR | os.O_APPEND) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            raise FileNotFoundError(2, "the transcript is empty", str(path))
+        os.lseek(descriptor, size - 1, os.SEEK_SET)
+        if os.read(descriptor, 1) != b"\n":
+            line = b"\n" + line  # a crash has left half a row
+        try:
+            written = os.write(descriptor, line)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    if written != len(line):
+        raise OSError(28, "no space left on device: the row is not whole", str(path))
+
+
+def _write_sidecar(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
+    if path.parent.is_symlink():
+        return  # it would be written somewhere else; the row in the file has the title
+    fresh = path.with_name(f"{path.name}.{uuid4().hex}")
+    try:
+        fresh.touch(PRIVATE_FILE_MODE)
+        fresh.write_bytes(encode_json(value))
+        fresh.replace(path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+def _join_lines(text: str) -> str:
+    shown = "".join(char for char in text if char.isspace() or unicodedata.category(char) not in ("Cc", "Cs"))
+    return " ".join(shown.split())
+
+
+def _strip_hidden(text: str) -> str:
+    composed = unicodedata.normalize("NFKC", text)
+    shown = "".join(char for char in composed if char.isspace() or unicodedata.category(char) not in _HIDDEN_CATEGORIES)
+    return " ".join(shown.split())
+
+
+# Notes that must hold in the fork as well: whose session it is, what it may be used for, what was cut out of it.
+INHERITED_TYPES = frozenset(
+    {
+        "atis-latch",
+        "content-replacement",
+        "history-suppression",
+        "hybrid-organization",
+        "isolation-latch",
+        "memory-mode",
+        "mode",
+        "permission-mode",
+        "relocated",
+        "repl-mode",
+        "session-owner",
+        "tools-used",
+    }
+)
+# Fields of a row that belong to the run in which it was written.
+_REMOVED_FIELDS = ("agentName", "slug", "sourceToolAssistantUUID", "teamName")
+
+
+class ForkSessionResult(Struct, frozen=True):
+    """Where a fork is.
+
+    Args:
+        session_id: the id of the new session.
+        path: its file.
+        messages: how many messages it begins with.
+    """
+
+    session_id: str
+    path: str = ""
+    messages: int = 0
+
+
+def fork_session(
+    session_id: str,
+    directory: StrPath | None = None,
+    up_to_message_id: str | None = None,
+    title: str | None = None,
+    *,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> ForkSessionResult:
+    """Make a second session that begins as another one stands. The first stays as it is.
+
+    Args:
+        session_id: the session to begin with.
+        directory: the working directory that it belongs to; None: any.
+        up_to_message_id: the `uuid` of the last message to take over, on any branch; None: the newest.
+        title: its title; None: that of the first, with " (fork)" behind it.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called with each line that cannot be read, and is not taken over.
+
+    Returns:
+        The new session. Resume it with `Agent.session(resume=…)` or `claude --resume`. Its rows have new ids, and say
+        in `forkedFrom` where they come from. (L60, E30)
+
+    Raises:
+        UsageError: an id is none, there is no such message, or nothing was said in the session.
+        SessionNotFoundError: there is no such session.
+        OSError: the fork cannot be written; then there is none.
+    """
+    path = require_file(session_id, directory, config_dir)
+    with open_transcript(path) as descriptor:
+        rows = list(read_rows(descriptor, path, on_problem))
+        if up_to_message_id is not None and not any(row.uuid == up_to_message_id for row in rows):
+            raise UsageError(f"there is no message {up_to_message_id[:80]!r} in session {session_id}")
+        found = Conversation(rows, up_to=up_to_message_id)
+        for row, reason in found.problems:
+            on_problem(TranscriptProblem(str(path), row.number, reason))
+        taken = [row for row in found.rows if row.type != "progress"]
+        if not any(row.is_visible for row in taken):
+            raise UsageError(f"there is nothing to fork in session {session_id}")
+        title = title.strip() if title and title.strip() else _make_fork_title(path)
+        new_id = str(uuid4())
+        fork = _ForkRows(path.stem, new_id, rows, taken)
+        target = path.with_name(new_id + SUFFIX)
+        lines = chain(
+            fork.iterate_inherited_rows(descriptor), fork.iterate_lines(descriptor), [fork.make_title_row(title)]
+        )
+        _write_new_file(target, (encode_json(line) + b"\n" for line in lines))
+    return ForkSessionResult(new_id, str(target), sum(row.is_visible for row in taken))
+
+
+def _make_fork_title(path: Path) -> str:
+    info = read_session_info(path)
+    return f"{info.custom_title or info.ai_title or info.first_prompt or info.summary if info else 'Session'} (fork)"
+
+
+class _ForkRows:
+    """The rows of a fork, made from those of its origin."""
+
+    def __init__(self, origin: str, new_id: str, rows: Iterable[TranscriptRow], chain: list[TranscriptRow]) -> None:
+        self._origin = origin
+        self._id = new_id
+        self._chain = chain
+        self._inherited = [row for row in rows if row.type in INHERITED_TYPES and row.agent_id is None]
+        self._ids = {row.uuid: str(uuid4()) for row in chain if row.uuid is not None}
+        self._now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    def make_title_row(self, title: str) -> dict[str, Any]:
+        return {"type": "custom-title", "customTitle": title, "sessionId": self._id}
+
+    def iterate_inherited_rows(self, descriptor: int) -> Iterator[dict[str, Any]]:
+        for row in self._inherited:
+            data = load_object(read_part(descriptor, row.place, row.size))
+            if data is not None and data.get("sessionId") == self._origin:
+                changed = {key: self._ids.get(data[key]) for key in ("afterUuid",) if data.get(key) is not None}
+                yield {**data, **changed, "sessionId": self._id}
+
+    def iterate_lines(self, descriptor: int) -> Iterator[dict[str, Any]]:
+        parent: str | None = None
+        for row in self._chain:
+            data = load_object(read_part(descriptor, row.place, row.size))
+            if data is None or row.uuid is None:
+                continue  # the file was changed meanwhile
+            kept = {key: value for key, value in data.items() if key not in _REMOVED_FIELDS}
+            kept |= {
+                "parentUuid": parent,
+                "uuid": self._ids[row.uuid],
+                "sessionId": self._id,
+                "isSidechain": False,
+                "forkedFrom": {"sessionId": self._origin, "messageUuid": row.uuid},
+            }
+            if row.logical_parent_uuid is not None:
+                kept["logicalParentUuid"] = self._ids.get(row.logical_parent_uuid)
+            if row.compact_metadata is not None:
+                kept["compactMetadata"] = self._replace_ids(kept["compactMetadata"])
+            if row is self._chain[-1]:
+                kept["timestamp"] = self._now  # the CLI takes the newest row for the last one
+            parent = self._ids[row.uuid]
+            yield kept
+
+    def _replace_ids(self, value: Any) -> Any:
+        """The same with the new ids; a compaction names the rows that it has kept, at several places."""
+        if isinstance(value, dict):
+            return {key: self._replace_ids(item) for key, item in cast("dict[str, Any]", value).items()}
+        if isinstance(value, list):
+            return [self._replace_ids(item) for item in cast("list[Any]", value)]
+        return self._ids.get(value, value) if isinstance(value, str) else value
+
+
+def _write_new_file(target: Path, lines: Iterable[bytes]) -> None:
+    """Write a new file that is there as a whole or not at all."""
+    fresh = target.with_name(f".{target.name}.new")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(lines)
+        fresh.rename(target)
+    except BaseException as error:
+        with suppress(OSError):
+            fresh.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        raise

@@ -1,0 +1,270 @@
+"""The paths of transcripts: the configuration directory of the CLI, project directories and session files."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from pilothouse.errors import SessionNotFoundError, UsageError
+
+StrPath: TypeAlias = "str | os.PathLike[str]"
+
+SUFFIX = ".jsonl"
+MAX_KEY_CHARS = 200
+"""Characters of a project's folder name; what a longer path has beyond them becomes a hash."""
+
+_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+# CLAUDE_CODE_PROJECT_DIR_NAME counts only in this form, and only beside CLAUDE_CONFIG_DIR.
+_EXPLICIT_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_DEVICE_NAME = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])", re.IGNORECASE)
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+# A link may lead out of the folder, and opening a pipe would wait for ever. Not every system has all of these flags.
+_SAFE_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+
+
+def get_config_directory(directory: StrPath | None = None) -> Path:
+    """The configuration directory of the CLI: `given`, else CLAUDE_CONFIG_DIR as it stands, else `~/.claude`.
+
+    As the CLI does it: no `~` in the variable is expanded, a relative path counts from the working directory, and an
+    empty one is the working directory.
+    """
+    found = os.environ.get("CLAUDE_CONFIG_DIR") if directory is None else os.fspath(directory)
+    if found is None:
+        found = str(Path.home() / ".claude")
+    return Path(unicodedata.normalize("NFC", found))
+
+
+def get_projects_directory(directory: StrPath | None = None) -> Path:
+    """The folder that holds one folder for each project."""
+    return get_config_directory(directory) / "projects"
+
+
+def project_key(directory: StrPath = ".") -> str:
+    """The name of the folder in which the CLI keeps the sessions of a working directory.
+
+    Links are resolved; every character but ASCII letters and digits becomes a hyphen. Two directories whose paths
+    differ only in such characters share a folder.
+    """
+    path = resolve_directory(directory)
+    # JavaScript counts UTF-16 units: a character beyond the basic plane becomes two hyphens.
+    units = memoryview(path.encode("utf-16-le", "surrogatepass")).cast("H").tolist()
+    key = "".join(chr(unit) if unit < 128 and chr(unit).isalnum() else "-" for unit in units)
+    return key if len(key) <= MAX_KEY_CHARS else f"{key[:MAX_KEY_CHARS]}-{_hash_key(units)}"
+
+
+def resolve_directory(directory: StrPath) -> str:
+    """The real path of a directory, in the Unicode form that the CLI uses."""
+    return unicodedata.normalize("NFC", os.path.realpath(directory))
+
+
+def _hash_key(units: list[int]) -> str:
+    value = 0
+    for unit in units:
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    value = abs(value - 0x100000000 if value & 0x80000000 else value)
+    digits = ""
+    while value:
+        value, digit = divmod(value, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
+
+
+def _explicit_project_key(given: StrPath | None) -> str | None:
+    if given is None and "CLAUDE_CONFIG_DIR" not in os.environ:
+        return None
+    key = os.environ.get("CLAUDE_CODE_PROJECT_DIR_NAME", "")
+    return key if _EXPLICIT_KEY.fullmatch(key) and not _DEVICE_NAME.fullmatch(key) else None
+
+
+def is_session_id(text: str) -> bool:
+    """Whether a text has the form of a session id; nothing else becomes part of a path."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_agent_id(text: str) -> bool:
+    """Whether a text may be the id of a sub-agent."""
+    return _AGENT_ID.fullmatch(text) is not None
+
+
+def find_project_directories(directory: StrPath, config_dir: StrPath | None = None) -> list[Path]:
+    """The folders that may hold the sessions of one directory, the usual one first; those that exist."""
+    projects = get_projects_directory(config_dir)
+    key = project_key(directory)
+    given = _explicit_project_key(config_dir)
+    found = [projects / name for name in dict.fromkeys((given or key, key)) if _is_project_directory(projects, name)]
+    if len(key) > MAX_KEY_CHARS:
+        # Other hosts of the CLI's code hash long paths in another way.
+        found += [
+            folder
+            for folder in list_project_directories(config_dir)
+            if folder.name.startswith(key[: MAX_KEY_CHARS + 1])
+            and folder not in found
+            and _belongs_to_project(folder, key)
+        ]
+    return found
+
+
+def _is_project_directory(projects: Path, name: str) -> bool:
+    folder = projects / name
+    if not folder.is_dir():
+        return False
+    # A folder that was moved elsewhere and linked would show the sessions of whatever it points at.
+    return not folder.is_symlink() or folder.resolve().is_relative_to(projects.resolve())
+
+
+def _belongs_to_project(folder: Path, key: str) -> bool:
+    """Whether a session in the folder was begun in a directory with this key."""
+    for path in list_session_files(folder):
+        try:
+            descriptor = open_file(path)
+        except OSError:
+            continue
+        try:
+            found = re.search(rb'"cwd":"([^"\\]*)"', os.read(descriptor, 65536))
+        finally:
+            os.close(descriptor)
+        if found is not None and project_key(found[1].decode("utf-8", "replace")) == key:
+            return True
+    return False
+
+
+def list_project_directories(config_dir: StrPath | None = None) -> list[Path]:
+    """The folders of all projects; links are left out, as the CLI does."""
+    try:
+        with os.scandir(get_projects_directory(config_dir)) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def list_session_files(folder: Path) -> Iterator[Path]:
+    """The session files in a folder: regular files named by a session id."""
+    for entry in list_session_entries(folder):
+        yield Path(entry.path)
+
+
+def list_session_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The same as directory entries, which know more."""
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                entry
+                for entry in entries
+                if entry.name.endswith(SUFFIX)
+                and is_session_id(entry.name[: -len(SUFFIX)])
+                and entry.is_file(follow_symlinks=False)
+            ]
+    except OSError:
+        return []
+
+
+def find_worktree_project_directories(
+    directory: StrPath | None, config_dir: StrPath | None = None, *, worktrees: bool = True
+) -> list[Path]:
+    """The folders of one directory and of the other working trees of its repository; None: of all projects."""
+    if directory is None:
+        return list_project_directories(config_dir)
+    found = find_project_directories(directory, config_dir)
+    for tree in list_working_trees(directory) if worktrees else ():
+        found += [folder for folder in find_project_directories(tree, config_dir) if folder not in found]
+    return found
+
+
+def list_working_trees(directory: StrPath) -> list[str]:
+    """The working trees of the git repository that a directory is in; none outside of one.
+
+    Read from the repository's own files: git need not be there, and nothing of an untrusted repository runs.
+    """
+    here = Path(resolve_directory(directory))
+    for folder in (here, *here.parents):
+        common = _read_common_directory(folder / ".git")
+        if common is not None:
+            break
+    else:
+        return []
+    found = [str(common.parent)] if common.name == ".git" else []
+    try:
+        marks = sorted((common / "worktrees").iterdir())
+    except OSError:
+        marks = []
+    for mark in marks:
+        git_file = _read_text(mark / "gitdir")
+        if git_file:
+            found.append(resolve_directory((mark / git_file).parent))
+    return found
+
+
+def _read_common_directory(git: Path) -> Path | None:
+    """What all working trees share, seen from the `.git` of one of them."""
+    if git.is_dir():
+        return git if (git / "HEAD").exists() else None
+    text = _read_text(git)
+    if not text.startswith("gitdir:"):
+        return None
+    own = git.parent / text[len("gitdir:") :].strip()
+    common = _read_text(own / "commondir")
+    return (own / common).resolve() if common else own.resolve()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def find_file(session_id: str, directory: StrPath | None, config_dir: StrPath | None = None) -> Path | None:
+    """The file of a session, or None. Where several projects have one, the newest, which is the one that is listed."""
+    if not is_session_id(session_id):
+        return None
+    newest: tuple[int, Path] | None = None
+    for folder in find_worktree_project_directories(directory, config_dir):
+        path = folder / f"{session_id}{SUFFIX}"
+        try:
+            status = path.lstat()
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode) and status.st_size and (newest is None or status.st_mtime_ns > newest[0]):
+            newest = (status.st_mtime_ns, path)
+    return newest[1] if newest else None
+
+
+def require_file(session_id: str, directory: StrPath | None, config_dir: StrPath | None = None) -> Path:
+    """The file of a session.
+
+    Raises:
+        UsageError: the id has not the form of one.
+        SessionNotFoundError: there is no such session.
+    """
+    if not is_session_id(session_id):
+        raise UsageError(f"not a session id: {session_id[:80]!r}")
+    path = find_file(session_id, directory, config_dir)
+    if path is None:
+        where = get_projects_directory(config_dir) if directory is None else f"the project {os.fspath(directory)}"
+        raise SessionNotFoundError(f"there is no session {session_id} in {where}")
+    return path
+
+
+def get_sidecar_directory(path: Path) -> Path:
+    """The folder beside a session file: sub-agents, and the title."""
+    return path.with_suffix("")
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, never through a link.
+
+    Raises:
+        OSError: it cannot be opened, or is something else.
+    """
+    descriptor = os.open(path, flags | _SAFE_OPEN_FLAGS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"not a regular file: {path}")
+    return descriptor

@@ -1,0 +1,440 @@
+"""Lists sessions and describes each from the first and last bytes of its file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import LineDecodeError
+from pilothouse.messages.json_lines import decode_line
+from pilothouse.transcripts.paths import (
+    SUFFIX,
+    StrPath,
+    find_file,
+    find_worktree_project_directories,
+    get_sidecar_directory,
+    list_session_entries,
+    list_working_trees,
+    project_key,
+    resolve_directory,
+)
+from pilothouse.transcripts.rows import (
+    OnProblem,
+    TranscriptProblem,
+    ignore_problem,
+    load_object,
+    open_transcript,
+    read_edges,
+)
+
+MAX_PROMPT_CHARS = 200
+"""Characters of a prompt that a list shows."""
+_MAX_SIDECAR_BYTES = 1 << 16
+
+# What stands at the beginning of text that no person has typed.
+_WRAPPED_TEXT = re.compile(r"(?:\s*<[a-z][\w-]*[\s>]|\[Request interrupted by user[^\]]*\])")
+_COMMAND_NAME = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
+_COMMAND_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
+_BASH_INPUT = re.compile(r"<bash-input>(.*?)</bash-input>", re.DOTALL)
+_CUT_TEXT = re.compile(rb'"(?:content|text)":"((?:[^"\\]|\\.){1,400})')
+
+
+class SessionInfo(Struct, frozen=True, kw_only=True):
+    """What a session is about, without reading all of it.
+
+    Args:
+        session_id: its id.
+        summary: one line for a list: its title, else its last prompt, else its first.
+        last_modified: when its file changed last, in milliseconds since 1970.
+        file_size: bytes of its file, sub-agents not counted.
+        custom_title: the title that somebody gave it.
+        ai_title: the title that the CLI gave it.
+        first_prompt: its first prompt, at most 200 characters.
+        last_prompt: its last prompt.
+        git_branch: the branch that was checked out last.
+        cwd: the directory in which it began, or was moved to.
+        tag: its tag.
+        created_at: the time of its first row, in milliseconds since 1970.
+        entrypoint: what ran the CLI then, such as "cli" or "sdk-pilothouse".
+        path: its file.
+    """
+
+    session_id: str
+    summary: str
+    last_modified: int
+    file_size: int
+    custom_title: str | None = None
+    ai_title: str | None = None
+    first_prompt: str | None = None
+    last_prompt: str | None = None
+    git_branch: str | None = None
+    cwd: str | None = None
+    tag: str | None = None
+    created_at: int | None = None
+    entrypoint: str | None = None
+    path: str = ""
+
+
+def list_sessions(
+    directory: StrPath | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+    include_worktrees: bool = True,
+    *,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> list[SessionInfo]:
+    """The sessions on this machine, newest first. Reads 64 KiB from each end of a file, of no more files than asked.
+
+    Args:
+        directory: the working directory whose sessions are wanted; None: of all projects.
+        limit: how many at most; None: all.
+        offset: how many to leave out first.
+        include_worktrees: with a directory in a git repository: also those of its other working trees.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called with each file that cannot be read; it is left out.
+
+    Returns:
+        Sessions in which something was said. Those of sub-agents and teams are not among them. (L60)
+    """
+    found = sorted(
+        _list_session_files(directory, config_dir, include_worktrees), key=lambda file: file.modified, reverse=True
+    )
+    place = _DirectoryFilter(directory, include_worktrees)
+    infos: list[SessionInfo] = []
+    seen: set[str] = set()
+    wanted = None if limit is None or limit <= 0 else max(offset, 0) + limit
+    for file in found:
+        if wanted is not None and len(infos) >= wanted:
+            break
+        if file.session_id in seen:
+            continue
+        info = _read_info(file, on_problem)
+        if info is not None and not place.excludes(info.cwd):
+            seen.add(file.session_id)
+            infos.append(info)
+    return infos[max(offset, 0) :]
+
+
+def get_session_info(
+    session_id: str,
+    directory: StrPath | None = None,
+    *,
+    config_dir: StrPath | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> SessionInfo | None:
+    """What one session is about; None if there is none with that id, or nothing was said in it.
+
+    Args:
+        session_id: its id.
+        directory: the working directory that it belongs to; None: any.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_problem: called if its file cannot be read.
+    """
+    path = find_file(session_id, directory, config_dir)
+    return None if path is None else read_session_info(path, on_problem)
+
+
+def read_session_info(path: Path, on_problem: OnProblem = ignore_problem) -> SessionInfo | None:
+    """The same for a session file."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
+        return None
+    return _read_info(_SessionFile(str(path), path.stem, status.st_mtime), on_problem)
+
+
+class _SessionFile(Struct, frozen=True):
+    path: str
+    session_id: str
+    modified: float
+
+
+def _list_session_files(
+    directory: StrPath | None, config_dir: StrPath | None, worktrees: bool
+) -> Iterator[_SessionFile]:
+    for folder in find_worktree_project_directories(directory, config_dir, worktrees=worktrees):
+        for entry in list_session_entries(folder):
+            try:
+                modified = entry.stat(follow_symlinks=False).st_mtime
+            except OSError:
+                continue  # it was deleted a moment ago
+            yield _SessionFile(entry.path, entry.name[: -len(SUFFIX)], modified)
+
+
+def _read_info(file: _SessionFile, on_problem: OnProblem) -> SessionInfo | None:
+    path = Path(file.path)
+    try:
+        with open_transcript(path) as descriptor:
+            size = os.fstat(descriptor).st_size
+            head, tail = read_edges(descriptor)
+    except OSError as error:
+        on_problem(TranscriptProblem(file.path, 0, error.strerror or str(error)))
+        return None
+    begin = _FileHead(head)
+    if begin.is_sidechain or not (begin.is_spoken or b'"parentUuid":' in tail or len(head) < size):
+        return None
+    notes = _SessionMetadata(head, tail)
+    title = notes.find_in_tail("custom-title", "customTitle")
+    if title is None:
+        title = _read_sidecar_title(path) or notes.find_in_head("custom-title", "customTitle")
+    ai_title = notes.find_anywhere("ai-title", "aiTitle")
+    last_prompt = notes.find_in_tail("last-prompt", "lastPrompt")
+    summary = title or ai_title or last_prompt or notes.find_in_tail("summary", "summary") or begin.prompt
+    if not summary:
+        return None
+    return SessionInfo(
+        session_id=file.session_id,
+        summary=summary,
+        last_modified=int(file.modified * 1000),
+        file_size=size,
+        custom_title=title or None,
+        ai_title=ai_title or None,
+        first_prompt=begin.prompt or None,
+        last_prompt=last_prompt or None,
+        git_branch=notes.find_text("gitBranch") or None,
+        cwd=notes.find_in_tail("relocated", "relocatedCwd") or begin.cwd,
+        tag=notes.find_anywhere("tag", "tag") or None,
+        created_at=begin.created_at,
+        entrypoint=begin.entrypoint,
+        path=file.path,
+    )
+
+
+def _read_sidecar_title(path: Path) -> str | None:
+    """The title beside a file, where the CLI keeps it as well."""
+    try:
+        with open_transcript(get_sidecar_directory(path) / "custom-title.json") as descriptor:
+            return _decode_sidecar_title(os.read(descriptor, _MAX_SIDECAR_BYTES)).custom_title
+    except (OSError, ValueError):
+        return None
+
+
+class _SidecarTitle(Struct, rename="camel"):
+    custom_title: str | None = None
+
+
+_decode_sidecar_title = msgspec.json.Decoder(_SidecarTitle).decode
+
+
+class _TextPart(Struct):
+    type: str = ""
+    text: str = ""
+
+
+class _MessageContent(Struct):
+    content: str | list[_TextPart] = ""
+
+
+class _HeadRow(Struct, rename="camel"):
+    """The rows at the beginning, as far as a list needs them."""
+
+    type: str = ""
+    uuid: str | None = None
+    is_sidechain: bool = False
+    is_meta: bool = False
+    is_compact_summary: bool = False
+    team_name: str | None = None
+    cwd: str | None = None
+    entrypoint: str | None = None
+    timestamp: str | None = None
+    message: _MessageContent | None = None
+
+
+_decode_head_row = msgspec.json.Decoder(_HeadRow).decode
+
+
+class _FileHead:
+    """What the first rows of a file tell.
+
+    Args:
+        head: the beginning of the file.
+
+    Attributes:
+        prompt: the first prompt.
+        is_sidechain: whether the session is that of a sub-agent or a team.
+        is_spoken: whether it has a row of a conversation at all.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        self.prompt = self._command = ""
+        self.cwd: str | None = None
+        self.entrypoint: str | None = None
+        self.created_at: int | None = None
+        self.is_sidechain = self.is_spoken = False
+        start = 0
+        while start < len(head):
+            stop = head.find(b"\n", start)
+            line = head[start : stop if stop >= 0 else len(head)]
+            # Only rows with an id tell anything, and lines of other types may be long.
+            if b'"uuid"' in line and not self._read_row(line):
+                break
+            start += len(line) + 1
+        self.prompt = self.prompt or self._command
+
+    def _read_row(self, line: bytes) -> bool:
+        """Read one row; whether more are needed."""
+        try:
+            row = _decode_head_row(line)
+        except (ValueError, RecursionError):
+            self._read_cut_row(line)
+            return True
+        if row.uuid is None:
+            return True
+        if not self.is_spoken:
+            self.is_sidechain = row.is_sidechain or row.team_name is not None
+            self.is_spoken = True
+        self.cwd = self.cwd or row.cwd
+        self.entrypoint = self.entrypoint or row.entrypoint
+        self.created_at = self.created_at or parse_milliseconds(row.timestamp)
+        if row.type == "user" and row.message is not None and not (row.is_meta or row.is_compact_summary):
+            self._set_prompt(row.message.content)
+        return self.is_sidechain is False and not (self.prompt and self.cwd and self.created_at)
+
+    def _read_cut_row(self, line: bytes) -> None:
+        """A line that goes on beyond the beginning: what can be seen of it."""
+        self.is_spoken = True
+        found = None if self.prompt or b'"user"' not in line[:4096] else _CUT_TEXT.search(line)
+        if found is not None:
+            try:
+                text = decode_line(b'"' + found[1] + b'"')
+            except LineDecodeError:
+                return
+            self.prompt = shorten_line(text) if not _WRAPPED_TEXT.match(text) else ""
+
+    def _set_prompt(self, content: str | list[_TextPart]) -> None:
+        texts = [content] if isinstance(content, str) else [block.text for block in content if block.type == "text"]
+        for text in texts:
+            prompt, command = extract_prompt(text)
+            self.prompt = self.prompt or prompt
+            self._command = self._command or command
+
+
+def extract_prompt(text: str) -> tuple[str, str]:
+    """What a person typed, shortened: a prompt and a slash command; both empty if it was no person."""
+    command = _COMMAND_NAME.search(text)
+    if command is not None:
+        arguments = _COMMAND_ARGUMENTS.search(text)
+        return "", shorten_line(f"{command[1]} {arguments[1].strip() if arguments else ''}".strip())
+    if found := _BASH_INPUT.search(text):
+        return shorten_line(f"! {found[1].strip()}"), ""
+    return ("" if _WRAPPED_TEXT.match(text) else shorten_line(text)), ""
+
+
+class _SessionMetadata:
+    """The rows that tell something about a session, found from the end of its file.
+
+    Args:
+        head: the beginning of the file.
+        tail: its end.
+    """
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self._head = head
+        self._tail = tail
+        self._tail_places = _find_metadata_rows(tail)
+        self._head_places: dict[bytes, list[int]] | None = {} if head is tail else None
+
+    def find_in_tail(self, kind: str, key: str) -> str | None:
+        """The text in the last such row of the end."""
+        return _find_last_text(self._tail, self._tail_places.get(kind.encode(), ()), kind, key)
+
+    def find_in_head(self, kind: str, key: str) -> str | None:
+        """The text in the last such row of the beginning."""
+        if self._head_places is None:
+            self._head_places = _find_metadata_rows(self._head)
+        return _find_last_text(self._head, self._head_places.get(kind.encode(), ()), kind, key)
+
+    def find_anywhere(self, kind: str, key: str) -> str | None:
+        """The text in the last such row."""
+        found = self.find_in_tail(kind, key)
+        return self.find_in_head(kind, key) if found is None else found
+
+    def find_text(self, key: str) -> str | None:
+        """The last text under a key, in any row."""
+        mark = f'"{key}":"'.encode()
+        for part in (self._tail, self._head):
+            found = _find_last_text(part, [part.rfind(mark)], None, key)
+            if found is not None:
+                return found
+        return None
+
+
+# What the rows say that a list shows, wherever in a line: inside of a message it only looks like one.
+_METADATA_ROW = re.compile(rb'"type": ?"(ai-title|custom-title|last-prompt|relocated|summary|tag)"')
+
+
+def _find_metadata_rows(part: bytes) -> dict[bytes, list[int]]:
+    """Where rows of each kind may be, in order. One pass: there are six kinds, and thousands of files."""
+    places: dict[bytes, list[int]] = {}
+    for found in _METADATA_ROW.finditer(part):
+        places.setdefault(found[1], []).append(found.start())
+    return places
+
+
+def _find_last_text(part: bytes, places: Sequence[int], kind: str | None, key: str) -> str | None:
+    """The text under `key` in the last row of a kind."""
+    for place in reversed(places):
+        if place < 0:
+            continue
+        start, stop = part.rfind(b"\n", 0, place) + 1, part.find(b"\n", place)
+        line = part[start : stop if stop >= 0 else len(part)].strip(b"\0")
+        found = _read_text_field(line, kind, key)
+        if found is None and kind is not None and (glued := line.rfind(b'{"type":')) > 0:
+            found = _read_text_field(line[glued:], kind, key)  # behind half a row, which a crash has left
+        if found is not None:
+            return found
+    return None
+
+
+def _read_text_field(line: bytes, kind: str | None, key: str) -> str | None:
+    row = load_object(line)
+    value = row.get(key) if row is not None and kind in (None, row.get("type")) else None
+    return value if isinstance(value, str) else None
+
+
+def shorten_line(text: str, length: int = MAX_PROMPT_CHARS) -> str:
+    """One line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[:length].rstrip() + "…"
+
+
+def parse_milliseconds(timestamp: str | None) -> int | None:
+    """A time of a row, in milliseconds since 1970."""
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp() * 1000) if timestamp else None
+    except (ValueError, OverflowError):
+        return None
+
+
+class _DirectoryFilter:
+    """Tells sessions of a directory from those of others whose names differ from it in odd characters only.
+
+    The CLI keeps both in one folder, and lists them apart.
+    """
+
+    def __init__(self, directory: StrPath | None, worktrees: bool) -> None:
+        own = (
+            []
+            if directory is None
+            else [resolve_directory(directory), *(list_working_trees(directory) if worktrees else ())]
+        )
+        self._own = frozenset(own)
+        self._keys = frozenset(map(project_key, own))
+        self._known: dict[str, bool] = {}
+
+    def excludes(self, cwd: str | None) -> bool:
+        """Whether a session that began there belongs to another directory."""
+        if cwd is None or not self._own:
+            return False
+        if cwd not in self._known:
+            real = resolve_directory(cwd)
+            self._known[cwd] = real not in self._own and project_key(real) in self._keys
+        return self._known[cwd]

@@ -1,0 +1,300 @@
+"""Counts tokens and costs of sessions by session, day and model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from pilothouse.messages import ModelUsage, Usage
+from pilothouse.messages.coercion import CoercionFailure, coerce_struct
+from pilothouse.transcripts.conversation import list_agent_files
+from pilothouse.transcripts.paths import StrPath, require_file
+from pilothouse.transcripts.rows import (
+    OnProblem,
+    TranscriptProblem,
+    ignore_problem,
+    load_object,
+    open_transcript,
+    read_lines,
+)
+from pilothouse.transcripts.search import OnProgress, list_newest_files
+
+# What tokens cost beside one of fresh input: output, a write to the cache, a read from it. The ratios are the same for
+# all models of the API; prices are not known here.
+_TOKEN_WEIGHTS = (1.0, 5.0, 1.25, 0.1)
+SYNTHETIC_MODEL = "<synthetic>"
+"""What the CLI names as the model of text that it wrote itself."""
+
+
+class UsageTotals(Struct, kw_only=True):
+    """Tokens and US dollars.
+
+    Args:
+        messages: answers of the API.
+        input_tokens: fresh input.
+        output_tokens: what models wrote, their thinking included.
+        cache_creation_tokens: input written to the prompt cache.
+        cache_read_tokens: input read from it.
+        cost_usd: US dollars, shared out of what the CLI noted; what it has not noted counts nothing here.
+        unpriced_tokens: tokens of models of which the CLI has noted no price.
+    """
+
+    messages: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_tokens: int = 0
+    cache_read_tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """All input and all output."""
+        return self.input_tokens + self.output_tokens + self.cache_creation_tokens + self.cache_read_tokens
+
+    def add(self, usage: _AnswerUsage, rate: float | None) -> None:
+        """Count an answer in."""
+        fresh, output, written, read = usage.counts
+        self.messages += 1
+        self.input_tokens += fresh
+        self.output_tokens += output
+        self.cache_creation_tokens += written
+        self.cache_read_tokens += read
+        if rate is None:
+            self.unpriced_tokens += sum(usage.counts)
+        else:
+            self.cost_usd += rate * _weigh_tokens(usage.counts)
+
+
+class SessionUsageTotals(UsageTotals, kw_only=True):
+    """The same of one session.
+
+    Args:
+        session_id: its id.
+        path: its file.
+        reported_usd: what the CLI noted for all of it at its last end, what it began with included; None: nothing.
+    """
+
+    session_id: str
+    path: str
+    reported_usd: float | None = None
+
+
+class UsageReport(Struct, frozen=True, kw_only=True):
+    """Usage of sessions, each answer of the API counted once.
+
+    Args:
+        total: of all.
+        sessions: by session, newest first.
+        days: by day, oldest first.
+        models: by model.
+    """
+
+    total: UsageTotals
+    sessions: list[SessionUsageTotals]
+    days: dict[date, UsageTotals]
+    models: dict[str, UsageTotals]
+
+
+def usage_report(
+    directory: StrPath | None = None,
+    *,
+    session_id: str | None = None,
+    since: date | None = None,
+    until: date | None = None,
+    utc: bool = False,
+    include_worktrees: bool = True,
+    config_dir: StrPath | None = None,
+    on_progress: OnProgress | None = None,
+    on_problem: OnProblem = ignore_problem,
+) -> UsageReport:
+    """What sessions on this machine used and cost, their sub-agents included.
+
+    Args:
+        directory: the working directory whose sessions are counted; None: all.
+        session_id: only this one.
+        since: the first day that counts; None: from the beginning.
+        until: the last day that counts; None: to the end.
+        utc: whether a day begins at midnight UTC; else at midnight here.
+        include_worktrees: with a directory in a git repository: also the sessions of its other working trees.
+        config_dir: another configuration directory of the CLI than that of this process.
+        on_progress: called after each file with the bytes read so far, and those of all files.
+        on_problem: called with each line and file that cannot be read.
+
+    Raises:
+        UsageError: the session id is none.
+        SessionNotFoundError: there is no such session.
+    """
+    if session_id is not None:
+        path = require_file(session_id, directory, config_dir)
+        files = [(path, path.lstat().st_size)]
+    else:
+        files = list_newest_files(directory, config_dir, worktrees=include_worktrees)
+    read = _read_all(files, on_progress, on_problem)
+    pooled = _estimate_rates(prices for one in read for prices in one.prices)
+    seen: set[str] = set()
+    report = UsageReport(total=UsageTotals(), sessions=[], days={}, models={})
+    by_session = [
+        SessionUsageTotals(session_id=one.path.stem, path=str(one.path), reported_usd=one.reported_usd) for one in read
+    ]
+    # An answer belongs to the session that asked for it; copies count where that one is gone, in the oldest.
+    for copies in (False, True):
+        for one, spending in zip(reversed(read), reversed(by_session), strict=True):
+            rates = {**pooled, **_estimate_rates(one.prices)}
+            for key, spent in one.answers.items():
+                day = _parse_day(spent.timestamp, utc)
+                if spent.is_copy is not copies or key in seen or not _is_between(day, since, until):
+                    continue
+                seen.add(key)
+                rate = rates.get(spent.model)
+                for entry in (spending, report.total, report.models.setdefault(spent.model, UsageTotals())):
+                    entry.add(spent, rate)
+                if day is not None:
+                    report.days.setdefault(day, UsageTotals()).add(spent, rate)
+    report.sessions.extend(spending for spending in by_session if spending.messages)
+    days = dict(sorted(report.days.items()))
+    return msgspec.structs.replace(report, days=days, models=dict(sorted(report.models.items())))
+
+
+class _AnswerUsage(Struct):
+    """What one answer of the API used; its rows repeat it, and it grows until the answer is complete."""
+
+    model: str
+    timestamp: str | None
+    is_copy: bool = False
+    counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+class _FileUsage(Struct):
+    """What one session and its sub-agents tell."""
+
+    path: Path
+    answers: dict[str, _AnswerUsage]
+    prices: list[Mapping[str, ModelUsage]]
+    reported_usd: float | None = None
+
+
+class _UsageMessage(Struct):
+    id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+
+
+class _UsageRow(Struct, rename="camel"):
+    type: str = ""
+    timestamp: str | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    request_session_id: str | None = None
+    forked_from: dict[str, str] | None = None
+    message: _UsageMessage | None = None
+    model_usage: dict[str, ModelUsage] | None = None
+    total_cost: float | None = msgspec.field(default=None, name="totalCostUSD")
+
+
+_decode_usage_row = msgspec.json.Decoder(_UsageRow).decode
+
+
+def _read_all(files: list[tuple[Path, int]], on_progress: OnProgress | None, on_problem: OnProblem) -> list[_FileUsage]:
+    read: list[_FileUsage] = []
+    total, done = sum(size for _, size in files), 0
+    for path, size in files:
+        one = _FileUsage(path, {}, [])
+        for file in (path, *(file for _, file in list_agent_files(path))):
+            _read_file(file, one, on_problem)
+        read.append(one)
+        done += size
+        if on_progress is not None:
+            on_progress(done, total)
+    return read
+
+
+def _read_file(path: Path, into: _FileUsage, on_problem: OnProblem) -> None:
+    try:
+        with open_transcript(path) as descriptor:
+            for number, _, line in read_lines(descriptor, path, on_problem):
+                if b'"usage":' in line or b'"cost-state"' in line:
+                    row = _decode_line(line)
+                    if row is None:
+                        on_problem(TranscriptProblem(str(path), number, "not readable as a row"))
+                    else:
+                        _count_row(row, into)
+    except OSError as error:
+        on_problem(TranscriptProblem(str(path), 0, error.strerror or str(error)))
+
+
+def _decode_line(line: bytes) -> _UsageRow | None:
+    try:
+        return _decode_usage_row(line.strip(b"\0 \t\r"))
+    except (ValueError, RecursionError):
+        pass
+    try:
+        data = load_object(line)
+        return coerce_struct(_UsageRow, data) if data is not None else None
+    except (CoercionFailure, RecursionError):
+        return None
+
+
+def _count_row(row: _UsageRow, into: _FileUsage) -> None:
+    if row.type == "cost-state":
+        into.reported_usd = row.total_cost
+        if row.model_usage:
+            into.prices.append(row.model_usage)
+        return
+    body = row.message
+    if row.type != "assistant" or body is None or body.usage is None or body.model in (None, SYNTHETIC_MODEL):
+        return
+    usage = body.usage
+    key = body.id or row.request_id
+    if key is None:
+        return
+    is_copy = row.forked_from is not None or row.request_session_id not in (None, row.session_id)
+    spent = into.answers.setdefault(key, _AnswerUsage(body.model or "", row.timestamp, is_copy))
+    counts = (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+    spent.counts = (
+        max(spent.counts[0], counts[0]),
+        max(spent.counts[1], counts[1]),
+        max(spent.counts[2], counts[2]),
+        max(spent.counts[3], counts[3]),
+    )
+
+
+def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[str, float]:
+    """US dollars for what costs as much as one token of fresh input, by model."""
+    usd: dict[str, float] = defaultdict(float)
+    weight: dict[str, float] = defaultdict(float)
+    for models in model_usages:
+        for model, usage in models.items():
+            usd[model] += usage.cost_usd
+            weight[model] += _weigh_tokens(
+                (
+                    usage.input_tokens,
+                    usage.output_tokens,
+                    usage.cache_creation_input_tokens,
+                    usage.cache_read_input_tokens,
+                )
+            )
+    return {model: usd[model] / weight[model] for model in usd if weight[model]}
+
+
+def _weigh_tokens(counts: tuple[int, int, int, int]) -> float:
+    return sum(count * weight for count, weight in zip(counts, _TOKEN_WEIGHTS, strict=True))
+
+
+def _parse_day(timestamp: str | None, utc: bool) -> date | None:
+    try:
+        moment = datetime.fromisoformat(timestamp or "")
+        return (moment.astimezone(UTC) if utc else moment.astimezone()).date()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_between(day: date | None, since: date | None, until: date | None) -> bool:
+    if day is None:
+        return since is None and until is None
+    return (since is None or day >= since) and (until is None or day <= until)

@@ -1,0 +1,274 @@
+"""The command line as data: flags made from the table, values by kind, mistakes in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilothouse.cli.arguments import AskRequest, DemoRequest, parse, parse_value
+from pilothouse.options import TABLE, Options, Plugin
+
+# One text for each option that a command line can set, and the value it must become.
+VALUES = {
+    "load_timeout": ("5", 5.0),
+    "session_lease": ("30", 30.0),
+    "session_store_flush": ("eager", "eager"),
+    "model": ("opus", "opus"),
+    "fallback_model": ("sonnet", "sonnet"),
+    "effort": ("low", "low"),
+    "max_thinking_tokens": ("2000", 2000),
+    "betas": ("a, b", ["a", "b"]),
+    "system_prompt": ("Be brief, @all.", "Be brief, @all."),
+    "append_system_prompt": ("", ""),
+    "verbatim_prompts": ("yes", True),
+    "prompt_via": ("argv", "argv"),
+    "tools": ("default", "default"),
+    "allowed_tools": ("Read,Bash(git log:*,git diff:*), Edit", ["Read", "Bash(git log:*,git diff:*)", "Edit"]),
+    "disallowed_tools": ('["Bash", "Write"]', ["Bash", "Write"]),
+    "permission_mode": ("plan", "plan"),
+    "max_turns": ("3", 3),
+    "max_budget_usd": ("0.25", 0.25),
+    "max_budget_tokens": ("100000", 100_000),
+    "timeout": ("1.5", 1.5),
+    "idle_timeout": ("30", 30.0),
+    "startup_timeout": ("60", 60.0),
+    "control_timeout": ("5", 5.0),
+    "max_line_bytes": ("1024", 1024),
+    "cwd": ("sub", "sub"),
+    "add_dirs": ("one,two", [str(Path.cwd() / "one"), str(Path.cwd() / "two")]),
+    "cli": ("bundled", "bundled"),
+    "inherit_env": ("off", False),
+    "settings": ('{"a": 1}', {"a": 1}),
+    "setting_sources": ("user,local", ["user", "local"]),
+    "mcp_servers": ("mcp.json", str(Path.cwd() / "mcp.json")),
+    "strict_mcp_config": ("1", True),
+    "wait_for_mcp": ("20", 20.0),
+    "agents": (
+        '{"reviewer": {"description": "d", "prompt": "p"}}',
+        {"reviewer": {"description": "d", "prompt": "p"}},
+    ),
+    "bare": ("true", True),
+    "extra_args": ('{"chrome": null}', {"chrome": None}),
+    "resume": ("abc", "abc"),
+    "continue_conversation": ("true", True),
+    "fork_session": ("false", False),
+    "session_id": ("1b4e28ba-2fa1-11d2-883f-0016d3cca427", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"),
+    "persist_session": ("no", False),
+    "json_schema": ('{"type": "object"}', {"type": "object"}),
+    "partial_messages": ("on", True),
+    "include_hook_events": ("0", False),
+    "thinking": ("disabled", "disabled"),
+    "max_output_tokens": ("4096", 4096),
+    "task_budget": ("20000", 20000),
+    "append_subagent_system_prompt": ("Be brief.", "Be brief."),
+    "plan_mode_instructions": ("Plan.", "Plan."),
+    "tool_aliases": ('{"Shell": "Bash"}', {"Shell": "Bash"}),
+    "tool_config": ('{"askUserQuestion": {"previewFormat": "html"}}', {"askUserQuestion": {"previewFormat": "html"}}),
+    "skills": ("pdf,xlsx", ["pdf", "xlsx"]),
+    "tool_bridge": ("xml", "xml"),
+    "disable_slash_commands": ("on", True),
+    "agent": ("reviewer", "reviewer"),
+    "allow_dangerously_skip_permissions": ("no", False),
+    "permission_prompt_tool_name": ("mcp__host__ask", "mcp__host__ask"),
+    "permission_prompts": ("none", "none"),
+    "restricted": ("1", True),
+    "sandbox": ('{"enabled": true}', {"enabled": True}),
+    "api_max_retries": ("0", 0),
+    "retry": ('{"attempts": 2, "on": ["overloaded"]}', {"attempts": 2, "on": ["overloaded"]}),
+    "on_usage_limit": ("wait", "wait"),
+    "usage_limit_ceiling": ("3600", 3600.0),
+    "output_repairs": ("2", 2),
+    "replay_user_messages": ("yes", True),
+    "forward_subagent_text": ("yes", True),
+    "prompt_suggestions": ("yes", True),
+    "agent_progress_summaries": ("yes", True),
+    "per_task_stop_affordance": ("yes", True),
+    "resume_session_at": ("m-1", "m-1"),
+    "resume_drops_turn": ("m-2", "m-2"),
+    "title": ("A title", "A title"),
+    "enable_file_checkpointing": ("true", True),
+    "base_url": ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+    "provider": ("bedrock", "bedrock"),
+    "project_config_root": ("root", str(Path.cwd() / "root")),
+    "user": ("nobody", "nobody"),
+    "config_dir": ("conf", str(Path.cwd() / "conf")),
+    "nonessential_traffic": ("off", False),
+    "client_app": ("my-app/1.0", "my-app/1.0"),
+    "managed_settings": ('{"a": 1}', {"a": 1}),
+    "plugins": ("one,two", [Plugin(path=str(Path.cwd() / "one")), Plugin(path=str(Path.cwd() / "two"))]),
+    "safe_mode": ("true", True),
+    "debug": ("api,mcp", "api,mcp"),
+    "restart": ("never", "never"),
+    "isolation": ("strict", "strict"),
+    "supported_dialog_kinds": ("a,b", ["a", "b"]),
+    "debug_file": ("log.txt", str(Path.cwd() / "log.txt")),
+    "until": ("idle", "idle"),
+}
+REFUSED = {
+    "api_key": "environment",
+    "auth_token": "environment",
+    "oauth_token": "environment",
+    "env": "environment",
+    "can_use_tool": "Python",
+    "confirm": "Python",
+    "custom_tools": "Python",
+    "hooks": "Python",
+    "on_elicitation": "Python",
+    "on_plan": "Python",
+    "on_question": "Python",
+    "on_user_dialog": "Python",
+    "session_store": "Python",
+    "transport": "Python",
+    "instrumentation": "Python",
+    "stderr": "Python",
+}
+
+
+def ask(*args: str) -> AskRequest:
+    request = parse(["ask", *args])
+    assert isinstance(request, AskRequest)
+    return request
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one line that a mistake gives."""
+    with pytest.raises(SystemExit) as ended:
+        parse(list(args))
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+def test_every_option_can_be_set_or_is_refused_with_a_reason() -> None:
+    assert set(VALUES) | set(REFUSED) == set(TABLE)
+    assert not set(VALUES) & set(REFUSED)
+
+
+@pytest.mark.parametrize(("name", "text", "value"), [(n, *pair) for n, pair in VALUES.items()], ids=list(VALUES))
+def test_set_reads_every_option_by_its_kind(name: str, text: str, value: object) -> None:
+    settings = ask("hi", "--set", f"{name}={text}").settings
+    assert settings == {name: value}
+    assert name in Options.layer(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED.items())
+def test_set_refuses_keys_and_python_objects(name: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = mistake(capsys, "ask", "hi", "--set", f"{name}=sk-ant-secret")
+    assert reason in line
+    assert "sk-ant-secret" not in line
+
+
+def test_flags_are_the_options_of_the_table() -> None:
+    request = ask(
+        "Why?", "--model", "opus", "--max-turns=4", "--max-budget-usd", "0.5", "--tools", "",
+        "--allowed-tools=Read,Grep",
+        "--permission-mode", "plan", "--continue", "--add-dir", "a", "--add-dir", "b", "--mcp-config", "m.json",
+        "--timeout", "9", "--thinking", "--stream-json",
+    )  # fmt: skip
+    assert request.prompt == "Why?"
+    assert request.thinking
+    assert request.form == "stream-json"
+    assert request.settings == {
+        "model": "opus",
+        "max_turns": 4,
+        "max_budget_usd": 0.5,
+        "tools": [],
+        "allowed_tools": ["Read", "Grep"],
+        "permission_mode": "plan",
+        "continue_conversation": True,
+        "add_dirs": [str(Path.cwd() / "a"), str(Path.cwd() / "b")],
+        "mcp_servers": str(Path.cwd() / "m.json"),
+        "timeout": 9.0,
+    }
+
+
+def test_a_prompt_may_start_with_a_dash() -> None:
+    assert ask("--", "--why?").prompt == "--why?"
+
+
+def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "title": "Ä"}', "utf-8")
+    assert ask("hi", "--json-schema", f"@{path}").settings == {"json_schema": {"type": "object", "title": "Ä"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "which command"),
+        (("aks", "hi"), "'aks'"),
+        (("ask", "hi", "--bogus"), "--bogus"),
+        (("ask", "hi", "there"), "there"),
+        (("ask", "hi", "--max-turns", "abc"), "--max-turns: expected a whole number"),
+        (("ask", "hi", "--max-turns", "0"), "at least 1"),
+        (("ask", "hi", "--timeout", "nan"), "greater than 0"),
+        (("ask", "hi", "--permission-mode", "yolo"), "acceptEdits"),
+        (("ask", "hi", "--session-id", "7"), "a UUID"),
+        (("ask", "hi", "--json-schema", "@/no/such/file"), "No such file"),
+        (("ask", "hi", "--json-schema", "{"), "JSON object"),
+        (("ask", "hi", "--json-schema", "[]"), "JSON object"),
+        (("ask", "hi", "--json", "--stream-json"), "not allowed with"),
+        (("ask", "hi", "--set", "bare"), "NAME=VALUE"),
+        (("ask", "hi", "--set", "bare=maybe"), "true or false"),
+        (("ask", "hi", "--set", "max-trns=3"), "did you mean 'max_turns'"),
+        (("ask", "hi", "--max-tur", "3"), "--max-tur"),
+        (("demo", "--local", "--scripted"), "not allowed with"),
+        (
+            ("ask", "--modle", "sonnet", "hi"),
+            "unrecognized arguments: --modle; did you mean --model? (see `pilothouse ask",
+        ),
+        (("ask", "hi", "--modle=sonnet"), "--modle; did you mean --model?"),
+        (("ask", "hello", "there"), "unrecognized arguments: there; put a text of several words in quotes"),
+        (("ask", "hi", "--wibble-wobble"), "unrecognized arguments: --wibble-wobble (see"),
+        (("asc",), "there is no command 'asc'; did you mean `pilothouse ask`?"),
+        (("hello there",), "to ask a question: pilothouse ask 'hello there' (see"),
+        (("why?",), "to ask a question: pilothouse ask 'why?'"),
+        (("xyz",), "there is no command 'xyz'; the commands are ask, batch, chat"),
+        (("--model", "opus", "hi"), "--model stands behind a command, as in `pilothouse ask --model …`"),
+        (("ask", "hi", "--set", "foo=1"), "unknown option 'foo' (see"),
+        (
+            ("ask", "hi", "--json-schema", "{bad"),
+            "expected a JSON object: a name in double quotes is missing, at character 2",
+        ),
+        (("ask", "hi", "--json-schema", '{"a" 1}'), "a colon is missing, at character 6"),
+        (("ask", "hi", "--json-schema", '{"a": 1} x'), "there is something after the end of the JSON"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = mistake(capsys, *args)
+    assert said in line
+    assert "--help`" in line
+
+
+@pytest.mark.parametrize("args", [(), ("--all",), ("--limit", "3"), ("--json",)])
+def test_sessions_alone_lists_them(args: tuple[str, ...]) -> None:
+    assert parse(["sessions", *args]) == parse(["sessions", "list", *args])
+
+
+def test_a_long_wrong_value_is_cut() -> None:
+    with pytest.raises(ValueError, match="expected a whole number") as error:
+        parse_value(TABLE["max_turns"], "x" * 10_000)
+    assert len(str(error.value)) < 200
+
+
+def test_demo_requests() -> None:
+    assert parse(["demo"]) == DemoRequest("What is the capital of France?", frozenset({"question", "tools"}))
+    assert parse(["demo", "--scripted"]) == DemoRequest("What is the capital of France?", frozenset({"tools"}))
+
+
+@pytest.mark.parametrize("args", [["--help"], ["ask", "--help"], ["demo", "--help"]])
+def test_help_shows_examples_and_every_flag(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(args)
+    told = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "pilothouse" in told
+    if args[0] == "ask":
+        assert "examples:" in told
+        assert "exit codes:" in told
+        assert TABLE["max_turns"].doc.split(".")[0] in " ".join(told.split())

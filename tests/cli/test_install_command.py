@@ -1,0 +1,186 @@
+"""`pilothouse install-cli`: its flags, what it prints, and what a person sees of an installation."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import logging
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from managed_cli import CONTENT, ManagedWorld
+
+from pilothouse.cli.install import InstallRequest, add_install, ensure_cli, install, install_request
+from pilothouse.cli.screen import Screen
+from pilothouse.errors import CLINotFoundError, ProvisionError
+from pilothouse.provision.cli import PINNED_VERSION
+from pilothouse.transports import discovery
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedWorld:
+    monkeypatch.setattr(discovery, "USUAL_PLACES", ())
+    monkeypatch.setattr(discovery, "_found", {})
+    world = ManagedWorld(tmp_path, monkeypatch)
+    monkeypatch.setenv("PATH", f"{world.bin}:/usr/bin:/bin")
+    return world
+
+
+class Seen:
+    """A screen for pipes, and what was written to it."""
+
+    def __init__(self) -> None:
+        self.out, self.notes = io.StringIO(), io.StringIO()
+        self.screen = Screen(self.out, self.notes)
+
+    async def run(self, *flags: str) -> int:
+        return await install(request(*flags), self.screen)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+def request(*flags: str) -> InstallRequest:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_install(parser)
+    return install_request(parser.parse_args(flags))
+
+
+async def test_the_flags() -> None:
+    assert request() == InstallRequest("install", False, "text")
+    assert request("--force", "--json") == InstallRequest("install", True, "json")
+    assert request("--check", "--path") == InstallRequest("check", False, "path")
+    assert request("--uninstall") == InstallRequest("uninstall")
+    for clash in (("--check", "--force"), ("--check", "--uninstall"), ("--path", "--json")):
+        with pytest.raises((SystemExit, argparse.ArgumentError)):
+            request(*clash)
+
+
+async def test_install_shows_its_steps_and_the_path(world: ManagedWorld, seen: Seen) -> None:
+    assert await seen.run() == 0
+    lines = seen.notes.getvalue().splitlines()
+    assert [line.split(" (")[0] for line in lines[:3]] == [
+        "Claude Code: downloading",
+        "Claude Code: checking",
+        "Claude Code: unpacking",
+    ]
+    assert lines[3].startswith(f"Claude Code {PINNED_VERSION}: installed in ")
+    assert lines[4] == str(world.path)
+    assert world.path.read_bytes() == CONTENT
+    again = Seen()
+    assert await again.run() == 0
+    assert again.notes.getvalue() == f"Claude Code {PINNED_VERSION}: it is there\n{world.path}\n"
+    assert len(world.runs()) == 1
+    assert await again.run("--force") == 0
+    assert len(world.runs()) == 2
+
+
+async def test_the_path_alone(world: ManagedWorld, seen: Seen, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await seen.run("--path") == 0
+    assert (seen.out.getvalue(), seen.notes.getvalue()) == (f"{world.path}\n", "")
+    captured = capsys.readouterr()
+    assert (captured.out, "downloading" in captured.err) == ("", True), "progress goes to standard error"
+
+
+async def test_json(world: ManagedWorld, seen: Seen) -> None:
+    (world.path.parent.parent / "2.0.0").mkdir(parents=True)
+    assert await seen.run("--json") == 0
+    told = json.loads(seen.out.getvalue())
+    assert told.pop("seconds") > 0
+    assert told == {
+        "action": "install", "error": None, "fetched": True, "ok": True, "others": ["2.0.0"],
+        "path": str(world.path), "removed": [], "version": PINNED_VERSION,
+    }  # fmt: skip
+    world.npm("fail")
+    failed = Seen()
+    assert await failed.run("--json", "--force") == 1
+    told = json.loads(failed.out.getvalue())
+    assert (told["ok"], told["fetched"]) == (False, False)
+    assert "no way to the mirror" in told["error"]
+
+
+@pytest.mark.requirement("E58", "E59")
+async def test_check_needs_no_network(world: ManagedWorld) -> None:
+    missing = Seen()
+    assert await missing.run("--check") == 1
+    assert f"there is no {world.path}; `pilothouse install-cli` installs it" in missing.notes.getvalue()
+    await Seen().run()
+    assert await Seen().run("--check") == 0
+    world.path.write_bytes(CONTENT[:-1])
+    wrong = Seen()
+    assert await wrong.run("--check", "--path") == 1
+    assert wrong.out.getvalue() == ""
+    assert len(world.runs()) == 1
+
+
+async def test_a_copy_that_does_not_run_here_is_told(world: ManagedWorld, seen: Seen) -> None:
+    await Seen().run()
+    world.path.write_text("#!/nowhere/loader\n")
+    world.artifact = msgspec.structs.replace(world.artifact, sha256=hashlib.sha256(world.path.read_bytes()).hexdigest())
+    assert await seen.run("--check") == 1
+    assert "interpreter /nowhere/loader, which is not there" in seen.notes.getvalue()
+    world.path.write_text("#!/bin/sh\necho 2.0.7\n")
+    world.artifact = msgspec.structs.replace(world.artifact, sha256=hashlib.sha256(world.path.read_bytes()).hexdigest())
+    odd = Seen()
+    assert await odd.run("--check") == 1
+    assert f"says that it is version 2.0.7, and not {PINNED_VERSION}" in odd.notes.getvalue()
+
+
+async def test_uninstall(world: ManagedWorld, seen: Seen) -> None:
+    await Seen().run()
+    assert await seen.run("--uninstall") == 0
+    assert seen.notes.getvalue() == f"removed from the cache: Claude Code {PINNED_VERSION}\n"
+    assert world.files() == set()
+    again = Seen()
+    assert await again.run("--uninstall") == 0
+    assert "there is no copy" in again.notes.getvalue()
+
+
+async def test_a_failure_is_one_line_and_exit_code_1(world: ManagedWorld, seen: Seen) -> None:
+    world.npm("fail")
+    assert await seen.run() == 1
+    last = seen.notes.getvalue().splitlines()[-1]
+    assert last.startswith("pilothouse: could not fetch claude with npm")
+
+
+@pytest.mark.parametrize("way", ["the command", "on the way"])
+async def test_cancelled_it_leaves_nothing(way: str, world: ManagedWorld, seen: Seen) -> None:
+    world.npm("hang")
+    async with anyio.create_task_group() as group:
+        if way == "the command":
+            group.start_soon(seen.run)
+        else:
+            group.start_soon(ensure_cli, "auto", world.env, seen.screen)
+        with anyio.fail_after(10):
+            while not any(world.cache.rglob("part")):
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert world.files() <= {str((world.path.parent / ".lock").relative_to(world.cache))}
+
+
+@pytest.mark.requirement("E57")
+async def test_on_the_way_to_another_command(
+    world: ManagedWorld, seen: Seen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert await ensure_cli("auto", world.env, seen.screen) == str(world.path)
+    assert not caplog.records, "the screen tells it"
+    assert "Anthropic's own software" in seen.notes.getvalue()
+    assert await ensure_cli("auto", world.env, seen.screen) == str(world.path)
+    assert len(world.runs()) == 1
+    for wanted, env in (("global", {}), ("/nowhere/claude", {}), ("bundled", {"PILOTHOUSE_INSTALL": "0"})):
+        await Seen().run("--uninstall")
+        monkeypatch.setattr(discovery, "_found", {})
+        with pytest.raises(CLINotFoundError):
+            await ensure_cli(wanted, {**world.env, **env}, seen.screen)
+    world.npm("fail")
+    with pytest.raises(ProvisionError, match="no way to the mirror"):
+        await ensure_cli("auto", world.env, seen.screen)

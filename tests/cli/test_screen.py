@@ -1,0 +1,101 @@
+"""The plain screen: whose line it is, what progress looks like; and fetching in a thread that can be called off."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pilothouse.cli.failures import describe_failure, join_lines
+from pilothouse.cli.progress import format_tool_input, shorten_text
+from pilothouse.cli.screen import Screen
+from pilothouse.errors import CLIExitedError, CLINotFoundError, OptionsError, ProvisionError, QueryTimeout
+
+
+def test_a_note_in_the_middle_of_a_line_starts_a_new_one_where_both_are_seen() -> None:
+    both = io.StringIO()
+    screen = Screen(both, both)
+    screen.text("Half a")
+    screen.note("trying again")
+    screen.text(" line.")
+    screen.end_text()
+    screen.end_text()
+    assert both.getvalue() == "Half a\ntrying again\n line.\n"
+
+
+def test_a_note_does_not_break_an_answer_that_goes_elsewhere() -> None:
+    out, notes = io.StringIO(), io.StringIO()
+    screen = Screen(out, notes)
+    screen.text("Half a")
+    screen.note("trying again")
+    screen.text(" line.\n")
+    screen.end_text()
+    assert (out.getvalue(), notes.getvalue()) == ("Half a line.\n", "trying again\n")
+
+
+def test_thinking_and_answer_take_turns() -> None:
+    both = io.StringIO()
+    screen = Screen(both, both)
+    for piece in ("Let me", " see."):
+        screen.thought(piece)
+    screen.text("Yes.")
+    screen.thought("And")
+    screen.note("done")
+    assert both.getvalue() == "thinking: Let me see.\nYes.\nthinking: And\ndone\n"
+
+
+def test_progress_is_a_line_for_every_stage() -> None:
+    notes = io.StringIO()
+    with Screen(io.StringIO(), notes).progress("model") as report:
+        for done in (0, 50_000_000, 98_000_000):
+            report("download", done, 98_000_000)
+        report("verify", 0, None)
+        report("something new", 0, None)
+    assert notes.getvalue() == "model: downloading (98 MB)\nmodel: checking\nmodel: something new\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OptionsError("no such option"), 2, "no such option"),
+        (
+            QueryTimeout("too long", seconds=1, kind="idle_timeout"),
+            124,
+            "too long; raise --idle-timeout to wait longer",
+        ),
+        (CLIExitedError("it exited; its standard error ends with:\n  a\n  b"), 1, "ends with: a | b; --verbose"),
+        (
+            CLINotFoundError("Claude Code was not found (cli='x'). Tried:\n  /a\nInstall it so:\n  npm …"),
+            2,
+            "Claude Code was not found (cli='x'); install it with `pilothouse install-cli`",
+        ),
+        (ProvisionError("no network"), 1, "no network"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
+    ],
+)
+def test_errors_in_one_line(error: Exception, code: int, said: str) -> None:
+    told = describe_failure(error)
+    assert told.code == code
+    assert said in told.line
+    assert "\n" not in told.line
+
+
+def test_texts_are_shortened_to_one_line() -> None:
+    assert join_lines("a\n\n  b:\n c\n") == "a | b: c"
+    assert len(shorten_text("word " * 1000)) == 100
+    assert shorten_text("a\n\t b") == "a b"
+    assert format_tool_input({"file_path": "/x", "limit": 3}) == "/x"
+    assert format_tool_input({"a": 1, "ä": [None]}) == '{"a": 1, "ä": [null]}'
+    assert format_tool_input({}) == ""
+
+
+@pytest.mark.parametrize("char", ["\u202e", "\u2066", "\x1b", "\x9b"])
+def test_nothing_reaches_a_terminal_that_changes_how_the_rest_is_shown(char: str) -> None:
+    out, notes = io.StringIO(), io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    screen = Screen(out, notes)
+    screen.text(f"rm{char} safe")
+    screen.thought(f"I{char} think")
+    screen.note(f"runs{char} it")
+    assert char not in out.getvalue() + notes.getvalue()
+    assert "rm safe" in out.getvalue()

@@ -1,0 +1,78 @@
+"""The commands that are printed as the next step work as they are printed, and `--local` brings what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_process import Command
+
+from pilothouse.cli.failures import get_own_command
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "pilothouse"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_command_is_printed_as_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = program(tmp_path / ".venv" / "bin")
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert get_own_command() == ".venv/bin/pilothouse"
+    monkeypatch.setenv("PATH", str(path.parent))
+    assert get_own_command() == "pilothouse"
+    monkeypatch.setenv("PATH", str(program(tmp_path / "another").parent))
+    assert get_own_command() == ".venv/bin/pilothouse"
+    spaced = program(tmp_path / "my tools")
+    monkeypatch.setattr(sys, "argv", [str(spaced)])
+    assert get_own_command() == "'my tools/pilothouse'"
+    monkeypatch.chdir("/")
+    assert get_own_command() == f"'{spaced}'"
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "src" / "pilothouse" / "__main__.py")])
+    assert get_own_command() == f"{sys.executable} -m pilothouse"
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_local_installs_the_cli_that_is_missing(pilothouse: Command, tmp_path: Path, command: str) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("npm", "pip", "pip3"):
+        client = tmp_path / "bin" / name
+        client.write_text("#!/bin/sh\necho 'the registry is not there' >&2; exit 3\n")
+        client.chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path / 'bin'}:/bin",
+        "PILOTHOUSE_CACHE": str(tmp_path / "cache"),
+        "PIP_INDEX_URL": "http://127.0.0.1:9/",
+        "PIP_RETRIES": "0",
+    }
+    ran = pilothouse.run(command, "--local", "hi", env=env)
+    assert "fetching Claude Code" in ran.err
+    assert ran.code != 0
+    ran = pilothouse.run(command, "--local", "hi", env={**env, "PILOTHOUSE_INSTALL": "0"})
+    assert "Claude Code was not found" in ran.err
+
+
+def test_local_names_the_extra_that_is_missing(pilothouse: Command, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['xllamacpp'] = None\n")
+    for command in ("ask", "chat"):
+        env = {"PYTHONPATH": str(tmp_path), "PILOTHOUSE_CACHE": str(tmp_path / "cache")}
+        ran = pilothouse.run(command, "--local", "hi", env=env)
+        assert "the local model needs an extra: pip install 'pilothouse[local]'" in ran.err
+        assert "fetching" not in ran.err
+
+
+def test_make_and_the_command_use_one_cache(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    shown = subprocess.run(["make", "-n", "demo"], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+    assert shown.endswith(".venv/bin/pilothouse demo\n")
+    assert "PILOTHOUSE_CACHE" not in shown

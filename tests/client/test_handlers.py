@@ -1,0 +1,463 @@
+"""What a peer may ask this process in a one-shot query: the handshake, the answers, and what is left of a question."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from asking_cli import Body, Peer, World
+from fake_cli_processes import until
+
+import pilothouse as ph
+from pilothouse.testing import FakeCLI, frames
+
+ASK: Body = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": "t1", "input": {"command": "ls"}}
+
+
+def takes_nothing() -> None: ...
+
+
+def takes_three(input_data: Any, tool_use_id: Any, context: Any) -> None: ...
+
+
+def yes(request: Any) -> bool:
+    return True
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+async def finish(peer: Peer) -> None:
+    await peer.finish()
+
+
+# --- what is told before anything is started
+
+
+@pytest.mark.requirement("R16")
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"can_use_tool": takes_nothing}, ph.UsageError, "can_use_tool: takes_nothing.* 1 argument"),
+        ({"confirm": yes}, ph.UsageError, "confirm: yes.* 2 arguments"),
+        ({"on_question": takes_nothing}, ph.UsageError, "on_question"),
+        ({"on_plan": takes_nothing}, ph.UsageError, "on_plan"),
+        ({"on_elicitation": takes_nothing}, ph.UsageError, "on_elicitation"),
+        ({"on_user_dialog": takes_nothing, "supported_dialog_kinds": ["x"]}, ph.UsageError, "on_user_dialog"),
+        ({"on_user_dialog": yes}, ph.OptionsError, "until its kinds are named"),
+        ({"supported_dialog_kinds": ["x"]}, ph.OptionsError, "nobody can show them"),
+        ({"can_use_tool": "ask"}, ph.OptionsError, "can_use_tool"),
+        ({"hooks": [takes_nothing]}, ph.OptionsError, "mapping of event names"),
+        ({"hooks": {"PreTool": yes}}, ph.UsageError, "did you mean 'PreToolUse'"),
+        ({"hooks": {"PreToolUse": takes_nothing}}, ph.UsageError, "hook"),
+        ({"hooks": {"PreToolUse": takes_three}}, ph.UsageError, "takes one argument, the event"),
+        ({"custom_tools": ["weather"]}, ph.ToolDefinitionError, "expected a function"),
+        ({"custom_tools": [add, add]}, ph.ToolDefinitionError, "two tools are called add"),
+        (
+            {"custom_tools": [add], "mcp_servers": {"tools": ph.sdk_server("theirs")}},
+            ph.ToolDefinitionError,
+            "'tools' is that of the server of `custom_tools`",
+        ),
+        ({"mcp_servers": {"a__b": ph.sdk_server("s")}}, ph.ToolDefinitionError, "a__b"),
+        ({"mcp_servers": {"a": object()}}, ph.ToolDefinitionError, "sdk_server"),
+        (
+            {"can_use_tool": yes, "permission_prompt_tool_name": "mcp__a__b"},
+            ph.OptionsError,
+            "'permission_prompt_tool_name' and 'can_use_tool' exclude each other",
+        ),
+        (
+            {"on_plan": yes, "permission_prompts": "none"},
+            ph.OptionsError,
+            "'permission_prompts' and 'on_plan' exclude each other: 'none' denies without asking",
+        ),
+        ({"can_use_tool": yes, "prompt_via": "argv"}, ph.OptionsError, "'can_use_tool' needs prompt_via='stdin'"),
+        ({"hooks": {"Stop": yes}, "bare": True}, ph.OptionsError, "'bare' and 'hooks' exclude each other"),
+        ({"hooks": {"Stop": yes}, "prompt_via": "argv"}, ph.OptionsError, "'hooks' needs prompt_via='stdin'"),
+        ({"custom_tools": [add], "prompt_via": "argv"}, ph.OptionsError, "'custom_tools' needs prompt_via='stdin'"),
+    ],
+)
+def test_what_cannot_work_is_told_at_once(settings: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        ph.Agent(**settings)
+    with pytest.raises(error, match=words):
+        ph.query("go", **settings)
+    with pytest.raises(error, match=r"needs prompt_via='stdin'" if "prompt_via" in settings else words):
+        ph.Agent().session(**settings)
+
+
+# --- the handshake
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G13", "R27", "R28", "R21")
+async def test_what_the_peer_is_told_of_us() -> None:
+    world = World(finish)
+    plain = {"type": "http", "url": "http://127.0.0.1/mcp"}
+    await world.run(
+        hooks={"PreToolUse": [ph.HookMatcher("Bash", [yes_hook, yes_hook], timeout=5), yes_hook], "Stop": yes_hook},
+        can_use_tool=yes,
+        custom_tools=[add],
+        mcp_servers={"fleet": ph.sdk_server("fleet", [add], timeout=2), "web": plain},
+        on_user_dialog=yes,
+        supported_dialog_kinds=["notice"],
+    )
+    assert world.hello["hooks"] == {
+        "PreToolUse": [
+            {"matcher": "Bash", "hookCallbackIds": ["hook_0", "hook_1"], "timeout": 5, "onFailure": "block"},
+            {"matcher": None, "hookCallbackIds": ["hook_2"], "onFailure": "block"},
+        ],
+        "Stop": [{"matcher": None, "hookCallbackIds": ["hook_3"]}],
+    }
+    assert world.hello["sdkMcpServers"] == ["fleet", "tools"]
+    assert world.hello["sdkMcpServerConfigs"] == {"fleet": {"timeout": 2000}}
+    manifest = world.hello["sdkMcpServerManifests"]["tools"]
+    assert [tool["name"] for tool in manifest["toolsListResult"]["tools"]] == ["add"]
+    assert world.hello["supportedDialogKinds"] == ["notice"]
+    assert "--permission-prompt-tool=stdio" in world.argv
+    assert [json.loads(file.content) for file in world.files] == [{"mcpServers": {"web": plain}}]
+    assert not any(argument.startswith("--allowedTools") for argument in world.argv)  # can_use_tool is asked
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("R21")
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_server_may_be_given_as_its_wire_form_with_the_instance(wrapped: bool) -> None:
+    world = World(finish)
+    server = ph.sdk_server("calculator", [add])
+    servers: dict[str, Any] = {"calc": {"type": "sdk", "name": "calculator", "instance": server}}
+    options = ph.Options(mcp_servers={"mcpServers": servers} if wrapped else servers)
+    assert isinstance(options.mcp_servers, dict)
+    assert options.mcp_servers["calc"] is server
+    await world.run(mcp_servers={"mcpServers": servers} if wrapped else servers)
+    assert world.hello["sdkMcpServers"] == ["calc"]
+    assert world.hello["sdkMcpServerManifests"]["calc"]["toolsListResult"]["tools"][0]["name"] == "add"
+    assert world.files == ()
+
+
+def yes_hook(event: Any) -> None: ...
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "mcp__tools"),
+        ({"allowed_tools": ["Read"]}, "Read,mcp__tools"),
+        ({"on_question": yes, "on_plan": yes}, "mcp__tools"),
+        ({"confirm": lambda prompt, request: True}, None),
+    ],
+)
+async def test_own_tools_run_unasked_where_nobody_can_be_asked(given: Any, expected: str | None) -> None:
+    world = World(finish)
+    await world.run(custom_tools=[add], **given)
+    allowed = [argument.partition("=")[2] for argument in world.argv if argument.startswith("--allowedTools")]
+    assert allowed == ([] if expected is None else [expected])
+    asks = given.keys() & {"on_question", "confirm"}
+    assert ("--permission-prompt-tool=stdio" in world.argv) is bool(asks)
+
+
+@pytest.mark.anyio
+async def test_nothing_is_said_of_what_was_not_set() -> None:
+    world = World(finish)
+    await world.run(hooks={}, custom_tools=[])
+    assert world.hello == {"subtype": "initialize"}
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G28")
+async def test_a_peer_that_would_not_ask_a_gate_is_refused() -> None:
+    world = World(finish)
+    world.info = {"hooks_applied": False}
+    with pytest.raises(ph.ControlError, match="PreToolUse would not be guarded"):
+        await world.run(hooks={"PreToolUse": yes_hook})
+    assert "user" not in {frame["type"] for frame in world.transport.sent_frames}  # the prompt never went out
+
+
+@pytest.mark.anyio
+async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAUDE_CODE_SIMPLE", " Yes ")
+    with pytest.raises(ph.OptionsError, match="CLAUDE_CODE_SIMPLE is set"):
+        await World(finish).run(hooks={"PreToolUse": yes_hook})
+    with pytest.raises(ph.OptionsError, match="CLAUDE_CODE_SIMPLE is set"):
+        async with ph.Agent(hooks={"PreToolUse": yes_hook}, transport=World(finish).transport).session():
+            pytest.fail("must not be entered")
+    assert (await World(finish).run(can_use_tool=yes)).text == "done"
+    unset: Any = {"CLAUDE_CODE_SIMPLE": None}
+    assert (await World(finish).run(hooks={"PreToolUse": yes_hook}, env=unset)).text == "done"
+
+
+# --- answers
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("R11", "R12", "R13", "E72", "E73", "E74", "G27", "G28")
+async def test_each_question_reaches_its_desk() -> None:
+    heard: list[Any] = []
+
+    async def play(peer: Peer) -> None:
+        assert (await peer.ask(ASK))["response"] == {"behavior": "allow", "updatedInput": {"command": "ls"}}
+        hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "rm"}}
+        answer = await peer.ask({"subtype": "hook_callback", "callback_id": "hook_0", "input": hook})
+        assert answer["response"]["hookSpecificOutput"]["permissionDecision"] == "deny"
+        given = {"a": 1}
+        call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "add", "arguments": given}}
+        answer = await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": call})
+        assert answer["response"]["mcp_response"]["result"]["isError"]
+        given["b"] = 2
+        answer = await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": call})
+        assert answer["response"]["mcp_response"]["result"]["content"] == [{"type": "text", "text": "3"}]
+        answer = await peer.ask({"subtype": "elicitation", "mcp_server_name": "web", "message": "Who?"})
+        assert answer["response"] == {"action": "accept", "content": {"name": "Ann"}}
+        answer = await peer.ask({"subtype": "request_user_dialog", "dialog_kind": "notice", "payload": {"x": 1}})
+        assert answer["response"] == {"behavior": "completed", "result": "seen"}
+        answer = await peer.ask({"subtype": "something_new"})
+        assert (answer["subtype"], answer["error"]) == ("error", "Unsupported control request subtype: something_new")
+        await peer.finish()
+
+    def note(value: Any) -> Callable[[Any], Any]:
+        return lambda request: (heard.append(request), value)[1]
+
+    await World(play).run(
+        can_use_tool=note(True),
+        hooks={"PreToolUse": note(ph.HookOutput.deny("no"))},
+        custom_tools=[add],
+        on_elicitation=note({"name": "Ann"}),
+        on_user_dialog=note("seen"),
+        supported_dialog_kinds=["notice"],
+    )
+    assert [type(request) for request in heard] == [
+        ph.PermissionRequest,
+        ph.PreToolUseEvent,
+        ph.ElicitationRequest,
+        ph.DialogRequest,
+    ]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G49", "R10")
+async def test_questions_are_answered_while_nobody_reads() -> None:
+    answered = anyio.Event()
+    decided = [anyio.Event() for _ in range(3)]
+
+    async def play(peer: Peer) -> None:
+        for _ in range(50):
+            await peer.say(frames.assistant("x" * 50_000))  # 2.5 MB: far beyond a pipe, within the inbox
+        keys = [await peer.put(ASK | {"input": {"number": number}}) for number in range(3)]
+        assert list(await peer.answers(3)) == keys[::-1]  # as they were decided
+        answered.set()
+        await peer.finish()
+
+    async def can_use_tool(request: ph.PermissionRequest) -> bool:
+        number = request.tool_input["number"]
+        for later in decided[number + 1 :]:
+            await later.wait()
+        decided[number].set()
+        return True
+
+    world = World(play)
+    async with world.query(can_use_tool=can_use_tool) as query:
+        with anyio.fail_after(10):
+            await answered.wait()
+        assert (await query.result()).text == "done"
+    assert world.transport.script_error is None
+
+
+@pytest.mark.anyio
+async def test_a_withdrawn_question_is_cancelled_and_not_answered() -> None:
+    cancelled: list[str] = []
+    asked = anyio.Event()
+
+    async def play(peer: Peer) -> None:
+        key = await peer.put(ASK)
+        await asked.wait()
+        await peer.say({"type": "control_cancel_request", "request_id": key})
+        answer = await peer.ask({"subtype": "something_new"})
+        assert answer["request_id"] != key
+        await peer.finish()
+
+    async def can_use_tool(request: ph.PermissionRequest) -> bool:
+        asked.set()
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            cancelled.append(request.tool_use_id)
+            raise
+        return True
+
+    assert (await World(play).run(can_use_tool=can_use_tool)).text == "done"
+    assert cancelled == ["t1"]
+
+
+class Waiting:
+    """A callback that waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+        self.open = 0
+
+    async def __call__(self, request: Any) -> bool:
+        self.open += 1
+        self.asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.open -= 1
+        return True
+
+
+async def ask_and_wait(peer: Peer) -> None:
+    await peer.put(ASK)
+    while (frame := await peer.hear()).get("type") == "control_request":  # an interrupt
+        await peer.say(frames.control_response(frame["request_id"], {"still_queued": []}))
+        stopped = frames.result("", is_error=True, subtype="error_during_execution", terminal_reason="aborted_tools")
+        await peer.say(stopped)
+    assert frame == {}, "a question was answered by nobody"
+
+
+@pytest.mark.anyio
+@pytest.mark.virtual_time
+@pytest.mark.requirement("G49")
+@pytest.mark.parametrize("how", ["interrupt", "close", "timeout", "cancel", "drop out"])
+async def test_nothing_is_left_of_a_question_when_the_query_ends(how: str) -> None:
+    ask = Waiting()
+    world = World(ask_and_wait)
+    query = world.query(can_use_tool=ask, timeout=0.3 if how == "timeout" else None)
+    with anyio.fail_after(10):
+        if how == "timeout":
+            with pytest.raises(ph.QueryTimeout):
+                await query
+        elif how == "cancel":
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(query.result)
+                    await ask.asked.wait()
+                    scope.cancel()
+        else:
+            async with query:
+                await ask.asked.wait()
+                if how == "interrupt":
+                    await query.interrupt()
+                    assert (await query.result()).outcome == "interrupted"
+                elif how == "close":
+                    await query.aclose()
+        await until(lambda: not ask.open)
+    assert world.transport.script_error is None
+    assert not any(frame["type"] == "control_response" for frame in world.transport.sent_frames)
+
+
+@pytest.mark.anyio
+@pytest.mark.virtual_time
+async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
+    async def play(peer: Peer) -> None:
+        assert (await peer.ask(ASK))["response"]["behavior"] == "allow"
+        await peer.finish()
+
+    async def slow(request: ph.PermissionRequest) -> bool:
+        await anyio.sleep(0.5)
+        return True
+
+    assert (await World(play).run(can_use_tool=slow, idle_timeout=0.2)).text == "done"
+
+
+@pytest.mark.anyio
+async def test_what_goes_wrong_here_is_not_told_there(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+
+    async def play(peer: Peer) -> None:
+        assert "hunter2" not in repr(await peer.ask(ASK))
+        hook = {"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {}, "tool_response": {}}
+        for key in ("hook_0", "hook_7"):
+            answer = await peer.ask({"subtype": "hook_callback", "callback_id": key, "input": hook})
+            assert "hunter2" not in repr(answer)
+        assert answer["error"] == "there is no hook 'hook_7'"
+        await peer.finish()
+
+    def broken(request: Any) -> Any:
+        raise LookupError("hunter2")
+
+    await World(play).run(can_use_tool=broken, hooks={"PostToolUse": broken})
+    logged = {record.name for record in caplog.records if record.exc_info and "hunter2" in repr(record.exc_info[1])}
+    assert logged == {"pilothouse.permissions", "pilothouse.hooks"}
+
+
+@pytest.mark.anyio
+async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def look(how: str) -> str:
+        raise LookupError("hunter2") if how == "raised" else ph.ToolError("no such ship")
+
+    async def play(peer: Peer) -> None:
+        for how in ("raised", "told"):
+            params = {"name": "look", "arguments": {"how": how}}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": call})
+        await peer.finish()
+
+    await World(play).run(custom_tools=[look])
+    raised, told = (record for record in caplog.records if record.name == "pilothouse.tools")
+    assert (raised.levelname, told.levelname) == ("ERROR", "INFO")
+    assert raised.exc_info is not None
+    assert raised.exc_info[1] is not None
+    assert isinstance(raised.exc_info[1].__cause__, LookupError)
+    assert told.getMessage() == "the tool mcp__tools__look refused: no such ship"
+
+
+@pytest.mark.anyio
+async def test_a_desk_that_raises_is_an_error_answer_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(peer: Peer) -> None:
+        answer = await peer.ask(ASK)
+        assert (answer["subtype"], answer["error"]) == ("error", "the host failed to answer can_use_tool")
+        await peer.finish()
+
+    async def broken(self: Any, body: Any) -> Any:
+        raise LookupError("hunter2")
+
+    monkeypatch.setattr("pilothouse.permissions.dispatcher.PermissionDispatcher.handle", broken)
+    await World(play).run(can_use_tool=yes)
+
+
+@pytest.mark.anyio
+async def test_callbacks_see_the_context_of_the_call() -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+    seen: list[str] = []
+
+    async def play(peer: Peer) -> None:
+        await peer.ask(ASK)
+        hook = {"hook_event_name": "Stop"}
+        await peer.ask({"subtype": "hook_callback", "callback_id": "hook_0", "input": hook})
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "who", "arguments": {}}}
+        await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": call})
+        await peer.finish()
+
+    def can_use_tool(request: Any) -> bool:  # in a worker thread
+        seen.append(name.get())
+        return True
+
+    async def hook(event: Any) -> None:
+        seen.append(name.get())
+
+    def who() -> str:
+        seen.append(name.get())
+        return name.get()
+
+    world = World(play)
+    query = world.query(can_use_tool=can_use_tool, hooks={"Stop": hook}, custom_tools=[who])
+    name.set("Ann")
+    assert (await query).text == "done"
+    assert seen == ["Ann", "Ann", "Ann"]
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("L25")
+async def test_servers_of_other_processes_need_no_handshake() -> None:
+    with FakeCLI().text("done") as fake:
+        result = await ph.query("go", cli=fake.path, prompt_via="argv", mcp_servers={"a": {"command": "x"}})
+        [call] = fake.calls
+    assert (result.text, call.argv[-2:]) == ("done", ["--print", "go"])

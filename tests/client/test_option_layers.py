@@ -1,0 +1,472 @@
+"""Where settings come from: call, agent, `configure()`, file, variables; and the default agent as a facade."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse.client.config_file import MAX_BYTES, find_config_file
+from pilothouse.driver import one_shot
+from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
+
+# Queries are made to see how they are checked, and not run.
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
+MODEL_OF = "where the model comes from"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """A working directory of its own, and everything configured in a test is gone after it."""
+    directory = tmp_path / "project"
+    (directory / ".git").mkdir(parents=True)
+    monkeypatch.chdir(directory)
+    with as_default():
+        yield directory
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+LAYERS = ("variable", "file", "configure", "agent", "options", "call")
+
+
+@pytest.mark.requirement("L17", "L18", "L19", "L20", "E39", "E40", "E41", "E49", "L62")
+@pytest.mark.parametrize("top", range(len(LAYERS) + 1))
+def test_the_highest_layer_that_sets_a_field_wins(top: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer sets `model`, and one field that nobody above it sets."""
+    there = LAYERS[:top]
+    if "variable" in there:
+        monkeypatch.setenv("PILOTHOUSE_MODEL", "variable")
+        monkeypatch.setenv("PILOTHOUSE_MAX_TURNS", "7")
+    if "file" in there:
+        write(project / "pilothouse.toml", 'max_budget_usd = 0.001\nmodel = "file"\n')
+    if "configure" in there:
+        ph.configure(model="configure", effort="low")
+    agent = ph.Agent(model="agent", allowed_tools=[]) if "agent" in there else ph.Agent()
+    options = ph.Options(model="options", timeout=5) if "options" in there else None
+    call: dict[str, Any] = {"model": "call", "fallback_model": "haiku"} if "call" in there else {}
+
+    made = agent.query("go", options, **call).options
+
+    assert made.model == (there[-1] if there else None)
+    expected: dict[str, Any] = {
+        "variable": {"max_turns": 7},
+        "file": {"max_budget_usd": 0.001},
+        "configure": {"effort": "low"},
+        "agent": {"allowed_tools": []},
+        "options": {"timeout": 5},
+        "call": {"fallback_model": "haiku"},
+    }
+    kept = {name: value for layer in there for name, value in expected[layer].items()}
+    assert {name: value for name, value in made.as_dict().items() if name != "model"} == kept
+    origins = {
+        "variable": ("max_turns", "PILOTHOUSE_MAX_TURNS"),
+        "file": ("max_budget_usd", f"{project / 'pilothouse.toml'}:1"),
+        "configure": ("effort", "configure()"),
+        "agent": ("allowed_tools", "agent"),
+        "options": ("timeout", "call"),
+        "call": ("fallback_model", "call"),
+    }
+    for layer, (name, origin) in origins.items():
+        assert made.explain()[name].origin == (origin if layer in there else "default")
+
+
+@pytest.mark.requirement("L19")
+def test_nothing_set_means_the_cli_decides_and_nothing_is_cut_off() -> None:
+    """The Elixir SDK's defaults (300 s, sonnet) are one line of configuration here, not built in."""
+    options = ph.query("go").options
+    assert (options.timeout, options.model, options.as_dict()) == (None, None, {})
+    ph.configure(timeout=300, model="sonnet")
+    options = ph.query("go").options
+    assert (options.timeout, options.model) == (300, "sonnet")
+
+
+@pytest.mark.requirement("L62")
+def test_explain_reads_well_and_hides_secrets(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTHOUSE_API_KEY", "sk-ant-never-shown")
+    write(project / "pilothouse.toml", 'model = "haiku"\n')
+    ph.configure(max_turns=9)
+    explanation = ph.Agent(max_turns=None).query("go", effort="low").options.explain()
+    assert str(explanation).splitlines() == [
+        f"model      'haiku'     {project / 'pilothouse.toml'}:1",
+        "effort     'low'       call",
+        "max_turns  None        default (reset: agent)",
+        "api_key    [redacted]  PILOTHOUSE_API_KEY",
+    ]
+    assert "never" not in repr(explanation)
+    assert explanation["timeout"].origin == "default"
+    assert str(ph.Options().explain()) == "every option has its default"
+    assert ph.Options(model="x").explain()["model"].origin == "set here"
+    assert (
+        ph.Options(model="x").with_origin("our defaults").with_origin("agent").explain()["model"].origin
+        == "our defaults"
+    )
+    assert pickle.loads(pickle.dumps(ph.query("go").options)).explain()["model"].origin.endswith("pilothouse.toml:1")
+
+
+def test_layers_leave_the_callers_objects_alone() -> None:
+    tools, options = ["Read"], ph.Options(model="opus")
+    agent = ph.Agent(options, allowed_tools=tools)
+    before = agent.options
+    agent.query("go", options, max_turns=3)
+    changed = agent.with_options(max_turns=2)
+    ph.configure(effort="low")
+    tools.append("Bash")
+    assert options == ph.Options(model="opus")
+    assert before == ph.Options(model="opus", allowed_tools=["Read"])
+    assert agent.options == before.merge(ph.Options(effort="low"))
+    assert changed.options.max_turns == 2
+
+
+@pytest.mark.requirement("L2", "L5")
+def test_the_default_agent_is_one_object_and_no_agent_needs_it() -> None:
+    agent = ph.default_agent()
+    assert agent is ph.default_agent()
+    assert ph.configure(model="haiku") is agent
+    settings: dict[str, Any] = {"model": "opus", "max_turns": 3}
+    assert ph.Agent(**settings).options.as_dict() == settings
+
+
+@pytest.mark.requirement("L4", "L22")
+@pytest.mark.anyio
+async def test_replacing_the_default_agent_changes_what_the_module_asks() -> None:
+    def answers(text: str) -> ph.Agent:
+        return ph.Agent(transport=lambda: mock_transport(text))
+
+    first, second = answers("first"), answers("second")
+    with as_default(first):
+        assert (await ph.query("go")).text == "first"
+        assert ph.set_default_agent(second) is first
+        assert (await ph.query("go")).text == "second"
+        assert [m.type async for m in ph.query("go")] == ["system", "assistant", "result"]
+    assert ph.default_agent() not in (first, second)
+    with pytest.raises(ph.UsageError, match="expected an Agent, got str"):
+        ph.set_default_agent("claude-agent")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.requirement("L4")
+def test_a_default_agent_of_a_block_is_that_of_its_thread() -> None:
+    everywhere, mine = ph.default_agent(), ph.Agent(model="tenant-a")
+    elsewhere: list[ph.Agent] = []
+    with as_default(mine):
+        thread = threading.Thread(target=lambda: elsewhere.append(ph.default_agent()))
+        thread.start()
+        thread.join()
+        assert ph.default_agent() is mine
+        assert ph.configure() is mine
+        assert sync.default_agent().async_agent is mine
+    assert ph.default_agent() is everywhere
+    assert mine not in elsewhere
+
+
+@pytest.mark.anyio
+async def test_a_default_agent_of_a_block_is_that_of_its_task() -> None:
+    agents = [ph.Agent(model=f"tenant-{name}") for name in "ab"]
+    both_inside, inherited = anyio.Event(), list[ph.Agent]()
+    entered: list[ph.Agent] = []
+
+    async def inherit() -> None:
+        inherited.append(ph.default_agent())
+
+    async def serve(agent: ph.Agent) -> None:
+        with as_default(agent):
+            entered.append(agent)
+            if len(entered) == len(agents):
+                both_inside.set()
+            await both_inside.wait()
+            assert ph.default_agent() is agent
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(inherit)
+
+    async with anyio.create_task_group() as group:
+        for agent in agents:
+            group.start_soon(serve, agent)
+    assert set(map(id, inherited)) == set(map(id, agents))
+
+
+def test_a_block_with_a_default_agent_forgets_what_it_configured() -> None:
+    ph.configure(model="opus")
+    with suppress(RuntimeError), as_default():
+        ph.configure(model="haiku", max_turns=1)
+        raise RuntimeError
+    assert ph.query("go").options.as_dict() == {"model": "opus"}
+
+
+def test_a_wrong_configuration_call_changes_nothing() -> None:
+    ph.configure(model="opus")
+    with pytest.raises(ph.OptionsError, match="did you mean 'model'"):
+        ph.configure(effort="low", modle="haiku")  # pyright: ignore[reportCallIssue]
+    assert ph.query("go").options.as_dict() == {"model": "opus"}
+
+
+@pytest.mark.requirement("E12", "E43")
+def test_a_layer_may_need_what_another_one_has(project: Path) -> None:
+    write(project / "pilothouse.toml", "fork_session = true\n")
+    ph.trust(project)
+    assert ph.Agent(resume="id").query("go").options.fork_session
+    with pytest.raises(ph.OptionsError, match="'fork_session' needs 'resume'"):
+        ph.query("go")
+    assert ph.Agent(resume="id").query("go", fork_session=True).options.fork_session
+
+
+@pytest.mark.requirement("E43")
+def test_a_call_is_checked_like_everything_else() -> None:
+    with pytest.raises(ph.OptionsError, match="option 'max_turns': expected a whole number"):
+        ph.Agent().query("go", max_turns="3")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ph.OptionsError, match=r"exclude each other.*'resume' comes from agent.*comes from call"):
+        ph.Agent(resume="a").query("go", continue_conversation=True)
+    with pytest.raises(ph.OptionsError, match=r"expected pilothouse.Options, got str"):
+        ph.query("go", "opus")  # pyright: ignore[reportArgumentType]
+
+
+# The file.
+
+
+@pytest.mark.requirement("E49", "L62")
+@pytest.mark.parametrize(
+    ("files", "model"),
+    [
+        ({"pilothouse.toml": 'model = "a"'}, "a"),
+        ({"pyproject.toml": '[tool.pilothouse]\nmodel = "b"'}, "b"),
+        ({"pilothouse.toml": 'model = "a"', "pyproject.toml": '[tool.pilothouse]\nmodel = "b"'}, "a"),
+        ({"../pilothouse.toml": 'model = "beyond the repository"'}, None),
+        ({"pyproject.toml": "[project]\nname = 'x'"}, None),
+        ({"pyproject.toml": "[tool.other]\nurl = 'pilothouse'"}, None),
+        ({"pyproject.toml": "this is not TOML, and not about us"}, None),
+        ({"pyproject.toml": "dependencies = ['pilothouse[cli]>=1', 'pilothouse'] and this is not TOML"}, None),
+        ({"pyproject.toml": '[ "tool" . "pilothouse" ]\nmodel = "b"'}, "b"),
+        ({"pyproject.toml": '["tool".\'pilothouse\']\nmodel = "b"'}, "b"),
+        ({"pyproject.toml": '[tool]\npilothouse.model = "b"'}, "b"),
+        ({"pyproject.toml": '[ tool\t]\npilothouse = { model = "b" }'}, "b"),
+        ({"pyproject.toml": 'tool . pilothouse . model = "b"'}, "b"),
+        ({"pyproject.toml": 'tool = { ruff = {}, pilothouse = { model = "b" } }'}, "b"),
+        ({"pilothouse.toml": ""}, None),
+        ({}, None),
+    ],
+)
+def test_which_file_counts(project: Path, files: dict[str, str], model: str | None) -> None:
+    for name, text in files.items():
+        write(project / name, text)
+    assert ph.query("go").options.model == model
+
+
+def test_the_search_goes_up_to_the_root_of_the_repository(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "pyproject.toml", "[tool.pilothouse]\nmax_turns = 2\nadd_dirs = ['lib', '/abs']\ncwd = '.'")
+    inner = project / "packages" / "one"
+    write(inner / "pyproject.toml", "[project]\nname = 'one'")
+    ph.trust(project)
+    monkeypatch.chdir(inner)
+    options = ph.query("go").options
+    assert options.as_dict() == {"max_turns": 2, "add_dirs": [str(project / "lib"), "/abs"], "cwd": str(project)}
+    file = find_config_file()
+    assert file is not None
+    assert file.path == str(project / "pyproject.toml")
+
+
+def test_names_of_the_cli_are_no_paths(project: Path) -> None:
+    write(project / "pilothouse.toml", 'cli = "bundled"')
+    ph.trust("pilothouse.toml")
+    assert ph.query("go").options.cli == "bundled"
+    write(project / "pilothouse.toml", 'cli = "bin/claude"')
+    ph.configure()
+    assert ph.query("go").options.cli == str(project / "bin" / "claude")
+
+
+def test_the_file_is_read_once_and_again_by_configure(project: Path) -> None:
+    file = write(project / "pilothouse.toml", 'model = "a"')
+    assert ph.query("go").options.model == "a"
+    file.write_text('model = "b"')
+    assert ph.query("go").options.model == "a"
+    ph.configure()
+    assert ph.query("go").options.model == "b"
+
+
+def test_a_variable_names_the_file_or_none(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "pilothouse.toml", 'model = "near"')
+    write(tmp_path / "other" / "team.toml", 'model = "team"\nadd_dirs = ["x"]')
+    monkeypatch.setenv("PILOTHOUSE_CONFIG", "../other/team.toml")
+    assert ph.query("go").options.as_dict() == {"model": "team", "add_dirs": [str(tmp_path / "other" / "x")]}
+    monkeypatch.setenv("PILOTHOUSE_CONFIG", "none")
+    assert ph.query("go").options.as_dict() == {}
+    assert find_config_file() is None
+    monkeypatch.setenv("PILOTHOUSE_CONFIG", "missing.toml")
+    with pytest.raises(
+        ph.ConfigError, match=r"there is no configuration file .*missing\.toml \(from PILOTHOUSE_CONFIG"
+    ):
+        ph.query("go")
+
+
+BAD_FILES = [
+    ("pilothouse.toml", "a = 1\n\nmodel = \n", 3, "not valid TOML"),
+    ("pilothouse.toml", 'model = "a', 1, "not valid TOML"),
+    ("pilothouse.toml", b"model = 'a'\neffort = '\xff'", 2, "not UTF-8"),
+    ("pilothouse.toml", "# x\nmodle = 'a'\n", 2, "unknown option 'modle'; did you mean 'model'?"),
+    ("pilothouse.toml", "model = 'a'\nmax_turns = '5'\n", 2, "option 'max_turns': expected a whole number"),
+    ("pilothouse.toml", "[env]\nA = 1", 1, "option 'env'"),
+    (
+        "pilothouse.toml",
+        "api_key = 'sk-ant-oops'",
+        1,
+        "may not stand in a configuration file: keys belong into the env",
+    ),
+    ("pilothouse.toml", "transport = 'x'", 1, "may not stand in a configuration file: it takes a Python object"),
+    ("pilothouse.toml", "resume = 'a'\ncontinue_conversation = true", 1, "exclude each other"),
+    ("pyproject.toml", "[project]\nmodel = 1\n[tool.pilothouse]\nmodel = 1", 4, "option 'model': expected"),
+    ("pyproject.toml", "[tool.pilothouse.mcp_servers]\n[tool.pilothouse.modle]", 2, "unknown option 'modle'"),
+    ("pyproject.toml", "[tool]\npilothouse = 5", None, "expected a table [tool.pilothouse]"),
+    ("pyproject.toml", "[tool.pilothouse]\nx = [", 2, "not valid TOML"),
+]
+
+
+@pytest.mark.requirement("E45", "L59")
+@pytest.mark.parametrize(("name", "text", "line", "expected"), BAD_FILES)
+def test_a_bad_file_is_one_error_with_file_and_line(
+    project: Path, name: str, text: str | bytes, line: int | None, expected: str
+) -> None:
+    path = project / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with FakeCLI().text("never") as fake:
+        with pytest.raises(ph.ConfigError):
+            ph.query("go", cli=fake.path)
+        with pytest.raises(ph.ConfigError) as caught:  # it is there again
+            ph.query("go", cli=fake.path)
+        assert fake.calls == []
+    where = str(path) if line is None else f"{path}:{line}"
+    assert str(caught.value).startswith(where)
+    assert expected in str(caught.value)
+    assert "oops" not in str(caught.value)
+    assert (caught.value.path, caught.value.line) == (str(path), line)
+
+
+def test_files_that_are_no_files(project: Path) -> None:
+    path = project / "pilothouse.toml"
+    path.mkdir()
+    with pytest.raises(ph.ConfigError, match="cannot be read: Is a directory; PILOTHOUSE_CONFIG=none goes on"):
+        ph.query("go")
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(ph.ConfigError, match="is not a file"):
+        ph.query("go")
+    path.unlink()
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ph.ConfigError, match="longer than"):
+        ph.query("go")
+    path.unlink()
+    path.symlink_to(project / "nowhere")
+    assert ph.query("go").options.as_dict() == {}
+
+
+def test_a_working_directory_that_is_gone_has_no_file(project: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, shutil, pilothouse as ph; shutil.rmtree(os.getcwd()); q = ph.query('x'); print(q.options.as_dict())"
+    )
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run([sys.executable, "-c", code], cwd=gone, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("{}\n", "")
+
+
+# Variables.
+
+
+@pytest.mark.requirement("E49")
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("PILOTHOUSE_MODEL", "opus", {"model": "opus"}),
+        ("PILOTHOUSE_MAX_BUDGET_USD", "0.001", {"max_budget_usd": 0.001}),
+        ("PILOTHOUSE_PARTIAL_MESSAGES", "yes", {"partial_messages": True}),
+        ("PILOTHOUSE_STRICT_MCP_CONFIG", "0", {"strict_mcp_config": False}),
+        (
+            "PILOTHOUSE_ALLOWED_TOOLS",
+            "Read,Bash(git log:*,git diff:*)",
+            {"allowed_tools": ["Read", "Bash(git log:*,git diff:*)"]},
+        ),
+        ("PILOTHOUSE_ENV", '{"A": "b"}', {"env": {"A": "b"}}),
+        ("PILOTHOUSE_MODEL", "", {}),
+        ("PILOTHOUSE_NO_SUCH_OPTION", "x", {}),
+        ("PILOTHOUSE_TRANSPORT", "x", {}),
+    ],
+)
+def test_variables_set_options(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, value: dict[str, Any]
+) -> None:
+    monkeypatch.setenv(variable, text)
+    assert ph.query("go").options.as_dict() == value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("PILOTHOUSE_MAX_TURNS", "many", "PILOTHOUSE_MAX_TURNS: cannot be read as option 'max_turns'"),
+        ("PILOTHOUSE_MAX_TURNS", "0", "PILOTHOUSE_MAX_TURNS: option 'max_turns': expected a whole number"),
+        ("PILOTHOUSE_ENV", "sk-secret", "PILOTHOUSE_ENV: cannot be read as option 'env'"),
+        ("PILOTHOUSE_PERMISSION_MODE", "yolo", "PILOTHOUSE_PERMISSION_MODE: option 'permission_mode': expected one of"),
+    ],
+)
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, text: str, expected: str) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ph.OptionsError) as caught:
+        ph.query("go")
+    assert str(caught.value).startswith(expected)
+    assert "sk-secret" not in str(caught.value)
+
+
+# Through to the child.
+
+
+@pytest.mark.requirement("L30", "L22", "E10")
+@pytest.mark.anyio
+async def test_a_timeout_of_the_file_ends_a_runaway_query_in_every_mode(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_shot, "SAVE_SECONDS", 0.1)  # this child never ends its turn
+    write(project / "pilothouse.toml", "timeout = 0.3")
+    with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
+        with pytest.raises(ph.QueryTimeout):
+            await ph.query("go", cli=fake.path)
+        with pytest.raises(ph.QueryTimeout):
+            async for _ in ph.query("go", cli=fake.path):
+                pass
+        with pytest.raises(ph.QueryTimeout):
+            await ph.query("go", cli=fake.path, on_message=lambda _: None)
+        assert len({tuple(call.argv) for call in fake.calls}) == 1
+
+
+@pytest.mark.requirement("L22", "L26")
+@pytest.mark.anyio
+async def test_every_mode_gives_the_child_the_same_command_line_and_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTHOUSE_FALLBACK_MODEL", "haiku")
+    with FakeCLI().text("done") as fake:
+        write(project / "pilothouse.toml", f'cli = "{fake.path}"\nallowed_tools = ["Read"]\n[env]\nFROM_FILE = "1"')
+        ph.trust(project)
+        agent = ph.Agent(model="opus", api_key="sk-ant-test")
+        await agent.query("go", max_turns=2)
+        async for _ in agent.query("go", max_turns=2):
+            pass
+        await agent.query("go", max_turns=2, on_message=lambda _: None)
+        calls = fake.calls
+    assert len(calls) == 3
+    assert calls[0].argv == calls[1].argv == calls[2].argv
+    for flag in ("--model=opus", "--fallback-model=haiku", "--allowedTools=Read", "--max-turns=2"):
+        assert flag in calls[0].argv
+    for call in calls:
+        assert (call.env["FROM_FILE"], call.env["ANTHROPIC_API_KEY"]) == ("1", "sk-ant-test")

@@ -1,0 +1,209 @@
+"""The child ends with the program, however the program ends, and nothing is said about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from fake_cli_processes import DEADLINE, eventually, running
+
+from pilothouse.testing import FakeCLI, frames
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture
+def hanging(fake: FakeCLI) -> FakeCLI:
+    """Says a little and then waits for ever, with a grandchild."""
+    fake.expect("user").spawn_grandchild(60).emit(frames.init(), frames.assistant("x")).hang()
+    return fake
+
+
+HEAD = """
+import asyncio, os, signal, sys, threading
+import pilothouse as ph
+fake = os.environ["FAKE"]
+"""
+
+
+class Program:
+    """A program in a process of its own, strict about warnings."""
+
+    def __init__(self, text: str, fake: FakeCLI) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + textwrap.dedent(text)],
+            env={**os.environ, "FAKE": fake.path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.strip() == word, self.process.communicate()
+
+    def end(self) -> tuple[int, str, str]:
+        try:
+            out, err = self.process.communicate(timeout=DEADLINE)
+        except BaseException:
+            self.process.kill()
+            self.process.communicate()
+            raise
+        # asyncio's debug mode tells of every first import that takes long.
+        kept = [line for line in err.splitlines(keepends=True) if not line.startswith("Executing <")]
+        return self.process.returncode, out, "".join(kept)
+
+
+def test_a_loop_that_is_stopped_and_closed_under_a_query(hanging: FakeCLI) -> None:
+    program = Program(
+        """
+        loop = asyncio.new_event_loop()
+        async def main():
+            query = ph.query("go", cli=fake)
+            await anext(aiter(query))
+            kept.append(query)
+            loop.stop()
+        kept = []
+        task = loop.create_task(main())
+        loop.run_forever()
+        loop.close()
+        print("closed", flush=True)
+        """,
+        hanging,
+    )
+    code, out, err = program.end()
+    assert (code, out) == (0, "closed\n"), err
+    eventually(lambda: not running(hanging))
+    # asyncio itself complains about tasks that it was made to forget; nothing else may be said.
+    noise = [
+        line for line in err.splitlines() if not line.startswith((" ", "task: ", "Task was destroyed", "Traceback"))
+    ]
+    assert not [line for line in noise if "pilothouse" in line or "Error" in line or "Warning" in line], err
+
+
+@pytest.mark.parametrize("how", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_program_ends_in_the_middle(hanging: FakeCLI, how: str, backend: str) -> None:
+    program = Program(
+        f"""
+        import anyio
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                if message.type == "assistant":
+                    {how}
+        anyio.run(main, backend={backend!r})
+        """,
+        hanging,
+    )
+    code, _, err = program.end()
+    assert (code, err) == (3, "")
+    eventually(lambda: hanging.calls and not running(hanging))
+
+
+@pytest.mark.parametrize("place", ["await", "loop", "callback", "sync callback"])
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c(hanging: FakeCLI, place: str, backend: str) -> None:
+    uses = {
+        "await": """await ph.query("go", cli=fake, on_message=lambda m: m.type == "assistant" and told())""",
+        "loop": """
+        async for message in ph.query("go", cli=fake):
+            if message.type == "assistant":
+                told()
+        """,
+        "callback": """
+        async def show(message):
+            if message.type == "assistant":
+                told()
+                await anyio.sleep(60)
+        await ph.query("go", cli=fake, on_message=show)
+        """,
+        "sync callback": """
+        def show(message):
+            if message.type == "assistant":
+                told()
+                import time
+                time.sleep(1)
+        await ph.query("go", cli=fake, on_message=show)
+        """,
+    }
+    text = "import anyio\ndef told():\n    print('ready', flush=True)\nasync def main():\n"
+    text += textwrap.indent(textwrap.dedent(uses[place]), "    ") + f"\nanyio.run(main, backend={backend!r})\n"
+    program = Program(text, hanging)
+    program.wait_for("ready")
+    began = time.monotonic()
+    program.process.send_signal(signal.SIGINT)
+    code, _, err = program.end()
+    assert time.monotonic() - began < 5
+    assert code in (1, -signal.SIGINT, 130)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "never awaited" not in err
+    assert "never retrieved" not in err
+    eventually(lambda: not running(hanging))
+
+
+@pytest.mark.requirement("G10")
+def test_the_program_is_killed(hanging: FakeCLI) -> None:
+    program = Program(
+        """
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                if message.type == "assistant":
+                    print("ready", flush=True)
+        asyncio.run(main())
+        """,
+        hanging,
+    )
+    program.wait_for("ready")
+    assert len(running(hanging)) == 2
+    program.process.kill()
+    program.end()
+    eventually(lambda: not running(hanging))
+
+
+def test_a_daemon_thread_and_its_query_end_with_the_program(hanging: FakeCLI) -> None:
+    program = Program(
+        """
+        ready = threading.Event()
+        async def main():
+            async for message in ph.query("go", cli=fake):
+                if message.type == "assistant":
+                    ready.set()
+        threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+        assert ready.wait(10)
+        """,
+        hanging,
+    )
+    code, _, err = program.end()
+    assert code == 0
+    assert err == "" or "CLIExitedError" in err  # the thread may live long enough to see its child end
+    eventually(lambda: hanging.calls and not running(hanging))
+
+
+def test_a_finished_program_is_silent(fake: FakeCLI) -> None:
+    fake.text("Hello").forever()
+    program = Program(
+        """
+        async def main():
+            print((await ph.query("go", cli=fake)).text)
+            async for _ in ph.query("go", cli=fake):
+                break
+            async with ph.query("go", cli=fake) as query:
+                await query.interrupt()
+            await asyncio.gather(*(ph.query("go", cli=fake).result() for _ in range(3)))
+            query = ph.query("go", cli=fake)
+            try:
+                await asyncio.wait_for(query, 0.001)
+            except TimeoutError:
+                print("timeout")
+        asyncio.run(main())
+        """,
+        fake,
+    )
+    assert program.end() == (0, "Hello\ntimeout\n", "")
+    eventually(lambda: not running(fake))

@@ -1,0 +1,329 @@
+"""Secrets stay in the environment of the child and in private files: all that can be printed has no key. (E76)"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import stat
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pilothouse as ph
+from pilothouse.options import PolicyWarning, render, render_child_env
+from pilothouse.testing import FakeCLI, ScriptedModel, Steps, ToolUse, frames
+
+# Queries are made to see how they are checked, and not run.
+UNUSED = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), UNUSED]
+
+KEYS = {
+    name: f"planted.{name}.0123456789abcdef"  # the shape says nothing
+    for name in (
+        "api",
+        "auth",
+        "oauth",
+        "env",
+        "server-env",
+        "server-header",
+        "url",
+        "settings",
+        "inherited",
+        "pass",
+        "jwt",
+        "dsn",
+        "webhook",
+        "argument",
+        "bound-argument",
+        "server-password",
+        "server-query",
+        "base-url",
+        "managed",
+        "helper",
+        "json-settings",
+    )
+} | {"shape": "ghp_planted0123456789abcdef"}
+PLANTED = re.compile("|".join(map(re.escape, KEYS.values())))
+
+
+def planted(fake_path: str = "auto", **more: Any) -> ph.Options:
+    """Options with a key wherever one may stand."""
+    return ph.Options(
+        cli=fake_path,
+        api_key=KEYS["api"],
+        auth_token=KEYS["auth"],
+        oauth_token=KEYS["oauth"],
+        base_url=f"https://me:{KEYS['base-url']}@x.invalid",
+        env={
+            "MY_SERVICE_TOKEN": KEYS["env"],
+            "HTTPS_PROXY": f"http://me:{KEYS['url']}@proxy:1",
+            "DB_PASS": KEYS["pass"],
+            "MY_JWT": KEYS["jwt"],
+            "SENTRY_DSN": KEYS["dsn"],
+            "SLACK_WEBHOOK_URL": KEYS["webhook"],
+            "GH": KEYS["shape"],
+        },
+        mcp_servers={
+            "local": ph.StdioServer(
+                command="x",
+                args=["--token", KEYS["argument"], f"--api-key={KEYS['bound-argument']}"],
+                env={"TOKEN": KEYS["server-env"]},
+            ),
+            "far": ph.HttpServer(url="https://x.invalid", headers={"Authorization": f"Bearer {KEYS['server-header']}"}),
+            "other": ph.HttpServer(url=f"https://me:{KEYS['server-password']}@x.invalid/?key={KEYS['server-query']}"),
+        },
+        settings={"env": {"OTHER_TOKEN": KEYS["settings"]}, "apiKeyHelper": KEYS["helper"]},
+        managed_settings={"env": {"X_TOKEN": KEYS["managed"]}},
+        **more,
+    )
+
+
+def clean(text: object, where: str) -> None:
+    found = sorted({name for name, key in KEYS.items() if key in str(text)})
+    assert not found, f"{where} shows the keys {found}: {text!s:.2000}"
+
+
+class Records(logging.Handler):
+    """Every record of a test, formatted with its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.name}: {self.format(record)} {record.args!r}")
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
+    """Whatever a test does, no record at any level has a key."""
+    monkeypatch.setenv("SOME_API_KEY", KEYS["inherited"])
+    records, root = Records(), logging.getLogger()
+    before = root.level
+    root.addHandler(records)
+    root.setLevel(logging.DEBUG)
+    yield records
+    root.removeHandler(records)
+    root.setLevel(before)
+    clean("\n".join(records.lines), "the log")
+
+
+def error_text(error: BaseException) -> str:
+    """All that a traceback, a log or a debugger with reprs would show of an error."""
+    shown = ["".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())]
+    seen: BaseException | None = error
+    while seen is not None:
+        shown += [repr(seen), str(seen), repr(vars(seen)), repr(getattr(seen, "__notes__", ""))]
+        seen = seen.__cause__ or seen.__context__
+    return "\n".join(shown)
+
+
+@pytest.mark.requirement("E76")
+def test_what_can_be_looked_at_shows_no_key() -> None:
+    options = planted()
+    agent = ph.Agent(options)
+    query = agent.query("go")
+    session = agent.session()
+    invocation = render(options, os.environ)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ph.Agent(options, allowed_tools=["Read"], permission_mode="bypassPermissions")
+    for where, value in {
+        "Options": options,
+        "Agent": agent,
+        "Query": query,
+        "Query.options": query.options,
+        "Session": session,
+        "Invocation": invocation,
+        "Invocation.files": invocation.files,
+        "Invocation.argv": invocation.argv,
+        "explain": agent.options.explain(),
+        "a row of explain": list(agent.options.explain().values()),
+        "to_cli_args": options.to_cli_args(),
+        "policy": agent.effective_policy(),
+        "repr of the policy": repr(agent.effective_policy()),
+        "servers": options.mcp_servers,
+        "warnings": [str(warning.message) for warning in caught],
+    }.items():
+        clean(value, where)
+        clean(repr(value), f"repr of {where}")
+    assert any(issubclass(warning.category, PolicyWarning) for warning in caught)
+    # That this test looks for what is there:
+    assert PLANTED.search(json.dumps(render_child_env(options, os.environ)))
+    assert PLANTED.search(invocation.files[0].content.decode())
+
+
+@pytest.mark.requirement("E76", "E45")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"api_key": [KEYS["api"]]},
+        {"api_key": f"{KEYS['api']}\0"},
+        {"env": {"A": [KEYS["env"]]}},
+        {"env": [KEYS["env"]]},
+        {"env": KEYS["env"]},
+        {"env": {"TOKEN": f"{KEYS['env']}\0"}},
+        {"mcp_servers": {"a": {"command": "x", "env": {"T": [KEYS["server-env"]]}}}},
+        {"mcp_servers": {"a": {"command": "x", "env": KEYS["server-env"]}}},
+        {"mcp_servers": {"a": {"type": "http", "url": "u", "headers": [KEYS["server-header"]]}}},
+        {"settings": {"env": {"TOKEN": KEYS["settings"], "OTHER": object()}}},
+        {"mcp_servers": {"a": {"type": "http", "headers": {"A": KEYS["server-header"]}}}},
+    ],
+)
+def test_errors_about_options_show_no_key(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ph.OptionsError) as caught:
+        ph.Options(**wrong)
+    clean(str(caught.value) + repr(caught.value), "the error")
+
+
+@pytest.mark.requirement("E76")
+def test_variables_that_cannot_be_read_show_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, key in (("PILOTHOUSE_ENV", "env"), ("PILOTHOUSE_SETTINGS", "settings")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, '{"TOKEN": "' + KEYS[key] + '"')
+            with pytest.raises(ph.OptionsError) as caught:
+                _ = ph.Agent().options
+        clean(caught.value, variable)
+
+
+async def failing(options: ph.Options, *, session: bool = False) -> BaseException:
+    """The error of a run that fails, with all that stands around it."""
+    agent = ph.Agent(options)
+    try:
+        if session:
+            async with agent.session() as talk:
+                (await talk.query("go")).raise_for_error()
+        else:
+            (await agent.query("go")).raise_for_error()
+    except ph.PilothouseError as error:
+        return error
+    pytest.fail("it did not fail")
+
+
+ECHO = " ".join(key for name, key in KEYS.items() if name != "json-settings")
+SLOW = ("hangs", True)  # a child that hangs in a session takes its whole grace to end; one in a query does not
+SAYS = {
+    "exit": lambda fake: fake.expect("user").stderr(f"bad key: {ECHO}\n").exit(3),
+    "kill": lambda fake: fake.expect("user").stderr(f"bad key: {ECHO}").kill(),
+    "no result": lambda fake: fake.expect("user").stderr(f"{json.dumps({'headers': ECHO})}\n").exit(0),
+    "dies at once": lambda fake: fake.stderr(f"error: invalid {ECHO}\n").exit(1),
+    "control error": lambda fake: fake.expect("control_request", "initialize").stderr(ECHO).reply(error="no"),
+    "standard output": lambda fake: fake.expect("user").emit(f"bad key: {ECHO}").exit(3),
+    "hangs": lambda fake: fake.expect("user").stderr(ECHO).hang(),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize(
+    ("how", "session"), [(how, session) for how in SAYS for session in (False, True) if (how, session) != SLOW]
+)
+async def test_a_child_that_echoes_keys_on_standard_error(fake: FakeCLI, log: Records, how: str, session: bool) -> None:
+    lines: list[str] = []
+    SAYS[how](fake)
+    limit = 2 if how == "hangs" else 60
+    error = await failing(planted(fake.path, stderr=lines.append, timeout=limit), session=session)
+    clean(str(error) + repr(error) + repr(vars(error)), how)
+    clean(error_text(error), f"the traceback of {how!r}")
+    clean(lines, "the stderr callback")
+    if how in ("exit", "dies at once"):  # a whole line, and no race with the end
+        assert any("[redacted]" in line for line in lines)
+        assert any("[redacted]" in line for line in log.lines)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E76")
+async def test_errors_of_the_start_show_no_key(tmp_path: Path) -> None:
+    broken = tmp_path / "claude"
+    broken.write_bytes(b"\x7fELF, but not really")
+    broken.chmod(0o755)
+    for options in (
+        planted(str(tmp_path / "none")),
+        planted(str(broken)),
+        planted(str(broken), cwd=tmp_path / "none"),
+        planted(str(broken), isolation="strict"),
+        planted("/bin/true", append_system_prompt="x" * 100, extra_args={"x": "y" * 100_000}),
+    ):
+        clean(error_text(await failing(options)), "an error of the start")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E76")
+async def test_a_line_that_is_too_long_shows_no_key(fake: FakeCLI) -> None:
+    fake.expect("user").emit({"type": "system", "note": KEYS["api"] + "x" * 4000}).exit(0)
+    clean(error_text(await failing(planted(fake.path, max_line_bytes=2000))), "a line that is too long")
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E76")
+async def test_private_files_are_private_and_gone_and_arguments_have_no_key(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init()).hang()
+    async with ph.Agent(planted(fake.path)).query("go") as query:
+        await anext(aiter(query))
+        (call,) = fake.calls
+        shown = b" ".join(Path(f"/proc/{call.pid}/cmdline").read_bytes().split(b"\0")).decode()
+        clean(shown, "ps")
+        paths = [Path(path) for path in re.findall(r"--[a-z-]+=(\S+pilothouse-\S+)", shown)]
+        assert paths
+        for path in paths:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert any(PLANTED.search(path.read_text()) for path in paths)
+        assert call.env["ANTHROPIC_API_KEY"] == KEYS["api"]
+    assert not any(path.parent.exists() for path in paths)
+
+
+@pytest.mark.anyio
+@pytest.mark.real_cli
+@pytest.mark.requirement("E76")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_managed_settings_hold_without_being_an_argument(
+    real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
+) -> None:
+    scripted_model.reply(Steps([ToolUse("Bash", {"command": "touch made"})], "Done."))
+    shown: list[bytes] = []
+
+    async def look(_: object) -> None:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                shown.append(process.read_bytes())
+
+    options: dict[str, Any] = {"env": scripted_model.env(), "inherit_env": False, "cwd": tmp_path, "cli": real_cli}
+    managed = {"permissions": {"deny": ["Bash(touch *)"]}, "env": {"X_TOKEN": KEYS["managed"]}}
+    options |= {"hooks": {"PreToolUse": look}, "allowed_tools": ["Bash"], "managed_settings": managed}
+    result = await ph.query("go", **options)
+    assert not (tmp_path / "made").exists()
+    assert [denial.tool_name for denial in result.permission_denials] == ["Bash"]
+    assert any(real_cli.encode() in line for line in shown)
+    assert not any(KEYS["managed"].encode() in line for line in shown)
+
+
+@pytest.mark.requirement("E76")
+def test_commands_show_no_key(tmp_path: Path) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PILOTHOUSE_INSTALL": "0",
+        "ANTHROPIC_API_KEY": KEYS["inherited"],
+        "PILOTHOUSE_API_KEY": KEYS["api"],
+        "PILOTHOUSE_AUTH_TOKEN": KEYS["auth"],
+        "PILOTHOUSE_ENV": json.dumps({"MY_TOKEN": KEYS["env"]}),
+        "PILOTHOUSE_MCP_SERVERS": json.dumps({"a": {"command": "x", "env": {"T": KEYS["server-env"]}}}),
+        "PILOTHOUSE_SETTINGS": json.dumps({"env": {"T": KEYS["settings"]}, "apiKeyHelper": KEYS["json-settings"]}),
+        "PILOTHOUSE_BASE_URL": f"https://me:{KEYS['base-url']}@x.invalid",
+    }
+    commands = (["options", "--explain"], ["options", "--json"], ["options", "--policy"], ["doctor", "--quick"])
+    for arguments in (*commands, ["doctor", "--quick", "--json"], ["ask", "--cli", "/none", "go"]):
+        command = [sys.executable, "-m", "pilothouse", *arguments]
+        ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, check=False)
+        clean(ran.stdout.decode() + ran.stderr.decode(), " ".join(arguments))
+        assert ran.stdout or ran.stderr

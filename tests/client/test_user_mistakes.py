@@ -1,0 +1,153 @@
+"""Mistakes of newcomers, and what is said to them before anything is started, or when the CLI has said its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse.testing import FakeCLI, frames
+
+pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
+
+
+class Plain:
+    def __init__(self, number: str) -> None:
+        self.number = number
+
+
+@dataclass
+class Invoice:
+    number: str
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def old_style(tool_name: str, tool_input: dict[str, Any], context: object) -> bool:
+    return True
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "mode": ({"permission_mode": "accept_edits"}, r"got 'accept_edits' \(str\); did you mean 'acceptEdits'\?"),
+    "mode typo": ({"permission_mode": "aceptEdits"}, "did you mean 'acceptEdits'"),
+    "effort": ({"effort": "hihg"}, "did you mean 'high'"),
+    "lambda": ({"custom_tools": [lambda a: a]}, r"give a lambda one with ph\.tool\(name=…\)"),
+    "builtin as own": ({"custom_tools": ["Read"]}, "names of built-in tools go into the option `tools`"),
+    "own as builtin": ({"tools": [add]}, "functions of your own go into `custom_tools`"),
+    "server key": ({"mcp_servers": {"x": {"comand": "npx"}}}, "'command' is missing, and there is no key 'comand'"),
+    "env value": ({"env": {"A": 1}}, "the value of 'A' has to be text, or None to remove it, not int"),
+    "env name": ({"env": {"A=B": "1"}}, "'A=B' cannot be the name of a variable"),
+    "schema type": ({"json_schema": {"type": "objekt"}}, r"no valid JSON Schema: 'type' is 'objekt', expected one of"),
+    "schema inside": (
+        {"json_schema": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "str"}}}}},
+        r"'type' is 'str', .* at `\$\.properties\.a\.items`",
+    ),
+    "schema required": ({"json_schema": {"required": "a"}}, "'required' is 'a', expected a list of names"),
+    "schema of type": ({"output_type": {"anyOf": [{"type": "text"}]}}, r"at `\$\.anyOf\[0\]`"),
+    "name of a type": ({"output_type": "Invoice"}, "pass the type itself, not its name 'Invoice'"),
+    "plain class": ({"output_type": Plain}, "Plain is a plain class, .* make it a dataclass"),
+    "plain inside": ({"output_type": list[Plain]}, "Plain is a plain class"),
+    "permission": (
+        {"can_use_tool": old_style},
+        r"one argument, the request: what was \(tool_name, tool_input, context\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_before_anything_is_started(name: str) -> None:
+    settings, told = MISTAKES[name]
+    with pytest.raises(ph.UsageError, match=told):
+        ph.query("x", **settings)
+
+
+def test_the_value_of_a_variable_is_not_shown() -> None:
+    with pytest.raises(ph.OptionsError) as caught:
+        ph.query("x", env={"KEY": b"sk-secret"})  # pyright: ignore[reportArgumentType]
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"type": ["string", "null"], "enum": ["a", None]},
+        {"properties": {"type": {"type": "string"}, "required": {"type": "array", "items": False}}},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "items": [{"type": "integer"}], "minimum": 1.5, "x-mine": 3},
+    ],
+)
+def test_valid_schemas_pass(schema: Any) -> None:
+    from pilothouse.json_schema import find_schema_problem
+
+    assert find_schema_problem(schema) is None
+
+
+def test_a_message_of_the_api_is_no_prompt() -> None:
+    with pytest.raises(ph.UsageError, match="not dict; pass what stands under 'content'"):
+        ph.query({"role": "user", "content": "hi"})
+
+
+def test_a_path_of_ones_own_that_is_not_there() -> None:
+    with pytest.raises(ph.CLINotFoundError, match=r"\(cli='/no/such/claude'\): there is no such file\. Tried"):
+        sync.query("x", cli="/no/such/claude").result()
+
+
+def test_a_program_that_is_not_the_cli() -> None:
+    with pytest.raises(ph.CLIExitedError, match="so it is hardly Claude Code: look at the option cli"):
+        sync.query("x", cli="/bin/ls").result()
+
+
+@pytest.mark.anyio
+async def test_what_the_cli_says_to_root_gets_the_way_out() -> None:
+    refusal = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons"
+    with FakeCLI().stderr(refusal).exit(1) as fake, pytest.raises(ph.CLIExitedError, match=r"IS_SANDBOX"):
+        await ph.query("x", cli=fake.path)
+
+
+@pytest.mark.anyio
+async def test_no_login_is_told_for_programs() -> None:
+    with FakeCLI() as fake:
+        text = "Not logged in · Please run /login"
+        fake.expect("user").emit(frames.init(), frames.result(text, is_error=True))
+        result = await ph.query("x", cli=fake.path)
+    assert isinstance(result.error, ph.AuthenticationError)
+    assert str(result.error) == (
+        "Not logged in (set ANTHROPIC_API_KEY, pass api_key=…, or log in by running `claude` once)"
+    )
+
+
+@pytest.mark.anyio
+async def test_to_read_an_output_that_is_not_there_raises_why() -> None:
+    with FakeCLI() as fake:
+        fake.expect("user").emit(frames.init(), frames.result("API Error: 529", is_error=True, api_error_status=529))
+        result = await ph.query("x", cli=fake.path, output_type=Invoice)
+    with pytest.raises(ph.OverloadedError):
+        _ = result.output.number
+    assert ph.QueryResult([]).output is None
+
+
+@pytest.mark.anyio
+async def test_children_that_are_counted_in_words() -> None:
+    for count in ("two", 0, True):
+        with pytest.raises(ph.UsageError, match="count: expected a whole number of at least 1"):
+            await ph.Agent(cli="/bin/true").prewarm(count)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_tool_without_types_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    measure: Any = eval("lambda place, depth=3: None")
+    ph.tool(name="measure", description="Measure.")(measure)
+    assert "the tool measure says nothing of the types of place, depth" in caplog.text
+    caplog.clear()
+    ph.tool(add)
+    assert caplog.text == ""
+
+
+def test_a_misspelt_tool_is_named() -> None:
+    with pytest.warns(ph.PolicyWarning, match="there is no tool 'Bassh'.* 'Bash'"):
+        ph.Agent(allowed_tools=["Bassh"])

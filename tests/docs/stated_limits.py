@@ -1,0 +1,211 @@
+"""What pages and messages say that pilothouse does not do: where it is said, and what shows that it is so.
+
+A sentence of a page with `cannot`, `not yet`, `reserved` and the like has to be in `PAGES_SAY`, and a message of the
+source in `MESSAGES_SAY`. The proof is a test, by its file and name, or a function here, which raises when the limit is
+gone.
+Sentences about what failed (`… that cannot be read`, `cannot read FILE: why`) say when an error comes; they need none.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from markdown_pages import PAGES, ROOT, prose
+
+from pilothouse.client import Agent
+from pilothouse.errors import ControlError, OptionsError, UsageError
+from pilothouse.language_model import LanguageModel
+from pilothouse.native.tools import file_tools, search_tools
+from pilothouse.native.tools.base import BuiltinToolError, Workplace
+from pilothouse.stores import redis
+from pilothouse.testing import FakeCLI, mock_transport
+from pilothouse.transports.accounts import account_of
+from pilothouse.transports.websocket_address import ConnectionLostError
+from pilothouse.transports.websocket_connection import _refusal
+
+Proof = str | Callable[[], None]
+
+LIMIT = re.compile(
+    r"\bnot yet\b|\breserved\b|\bnot available\b|does not exist yet|\bnot supported\b|\bunsupported\b|"
+    r"(?-i:\bUntil then\b)|\bfor now\b|\blater version\b|\bthere yet\b|\bthis version (?:cannot|has no)\b|\bcannot\b",
+    re.IGNORECASE,
+)
+# "what cannot be read", "a host that cannot be reached": when an error comes.
+_CONDITION = re.compile(r"\b(what|that|which|who|nobody|if|when|whether|unless|because)\b[^.;:|]{0,60}$", re.IGNORECASE)
+_ERROR_TABLES = ("errors.md", "observability.md")
+# "cannot read FILE: why", "… cannot be opened: why": what was tried, and did not work.
+_REPORT = re.compile(r"^cannot|cannot (be )?\w+( \w+){0,7}(: |: ?$|$| $| %s)|: %s$", re.IGNORECASE)
+
+
+def other_users_see_no_environment() -> None:
+    path = Path("/proc/self/environ")
+    assert not path.exists() or path.stat().st_mode & 0o077 == 0
+
+
+def no_pattern_goes_up_behind_a_wildcard() -> None:
+    with pytest.raises(BuiltinToolError, match="cannot go up"):
+        search_tools._resolve_start("*/../x", ".", Workplace(Path.cwd(), env={}))
+
+
+def no_pages_of_a_pdf() -> None:
+    with pytest.raises(BuiltinToolError, match="Parts of a PDF"):
+        file_tools._read_pdf(io.BytesIO(b"%PDF"), Path("a.pdf"), 4, {"pages": "1-2"})
+
+
+def no_guessed_media_type() -> None:
+    with pytest.raises(UsageError, match="media_type"):
+        LanguageModel().stream([{"role": "user", "content": [{"type": "file", "data": "AAAA"}]}])
+
+
+def no_part_of_an_unknown_kind() -> None:
+    said = [{"role": "user", "content": ["Look.", {"type": "hologram", "data": "AAAA"}]}]
+    model = LanguageModel(transport=lambda: mock_transport("I see."))
+    assert [warning.kind for warning in anyio.run(model.generate, said).warnings] == ["unsupported-part"]
+
+
+def no_other_users_here() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "pwd", None)
+        with pytest.raises(OptionsError, match="cannot run a child as another user"):
+            account_of("nobody")
+
+
+def a_full_disk_is_told() -> None:
+    assert "cannot save to its disk" in redis._ADVICE["MISCONF"]
+
+
+async def _ask_for_what_nobody_knows(cli: str) -> None:
+    async with Agent(cli=cli).session() as session:
+        with pytest.raises(ControlError, match="Unsupported control request subtype: nonsense"):
+            await session.control("nonsense")
+    async with Agent(transport=mock_transport).session() as session:
+        with pytest.raises(ControlError, match="Unsupported control request subtype: nonsense"):
+            await session.control("nonsense")
+
+
+def no_request_that_nobody_knows() -> None:
+    with FakeCLI().text("fine") as fake:
+        anyio.run(_ask_for_what_nobody_knows, fake.path)
+
+
+def a_busy_host_is_tried_again() -> None:
+    assert isinstance(_refusal(503), ConnectionLostError)
+    assert not isinstance(_refusal(403), ConnectionLostError)
+
+
+PAGES_SAY: dict[str, dict[str, Proof]] = {
+    "design.md": {"other users cannot": other_users_see_no_environment},
+    "fleet.md": {
+        "A run whose files cannot be saved fails": "fleet/test_artifacts.py::test_no_key_is_shown",
+    },
+    "host.md": {
+        "a page cannot reach it by pointing": "server/test_server_rest.py::test_who_may_ask",
+        "or it cannot go on, see below": (
+            "server/test_server_restarts.py::test_sessions_of_the_host_go_on_after_it_was_killed"
+        ),
+        "the journal cannot be written or read": "server/test_server_journal.py::test_files_that_cannot_be_the_journal",
+    },
+    "options.md": {"other settings cannot loosen them": "real/test_real_options.py::test_what_restricts"},
+    "recording.md": {
+        "the CLI cannot be started": (
+            "transports/test_transports_recording.py::test_a_peer_that_cannot_be_started_leaves_the_file_as_it_was"
+        )
+    },
+    "remote.md": {"takes no more sessions for now": "server/test_server_wire.py::test_no_more_sessions_than_the_limit"},
+    "retries-and-timeouts.md": {
+        "the API cannot be reached": "real/test_real_retry.py::test_an_api_that_cannot_be_reached_is_tried_again"
+    },
+    "stores.md": {
+        "but cannot keep two hosts apart": (
+            "stores/test_mirror_writer.py::"
+            "test_a_write_that_may_have_arrived_is_not_repeated_to_a_store_that_would_keep_it_twice"
+        ),
+        "A forked process cannot use it": "stores/test_store_contract_processes.py::test_a_store_goes_on_after_a_fork",
+    },
+}
+MESSAGES_SAY: dict[str, dict[str, Proof]] = {
+    "cli/flags.py": {
+        "the journal cannot be written": "server/test_server_journal.py::test_files_that_cannot_be_the_journal"
+    },
+    "client/supervisor.py": {
+        "cannot change in a session": "session/test_session_controls.py::test_what_cannot_change_is_refused_at_once",
+        "cannot be set for one query": "session/test_query_settings.py::test_what_no_query_can_have_for_itself",
+    },
+    "client/queries.py": {
+        "its messages cannot be read again": (
+            "client/test_structured_output.py::test_a_long_stream_keeps_what_the_numbers_need"
+        )
+    },
+    "driver/incoming_requests.py": {
+        "Unsupported control request": "driver/test_incoming_requests.py::test_what_nobody_knows_is_refused_at_once"
+    },
+    "language_model/request.py": {
+        "media_type: it cannot be told": no_guessed_media_type,
+        "cannot be sent": no_part_of_an_unknown_kind,
+    },
+    "native/model_request.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
+    "native/controls.py": {
+        "Unsupported control request": (
+            "native/test_engine_wire.py::test_an_unknown_request_is_refused_and_never_left_open"
+        )
+    },
+    "native/tools/search_tools.py": {"cannot go up behind a wildcard": no_pattern_goes_up_behind_a_wildcard},
+    "native/tools/file_tools.py": {"Parts of a PDF cannot": no_pages_of_a_pdf, "not supported here": no_pages_of_a_pdf},
+    "options/table.py": {"other settings cannot loosen": "real/test_real_options.py::test_what_restricts"},
+    "stores/objects.py": {
+        "the service cannot be reached": (
+            "stores/test_object_store.py::test_a_service_that_cannot_be_reached_is_told_and_no_secret_is_shown"
+        )
+    },
+    "stores/redis.py": {"cannot save to its disk": a_full_disk_is_told},
+    "stores/sqlite.py": {
+        "it cannot be opened": "stores/test_sqlite_store.py::test_a_file_that_is_none_of_ours_is_left_alone"
+    },
+    "testing/fake_child.py": {"Unsupported control request": no_request_that_nobody_knows},
+    "testing/mocks.py": {"Unsupported control request": no_request_that_nobody_knows},
+    "tools/input_schema.py": {
+        "a generator cannot be a tool": (
+            "tools/test_input_schemas.py::test_what_cannot_be_a_tool_is_told_when_it_is_defined"
+        )
+    },
+    "transports/accounts.py": {"this system cannot run a child as another": no_other_users_here},
+    "transports/start_errors.py": {
+        "a name that cannot be passed on": "transports/test_transports_start.py::test_start_errors_say_what_to_do"
+    },
+    "transports/websocket_connection.py": {"not for now (HTTP": a_busy_host_is_tried_again},
+}
+# What the model is told, and what another library says, is no message of pilothouse.
+_NO_MESSAGES = frozenset({"native/prompts.py", "client/structured_output.py"})
+
+
+def limits_of_pages() -> Iterator[tuple[str, str]]:
+    """Each page with what it says around a limit."""
+    for page in PAGES:
+        text = re.sub(r"[ \t]*\n(?!\n|\||-|#|├|│|└)[ \t]*", " ", prose(page))
+        for match in LIMIT.finditer(text):
+            line = text[text.rfind("\n", 0, match.start()) + 1 :]
+            before = text[max(0, match.start() - 70) : match.start()]
+            is_error = page.name in _ERROR_TABLES and line.startswith(("├", "│", "└", "| "))
+            if match[0].lower() != "cannot" or not (is_error or _CONDITION.search(before)):
+                yield page.name, text[max(0, match.start() - 60) : match.end() + 60]
+
+
+def limits_of_messages() -> Iterator[tuple[str, str]]:
+    """Each file of the source with a text in it, docstrings left out, that tells of a limit."""
+    source = ROOT / "src" / "pilothouse"
+    for path in sorted(source.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+                name = path.relative_to(source).as_posix()
+                told_of = " " in node.value and LIMIT.search(node.value) and not _REPORT.search(node.value)
+                if told_of and name not in _NO_MESSAGES:
+                    yield name, node.value

@@ -1,0 +1,54 @@
+"""The page about retries and timeouts says what is so: defaults, words, times, events and their fields."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from markdown_pages import DOCS, prose
+
+from pilothouse.client import events, retry
+from pilothouse.driver import connection, failures, one_shot, query_run
+from pilothouse.options import TABLE, RetryPolicy
+from pilothouse.options.struct_validation import RETRY_REASONS
+
+PAGE = " ".join(prose(DOCS / "retries-and-timeouts.md").split())
+
+
+def test_the_words_that_the_model_gets_stand_there() -> None:
+    assert f'"{retry.CONTINUE_PROMPT}"' in PAGE
+    assert f"more than {retry.REPEATED_BYTES // 1024} KiB is not repeated" in PAGE
+
+
+def test_the_policy_and_its_defaults() -> None:
+    assert set(RetryPolicy.__struct_fields__) <= set(re.findall(r"`(\w+)`", PAGE))
+    policy = RetryPolicy()
+    assert f"| `attempts` | {policy.attempts} |" in PAGE
+    delays = f"{policy.first_delay:g} s, {policy.multiplier:g}, {policy.max_delay:g} s"
+    assert f"| `first_delay`, `multiplier`, `max_delay` | {delays} |" in PAGE
+    assert f"| `jitter` | {policy.jitter} |" in PAGE
+    assert policy.on == RETRY_REASONS
+    assert all(f'`"{reason}"`' in PAGE for reason in RETRY_REASONS)
+    assert f"`usage_limit_ceiling` ({TABLE['usage_limit_ceiling'].default / 3600:g} hours)" in PAGE
+
+
+def test_the_times() -> None:
+    assert failures.WARNING_FRACTION == 0.5
+    assert "At half of the limit" in PAGE
+    assert f"counts as running for {connection.LOST_RESULT_SECONDS / 60:g} minutes more" in PAGE
+    assert f"({one_shot.INTERRUPT_RESPONSE_SECONDS:g} s to answer, {one_shot.SAVE_SECONDS:g} s to end)" in PAGE
+    assert f"does not stop within {query_run.INTERRUPT_SECONDS:g} s is replaced" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("event", "subtype"),
+    [
+        (events.RetryScheduled, retry.RETRY_SCHEDULED),
+        (events.WaitingForLimit, retry.LIMIT_WAIT),
+        (events.Stalled, failures.STALLED),
+    ],
+)
+def test_events_their_messages_and_their_fields(event: type, subtype: str) -> None:
+    row = re.search(rf"\| `{event.__name__}` \| `{subtype}` \| ([^|]*) \|", PAGE)
+    assert row is not None
+    assert set(getattr(event, "__struct_fields__", ())) <= set(re.findall(r"`(\w+)`", row[1]))

@@ -1,0 +1,45 @@
+"""No page and no message says that something cannot be done unless that is so."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from stated_limits import MESSAGES_SAY, PAGES_SAY, Proof, limits_of_messages, limits_of_pages
+
+TESTS = Path(__file__).parents[1]
+PROOFS = [
+    pytest.param(proof, id=f"{where}: {phrase}")
+    for said in (PAGES_SAY, MESSAGES_SAY)
+    for where, phrases in said.items()
+    for phrase, proof in phrases.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "known"),
+    [(limits_of_pages, PAGES_SAY), (limits_of_messages, MESSAGES_SAY)],
+    ids=["pages", "messages"],
+)
+def test_every_limit_that_is_told_has_a_proof(found: object, known: dict[str, dict[str, Proof]]) -> None:
+    told = list(found())  # pyright: ignore[reportCallIssue]
+    strange = [(name, text) for name, text in told if not any(phrase in text for phrase in known.get(name, ()))]
+    assert not strange, "prove it in stated_limits.py, or say what is so"
+    gone = [
+        (name, phrase)
+        for name, phrases in known.items()
+        for phrase in phrases
+        if not any(phrase in text for where, text in told if where == name)
+    ]
+    assert not gone, "nobody says so any more: take it out of stated_limits.py"
+
+
+@pytest.mark.parametrize("proof", PROOFS)
+def test_the_limit_is_real(proof: Proof) -> None:
+    if not isinstance(proof, str):
+        proof()
+        return
+    file, _, name = proof.partition("::")
+    tree = ast.parse((TESTS / file).read_text("utf-8"))
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

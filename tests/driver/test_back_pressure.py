@@ -1,0 +1,163 @@
+"""A consumer that does not read, a peer that does not read, and an event loop that is never blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
+
+import pilothouse as ph
+from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
+from pilothouse.messages import AssistantMessage
+from pilothouse.testing import FakeCLI, frames
+from pilothouse.transports import MemoryPeer, MemoryTransport
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCLI]:
+    with FakeCLI() as fake:
+        yield fake
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def written(pid: int) -> int:
+    """Bytes that a process has written so far."""
+    return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
+
+
+async def stands_still(pid: int) -> int:
+    """Wait until a process writes no more; how much it has written."""
+    last = -1
+    with anyio.fail_after(20):
+        while (now := written(pid)) != last or now < HIGH_WATER_BYTES:
+            last = now
+            await anyio.sleep(0.1)
+    return last
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(("lines", "size"), [(3000, 100_000), (40, 5_000_000)])
+@pytest.mark.requirement("E79", "E21", "R7")
+async def test_a_consumer_that_does_not_read_holds_up_the_child(lines: int, size: int) -> None:
+    def play(child: Any) -> None:
+        import json
+
+        child.expect("control_request", "initialize")  # while an answer is awaited the reader must not pause
+        child.reply({})
+        lines, size = map(int, child.expect("user")["message"]["content"].split())
+        child.emit({"type": "system", "subtype": "init", "session_id": "s"})
+        for n in range(lines):
+            block = {"type": "text", "text": f"{n} " + "x" * size}
+            child.write(json.dumps({"type": "assistant", "message": {"content": [block]}}).encode() + b"\n")
+        child.emit({"type": "result", "subtype": "success", "is_error": False, "result": "done"})
+
+    with FakeCLI.from_function(play, manual=("initialize",)) as flood:
+        async with ph.query(f"{lines} {size}", cli=flood.path) as query:
+            iterator = aiter(query)
+            await anext(iterator)
+            before = resident()
+            (call,) = flood.calls
+            # The inbox, the line that is being read, the pipe, and what the child holds.
+            assert await stands_still(call.pid) < HIGH_WATER_BYTES + size + MIB
+            assert resident() - before < 4 * HIGH_WATER_BYTES
+            expected = 0
+            async for message in iterator:
+                if isinstance(message, AssistantMessage):
+                    assert message.text.startswith(f"{expected} x")
+                    expected += 1
+            assert expected == lines
+            assert (await query.result()).text == "done"
+        assert resident() - before < 8 * HIGH_WATER_BYTES
+
+
+@pytest.mark.requirement("E34", "G49", "R8")
+async def test_an_interrupt_passes_what_is_unread(fake: FakeCLI) -> None:
+    fake.expect("user").emit(frames.init()).repeat(300, frames.assistant("x" * 100_000))
+    fake.expect("control_request", "interrupt").reply({})
+    fake.emit(frames.result("", is_error=True, subtype="error_during_execution", terminal_reason="aborted_streaming"))
+    async with ph.query("go", cli=fake.path) as query:
+        iterator = aiter(query)
+        await anext(iterator)
+        await stands_still(fake.calls[0].pid)
+        with anyio.fail_after(10):
+            await query.interrupt()
+        assert [m.type async for m in iterator] == ["assistant"] * 300 + ["result"]
+        assert (await query.result()).outcome == "interrupted"
+
+
+@pytest.mark.requirement("G49")
+async def test_a_peer_that_asks_and_talks_before_it_reads() -> None:
+    # Both sides write more than the pipes hold: whoever waits to be read must go on reading.
+    async def talks_first(peer: MemoryPeer) -> None:
+        for n in range(3):
+            await peer.write(frames.control_request("can_use_tool", request_id=f"q{n}", tool_name="Bash", input={}))
+            for _ in range(20):
+                await peer.write(frames.assistant("x" * 100_000))
+        answered: list[Any] = []
+        while len(answered) < 3:
+            frame = await peer.read_frame()
+            assert frame is not None
+            if frame["type"] == "control_response":
+                answered.append(frame["response"]["request_id"])
+            elif frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], {}))
+        assert sorted(answered) == ["q0", "q1", "q2"]
+        await peer.write(frames.result("done"))
+
+    with anyio.fail_after(20):
+        result = await ph.query("p" * 2_000_000, transport=lambda: MemoryTransport(talks_first))
+    assert result.text == "done"
+
+
+async def test_a_peer_that_never_reads_does_not_hold_up_the_end() -> None:
+    async def deaf(peer: MemoryPeer) -> None:
+        await peer.write(frames.init())
+        await anyio.sleep_forever()
+
+    query = ph.query("p" * 2_000_000, transport=lambda: MemoryTransport(deaf))
+    async with query:
+        await anext(aiter(query))
+        with anyio.fail_after(5):
+            await query.aclose()
+
+
+async def test_nothing_blocks_the_loop(fake: FakeCLI, anyio_backend: str) -> None:
+    if anyio_backend != "asyncio":
+        pytest.skip("blockbuster knows asyncio only")
+    fake.expect("user").stderr("warming up\n").emit(frames.init()).emit(*frames.stream_text("Hello"))
+    fake.emit(frames.result("Hello"))
+    fake.forever()
+    await ph.query("first", cli=fake.path)  # what is imported once is imported
+
+    with blockbuster_ctx(["pilothouse", "anyio", "msgspec"]) as watch:
+        allow_exec_handshake(watch)
+        servers = {"a": {"command": "x"}}
+        options: dict[str, Any] = {"cli": fake.path, "system_prompt": "long " * 5000, "mcp_servers": servers}
+        assert (await ph.query("go", **options)).text == "Hello"
+        async for _ in ph.query("go", **options):
+            break
+        async with ph.query("go", **options) as query:
+            await query.interrupt()
+        await asyncio.sleep(0.2)  # the children that were left are ended in the background
+        with pytest.raises(ph.CLINotFoundError):
+            await ph.query("go", cli="/no/such/claude")
+
+
+def allow_exec_handshake(watch: BlockBuster) -> None:
+    """`Popen` reads the result of `exec` from a pipe, for about a millisecond; nothing else may block."""
+    watch.functions["os.read"].can_block_in("subprocess.py", "_execute_child")

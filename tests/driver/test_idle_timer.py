@@ -1,0 +1,120 @@
+"""`Silence`: two phases, one warning for each silence, the end at the limit. No clock runs here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from pilothouse.driver.connection import ChildConnection
+from pilothouse.driver.failures import IdleTimer
+from pilothouse.driver.prompts import QueryLimits
+from pilothouse.messages import ApiRetryMessage
+from pilothouse.options import Invocation
+from pilothouse.transports import MemoryTransport
+
+
+def silence(idle: float | None = None, startup: float | None = None) -> IdleTimer:
+    return IdleTimer(QueryLimits(None, idle, 60.0, 1000, startup))
+
+
+def test_nothing_is_limited_by_default() -> None:
+    assert not silence().is_limited
+    assert silence().check(0.0, 1e9, has_received=False) is None
+
+
+def test_a_warning_comes_at_half_of_the_limit_and_once() -> None:
+    watch = silence(idle=10.0)
+    assert watch.is_limited
+    early = watch.check(100.0, 104.9, has_received=True)
+    assert early is not None
+    assert (early.next_check_at, early.note, early.limit) == (105.0, None, None)
+    half = watch.check(100.0, 105.0, has_received=True, session_id="s1")
+    assert half is not None
+    assert half.next_check_at == 110.0
+    assert half.note is not None
+    assert (half.note.subtype, half.note.session_id) == ("stalled", "s1")
+    assert {k: half.note.raw[k] for k in ("seconds", "limit", "phase")} == {
+        "seconds": 5.0,
+        "limit": 10.0,
+        "phase": "idle",
+    }
+    again = watch.check(100.0, 107.0, has_received=True)
+    assert again is not None
+    assert (again.next_check_at, again.note) == (110.0, None)
+    over = watch.check(100.0, 110.0, has_received=True)
+    assert over is not None
+    assert (over.limit, over.kind) == (10.0, "idle_timeout")
+
+
+def test_each_silence_has_its_own_warning() -> None:
+    watch = silence(idle=10.0)
+    looks = [watch.check(since, since + 6.0, has_received=True) for since in (0.0, 20.0, 20.0, 40.0)]
+    assert [look is not None and look.note is not None for look in looks] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("idle", "startup", "heard", "limit", "kind"),
+    [
+        (10.0, None, False, 10.0, "idle_timeout"),
+        (10.0, 30.0, False, 30.0, "startup_timeout"),
+        (10.0, 30.0, True, 10.0, "idle_timeout"),
+        (None, 30.0, False, 30.0, "startup_timeout"),
+    ],
+)
+def test_the_phases_have_limits_of_their_own(
+    idle: float | None, startup: float | None, heard: bool, limit: float, kind: str
+) -> None:
+    watch = silence(idle, startup)
+    before, after = watch.check(0.0, limit - 0.1, has_received=heard), watch.check(0.0, limit, has_received=heard)
+    assert before is not None
+    assert after is not None
+    assert (before.limit, after.limit, after.kind) == (None, limit, kind)
+    error = after.make_error("it was ended", has_received=heard)
+    assert (error.seconds, error.kind) == (limit, kind)
+    assert f"option {kind}" in str(error)
+    assert ("since its last message" if heard else "since it was started") in str(error)
+
+
+def test_once_it_was_heard_a_limit_for_the_start_alone_is_over() -> None:
+    watch = silence(startup=5.0)
+    assert watch.check(0.0, 1e6, has_received=True) is None
+
+
+def test_a_long_limit_for_the_start_does_not_delay_the_shorter_one_after_it() -> None:
+    watch = silence(idle=1.0, startup=20.0)
+    look = watch.check(0.0, 0.0, has_received=False)
+    assert look is not None
+    assert look.next_check_at == 0.5
+
+
+def test_nothing_is_cut_unsaid() -> None:
+    look = silence(idle=1.0).check(0.0, 5.0, has_received=True)  # the event loop was blocked, for one
+    assert look is not None
+    assert look.note is not None
+    assert look.limit == 1.0
+
+
+class _Sink:
+    is_full = False
+
+    def put(self, batch: list[Any], size: int) -> None: ...
+    async def wait_for_space(self) -> None: ...
+    def release_reader(self) -> None: ...
+
+    def add_skipped(self, notes: object) -> None: ...
+
+
+@pytest.mark.anyio
+async def test_a_wait_that_was_announced_is_no_silence() -> None:
+    invocation = Invocation(cli="claude", argv=(), env={}, cwd=None)
+    child = ChildConnection(MemoryTransport(), invocation, QueryLimits(None, 1.0, 1.0, 1000), _Sink(), None)
+    now = anyio.current_time()
+    child.last_activity = now
+    child.note_retry(ApiRetryMessage(retry_delay_ms=30_000))
+    assert now + 30 <= child.idle_since(is_busy=False) <= anyio.current_time() + 30
+    assert child.idle_since(is_busy=True) >= now + 30  # a tool that runs beside it shortens nothing
+    child.note_retry(ApiRetryMessage(retry_delay_ms=-5))
+    child.note_retry(ApiRetryMessage(retry_delay_ms=100))
+    assert child.idle_since(is_busy=False) >= now + 30

@@ -1,0 +1,317 @@
+"""Attempts on a real Ray cluster. `test_ray_runner.py` runs this file in its own process, as Ray leaves threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+import ray
+from anyio import to_thread
+from ray_clusters import ENVIRONMENT, Cluster, started
+
+from pilothouse import sync
+from pilothouse.client import Agent
+from pilothouse.errors import RemoteError, SessionClosedError, UsageError
+from pilothouse.fleet import Attempt, Fleet, RayRunner, Runner
+from pilothouse.fleet.ray_runner import RAY_CONNECTION
+from pilothouse.testing import FakeCLI
+from pilothouse.testing.runner_suite import (
+    ReceivedMessages,
+    RunnerSuite,
+    make_attempt,
+    make_waiting_cli,
+    wait_all_exited,
+)
+
+LIMIT = 120.0
+SMALL = {"num_cpus": 0}
+ON_TRIO = {
+    "test_an_answer_comes",
+    "test_an_interrupt_stops_it_in_order",
+    "test_cancelling_at_any_moment_leaves_no_child",
+    "test_many_at_once_are_not_mixed_up",
+    "test_many_messages_to_a_slow_listener",
+    "test_the_runs_of_an_actor_that_dies_go_on",
+}
+"""Each test needs an actor of its own, which takes its time: so each runs once, those that wait the hardest here."""
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return "trio" if request.node.originalname in ON_TRIO else "asyncio"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[Cluster]:
+    os.environ.update(ENVIRONMENT)
+    with started() as cluster:
+        RAY_CONNECTION.submit(partial(RAY_CONNECTION.connect, ray, cluster.address)).result()  # once for all tests
+        try:
+            yield cluster
+        finally:
+            RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, ray)).result()
+    until = time.monotonic() + LIMIT
+    while (left := cluster.processes()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert left == []
+
+
+class TestRayRunner(RunnerSuite):
+    @pytest.fixture(autouse=True)
+    def _cluster(self, cluster: Cluster) -> None:
+        self.address = cluster.address
+
+    def make_runner(self, agent: Agent) -> Runner:
+        return RayRunner(agent, address=self.address, concurrency_per_actor=16, actor_options=SMALL)
+
+
+# --- what dies -------------------------------------------------------------------------------------------------------
+
+
+def patient(child: Any) -> None:
+    """Says who it is, and answers when it is resumed; else it waits until its input ends."""
+    import os
+
+    resumed = [word for word in child.argv if "resume" in word]
+    child.expect("user")
+    session = resumed[0].partition("=")[2] if resumed else f"5e551017-0000-4000-8000-{os.getpid():012d}"
+    child.emit({"type": "system", "subtype": "init", "session_id": session})
+    if not resumed:
+        child.expect("user")
+    child.emit({"type": "result", "subtype": "success", "is_error": False, "result": session, "session_id": session})
+
+
+def actors_of(runner: RayRunner) -> list[Any]:
+    return [worker.actor for worker in runner._actors._slots if worker.is_ready]
+
+
+def kill_process(actor: Any) -> None:
+    os.kill(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())), signal.SIGKILL)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kill", [kill_process, ray.kill])
+async def test_the_runs_of_an_actor_that_dies_go_on(cluster: Cluster, kill: Callable[[Any], None]) -> None:
+    with FakeCLI.from_function(patient) as fake, anyio.fail_after(LIMIT):
+        runner = RayRunner(Agent(cli=fake.path), concurrency_per_actor=4, actor_options=SMALL)
+        async with Fleet(runner=runner, concurrency=4) as fleet:
+            for n in range(4):
+                await fleet.submit(f"prompt {n}", key=n)
+            while sum(run.session_id is not None for run in fleet.running) < 4:
+                await anyio.sleep(0.02)
+            sessions = {run.key: run.session_id for run in fleet.running}
+            [actor] = actors_of(runner)
+            await to_thread.run_sync(kill, actor)
+            runs = [await fleet.wait(str(n)) for n in range(4)]
+            await wait_all_exited(fake.calls[:4])
+        assert len(fake.calls) == 8
+    assert {run.key: run.text for run in runs} == sessions
+    assert {(run.state, run.attempts, run.failures) for run in runs} == {("succeeded", 2, 0)}
+
+
+@pytest.mark.anyio
+async def test_actors_are_killed_again_and_again_and_every_run_has_one_result(cluster: Cluster, tmp_path: Path) -> None:
+    count, kills = 60, 0
+    journal = tmp_path / "runs.db"
+    told: Counter[str] = Counter()
+    with FakeCLI().text("Hello") as fake, anyio.fail_after(LIMIT):
+        runner = RayRunner(Agent(cli=fake.path), actors=2, concurrency_per_actor=3, actor_options=SMALL)
+        async with Fleet(runner=runner, concurrency=6, journal=journal) as fleet:
+            async for run in fleet.map([f"prompt {n}" for n in range(count)], key=lambda prompt: prompt.split()[-1]):
+                assert run.state == "succeeded"
+                told[run.key] += 1
+                if told.total() in (10, 25, 40):
+                    await to_thread.run_sync(kill_process, actors_of(runner)[0])
+                    kills += 1
+            status = await fleet.status()
+        assert (kills, told.total(), len(told)) == (3, count, count)
+        assert (status.succeeded, status.failed, status.left) == (count, 0, 0)
+        before = len(fake.calls)
+        async with Fleet(Agent(cli=fake.path), journal=journal) as fleet:  # nothing is left to do
+            assert len(await fleet.gather(range(count), key=str, prompt=lambda n: f"prompt {n}")) == count
+        assert len(fake.calls) == before
+
+
+PROGRAM = """
+import sys, anyio
+from pilothouse.client import Agent
+from pilothouse.fleet import Fleet, RayRunner
+
+async def main():
+    cli, address = sys.argv[1:]
+    runner = RayRunner(Agent(cli=cli), address=address, actor_options={"num_cpus": 0})
+    async with Fleet(runner=runner) as fleet:
+        async for run in fleet.map(["a", "b", "c"]):
+            print(run.text, flush=True)
+
+anyio.run(main)
+import ray
+assert not ray.is_initialized()
+"""
+
+
+def test_a_program_that_is_killed_leaves_nothing(cluster: Cluster) -> None:
+    with make_waiting_cli() as fake:
+        command = [sys.executable, "-c", PROGRAM, fake.path, cluster.address]
+        with subprocess.Popen(command) as program:
+            _wait_until(lambda: len(fake.calls) == 3)
+            program.kill()
+        anyio.run(wait_all_exited, fake.calls)
+        _wait_until(lambda: not any("AttemptHost" in line for line in cluster.processes()))
+
+
+def test_a_cluster_of_its_own_comes_and_goes() -> None:
+    mark = Cluster("", uuid4().hex)
+    # Short: the path of a socket has 100 characters at most.
+    with (
+        FakeCLI().text("Hello") as fake,
+        tempfile.TemporaryDirectory(prefix="ph-", ignore_cleanup_errors=True) as place,
+    ):
+        environment = {**os.environ, **mark.environment, "RAY_TMPDIR": place}
+        environment.pop("RAY_ADDRESS", None)
+        command = [sys.executable, "-W", "error", "-c", PROGRAM, fake.path, "local"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert (done.returncode, done.stdout) == (0, "Hello\n" * 3), done.stderr
+    _wait_until(lambda: not mark.processes())
+
+
+def _wait_until(there: Callable[[], bool]) -> None:
+    until = time.monotonic() + LIMIT
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+# --- what cannot be --------------------------------------------------------------------------------------------------
+
+
+def only_here(request: Any) -> bool:
+    return True
+
+
+@pytest.mark.anyio
+async def test_what_is_not_there_on_the_cluster_is_named(cluster: Cluster) -> None:
+    only_here.__module__ = "a_module_of_here"
+    sys.modules["a_module_of_here"] = type(sys)("a_module_of_here")
+    sys.modules["a_module_of_here"].only_here = only_here  # type: ignore[attr-defined]
+    async with RayRunner(Agent(can_use_tool=only_here), actor_options=SMALL) as runner:
+        with pytest.raises(UsageError, match=r"cannot be loaded where it is to run.*a_module_of_here"):
+            await runner.run(make_attempt(ReceivedMessages()))
+
+
+@pytest.mark.anyio
+async def test_no_room_in_the_cluster(cluster: Cluster) -> None:
+    runner = RayRunner(Agent(), actor_options={"num_cpus": 1000}, start_timeout=0.5)
+    with pytest.raises(RemoteError, match="no room for what actor_options ask") as caught:
+        await runner.__aenter__()
+    assert caught.value.code == "unreachable"
+    with pytest.raises(SessionClosedError, match="in its block"):
+        await runner.run(make_attempt(ReceivedMessages()))
+
+
+@pytest.mark.anyio
+async def test_one_process_is_in_one_cluster(cluster: Cluster) -> None:
+    with pytest.raises(UsageError, match=r"connected to Ray at .*, not 192\.0\.2\.9:1"):
+        await RayRunner(Agent(), address="192.0.2.9:1").__aenter__()
+
+
+@pytest.mark.anyio
+async def test_two_fleets_may_use_one_runner(cluster: Cluster) -> None:
+    with FakeCLI().text("Hello") as fake, anyio.fail_after(LIMIT):
+        async with RayRunner(Agent(cli=fake.path), actor_options=SMALL) as runner:
+            for _ in range(2):
+                async with Fleet(runner=runner) as first, Fleet(runner=runner) as second:
+                    both = [*await first.gather(["a"]), *await second.gather(["b"])]
+                assert [run.text for run in both] == ["Hello", "Hello"]
+            assert (await runner.run(make_attempt(ReceivedMessages()))).text == "Hello"
+
+
+def test_from_plain_code(cluster: Cluster) -> None:
+    with FakeCLI().text("Hello") as fake:
+        runner = RayRunner(Agent(cli=fake.path), actor_options=SMALL)
+        with sync.Fleet(runner=runner) as fleet:
+            assert [run.text for run in fleet.map(["a", "b"])] == ["Hello", "Hello"]
+
+
+@pytest.mark.anyio
+async def test_no_key_in_what_is_told(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    key = "sk-of-the-suite-1234567890"
+    with FakeCLI().expect("user").stderr("it broke\n").exit(3) as fake, anyio.fail_after(LIMIT):
+        async with RayRunner(Agent(cli=fake.path, api_key=key, retry=0), actor_options=SMALL) as runner:
+            with pytest.raises(Exception, match="it broke") as caught:
+                await runner.run(make_attempt(ReceivedMessages()))
+            await to_thread.run_sync(kill_process, actors_of(runner)[0])
+            with pytest.raises(Exception, match="it broke"):  # at another actor
+                await runner.run(make_attempt(ReceivedMessages()))
+        assert {call.env["ANTHROPIC_API_KEY"] for call in fake.calls} == {key}
+    assert key not in caplog.text + repr(runner) + repr(caught.value) + str(caught.value.__dict__)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"can_use_tool": partial(print, threading.Lock())}, "can_use_tool"),
+        ({"env": {"A": "b"}, "stderr": threading.Lock().__enter__}, "stderr"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(settings: dict[str, Any], name: str) -> None:
+    with pytest.raises(UsageError, match=f"option '{name}' cannot be sent to a cluster"):
+        RayRunner(Agent(**settings))
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> None:
+    asked = Attempt("a", "prompt", {"stderr": threading.Lock().__enter__}, ReceivedMessages())
+    async with RayRunner(Agent(), actor_options=SMALL) as runner:
+        with pytest.raises(UsageError, match="option 'stderr' cannot be sent"):
+            await runner.run(asked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"agent": "me"}, "expected an Agent or a Runner, got str"),
+        ({"address": 1}, "address: expected host:port, got int"),
+        ({"address": "ray://host:10001"}, "not of a Ray client"),
+        ({"actors": 0}, "actors is a whole number of at least 1"),
+        ({"concurrency_per_actor": True}, "concurrency_per_actor is a whole number"),
+        ({"actor_options": ["num_cpus"]}, "actor_options: expected a mapping"),
+        ({"actor_options": {"max_restarts": 3}}, "'max_restarts' is set by the runner itself"),
+        ({"actor_options": {"cpus": 3}}, "actor_options: .*cpus"),
+    ],
+)
+def test_what_cannot_work_is_told_at_once(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        RayRunner(**settings)
+
+
+# --- the last of all: Ray takes every job at the address of a lost node for finished, and here all have one --
+
+
+@pytest.mark.anyio
+async def test_the_runs_of_a_node_that_is_lost_go_on_elsewhere(cluster: Cluster) -> None:
+    with FakeCLI.from_function(patient) as fake, anyio.fail_after(LIMIT):
+        await to_thread.run_sync(cluster.ask, "node")
+        runner = RayRunner(Agent(cli=fake.path), actor_options={"num_cpus": 0, "resources": {"other": 1}})
+        async with Fleet(runner=runner) as fleet:
+            await fleet.submit("prompt", key="a")
+            while not any(run.session_id for run in fleet.running):
+                await anyio.sleep(0.02)
+            await to_thread.run_sync(cluster.ask, "kill")
+            await to_thread.run_sync(cluster.ask, "node")  # until then there is no place for another actor
+            run = await fleet.wait("a")
+        await to_thread.run_sync(cluster.ask, "kill")
+    assert (run.state, run.attempts, run.failures) == ("succeeded", 2, 0)

@@ -1,0 +1,296 @@
+"""What does attempts in another process, asked here by hand: calls that come twice, too late, or with what it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from scripted_runners import Interruptible, answer
+
+from pilothouse.client import Agent, QueryResult, configure
+from pilothouse.errors import CLINotFoundError, OptionsError, PilothouseError, UsageError, find_cause
+from pilothouse.fleet import AgentRunner, Attempt
+from pilothouse.fleet.attempt_host import MAX_BUFFERED_MESSAGES, AttemptHost, unpickle_answer
+from pilothouse.messages import Message, from_dict
+from pilothouse.testing import FakeCLI, frames
+from pilothouse.tools import tool
+
+pytestmark = pytest.mark.anyio
+Play = Callable[[Attempt], Awaitable[QueryResult]]
+LIMIT = 20.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # a host lives where actors do
+
+
+class Given:
+    """A runner that is pickled by a name; what it does stands in this process."""
+
+    play: Play
+
+    async def run(self, attempt: Attempt) -> QueryResult:
+        return await Given.play(attempt)
+
+
+def host_of(play: Play) -> AttemptHost:
+    Given.play = play
+    return AttemptHost(pickle.dumps(Given()))
+
+
+def order(prompt: Any = "the prompt", **fields: Any) -> bytes:
+    return pickle.dumps({"key": "a", "prompt": prompt, "settings": {}, **fields})
+
+
+def here() -> Attempt:
+    async def hear(message: Message) -> None: ...
+
+    return Attempt("a", "the prompt", {}, hear)
+
+
+async def all_of(host: AttemptHost, name: str) -> tuple[list[Message], bytes]:
+    messages: list[Message] = []
+    while True:
+        said, end = await host.more(name, len(messages))
+        messages += pickle.loads(said)
+        if end is not None:
+            return messages, end
+
+
+async def test_the_end_and_what_was_said_before_it() -> None:
+    said = [from_dict(frames.init()), *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_BUFFERED_MESSAGES))]
+
+    async def play(attempt: Attempt) -> QueryResult:
+        for message in said:
+            await attempt.on_message(message)
+        attempt.artifacts = ("s3://bucket/a",)
+        return answer(f"{attempt.prompt}!")
+
+    host, attempt = host_of(play), here()
+    await host.begin("one", order())
+    messages, end = await all_of(host, "one")
+    assert messages == said
+    assert unpickle_answer(end, attempt).text == "the prompt!"
+    assert attempt.artifacts == ("s3://bucket/a",)
+    await host.end("one")
+
+
+async def test_every_call_may_come_twice() -> None:
+    started: list[Attempt] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        started.append(attempt)
+        for n in range(3):
+            await attempt.on_message(from_dict(frames.assistant(str(n))))
+        return answer("done")
+
+    host = host_of(play)
+    for _ in range(2):
+        await host.begin("one", order())
+    assert len(started) == 1
+    for _ in range(2):
+        said, end = await host.more("one", 0)
+        assert [message.text for message in pickle.loads(said)] == ["0", "1", "2"]
+    assert [message.text for message in pickle.loads((await host.more("one", 2))[0])] == ["2"]
+    said, end = await host.more("one", 3)
+    assert (pickle.loads(said), end is not None) == ([], True)
+    for _ in range(2):
+        await host.interrupt("one")
+        await host.end("one")
+
+
+async def test_who_is_not_listened_to_waits() -> None:
+    count = 0
+
+    async def play(attempt: Attempt) -> QueryResult:
+        nonlocal count
+        while True:
+            await attempt.on_message(from_dict(frames.assistant("more")))
+            count += 1
+
+    host = host_of(play)
+    await host.begin("one", order())
+    await anyio.wait_all_tasks_blocked()
+    assert count == MAX_BUFFERED_MESSAGES - 1  # the last one is being heard
+    await host.more("one", 10)
+    await anyio.wait_all_tasks_blocked()
+    assert count == MAX_BUFFERED_MESSAGES + 9
+    await host.end("one")
+
+
+async def test_what_is_large_waits_sooner() -> None:
+    count = 0
+
+    async def play(attempt: Attempt) -> QueryResult:
+        nonlocal count
+        while True:
+            message = from_dict(frames.assistant("x" * 300_000))
+            await attempt.on_message(message)
+            count += 1
+
+    host = host_of(play)
+    await host.begin("one", order())
+    await anyio.wait_all_tasks_blocked()
+    said, _ = await host.more("one", 0)
+    await host.end("one")
+    assert count < len(pickle.loads(said)) < 20
+
+
+async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -> None:
+    host = host_of(Interruptible())
+    await host.begin("one", order())
+    await host.interrupt("one")
+    messages, end = await all_of(host, "one")
+    assert unpickle_answer(end, here()).outcome == "interrupted"
+    assert [message.session_id for message in messages] == ["session of a"]
+    await host.interrupt("one")
+    await host.end("one")
+    await host.interrupt("one")
+
+
+async def test_the_end_stops_it_and_frees_who_waits() -> None:
+    cancelled: list[str] = []
+
+    async def play(attempt: Attempt) -> QueryResult:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+            cancelled.append(attempt.key)
+        raise AssertionError
+
+    host = host_of(play)
+    await host.begin("one", order())
+    with anyio.fail_after(LIMIT):
+        waiting = asyncio.ensure_future(host.more("one", 0))
+        await anyio.wait_all_tasks_blocked()
+        await host.end("one")
+        assert cancelled == ["a"]
+        assert pickle.loads((await waiting)[0]) == []
+
+
+class UnreadableError(Exception):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")  # so it pickles, and cannot be made again
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (OptionsError("no such", option="model"), OptionsError, "no such"),
+        (KeyError("a"), KeyError, "a"),
+        (UnreadableError("this", "that"), PilothouseError, "UnreadableError: this and that"),
+    ],
+)
+async def test_an_error_comes_as_itself_or_at_least_in_words(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        raise error from CLINotFoundError("no claude")
+
+    host = host_of(play)
+    await host.begin("one", order())
+    _, end = await all_of(host, "one")
+    with pytest.raises(kind, match=text) as caught:
+        unpickle_answer(end, here())
+    assert type(caught.value) is kind
+    assert caught.value.__dict__ == (error.__dict__ if kind is type(error) else {})
+    assert find_cause(caught.value, CLINotFoundError) is not None
+    await host.end("one")
+
+
+async def test_an_answer_that_does_not_pickle() -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        result = answer("done")
+        result.callback_errors += [UnreadableError("this", "that"), ValueError(lambda: None)]
+        if attempt.prompt == "worse":
+            result.output = lambda: None
+        return result
+
+    host = host_of(play)
+    await host.begin("one", order())
+    _, end = await all_of(host, "one")
+    result = unpickle_answer(end, here())
+    assert [type(error) for error in result.callback_errors] == [PilothouseError, PilothouseError]
+    await host.begin("two", order("worse"))
+    _, end = await all_of(host, "two")
+    with pytest.raises(PilothouseError, match="the answer cannot be sent from where it was made"):
+        unpickle_answer(end, here())
+
+
+async def test_what_cannot_be_loaded_is_told_and_the_next_attempt_is_not_touched() -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        return answer("done")
+
+    host = host_of(play)
+    sys.modules["only_here"] = module = types.ModuleType("only_here")
+    module.Thing = type("Thing", (), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    packed = order([module.Thing()])  # type: ignore[attr-defined]
+    del sys.modules["only_here"]
+    await host.begin("one", packed)
+    _, end = await all_of(host, "one")
+    with pytest.raises(UsageError, match=r"cannot be loaded where it is to run: ModuleNotFoundError.*only_here"):
+        unpickle_answer(end, here())
+    await host.begin("two", order())
+    assert unpickle_answer((await all_of(host, "two"))[1], here()).text == "done"
+
+
+async def test_a_runner_in_whose_block_it_works_is_entered_once() -> None:
+    entered: list[str] = []
+
+    class Block(Given):
+        async def __aenter__(self) -> None:
+            entered.append("in")
+
+        async def __aexit__(self, *exc: object) -> None: ...
+
+    async def play(attempt: Attempt) -> QueryResult:
+        return answer("done")
+
+    Given.play = play
+    globals()["Block"] = Block
+    Block.__qualname__ = "Block"
+    host = AttemptHost(pickle.dumps(Block()))
+    for name in "ab":
+        await host.begin(name, order())
+        assert unpickle_answer((await all_of(host, name))[1], here()).text == "done"
+    assert entered == ["in"]
+
+
+async def test_an_agent_brings_all_that_holds_for_it() -> None:
+    configure(model="opus")
+    with FakeCLI().text("Hello") as fake:
+        host = AttemptHost(pickle.dumps(AgentRunner(Agent(cli=fake.path, max_turns=3))))
+        configure(model="haiku")  # elsewhere something else holds
+        await host.begin("one", order())
+        assert unpickle_answer((await all_of(host, "one"))[1], here()).text == "Hello"
+        [call] = fake.calls
+    assert {"--model=opus", "--max-turns=3"} <= set(call.argv)
+
+
+@tool
+def repeat(text: str, times: int = 2) -> str:
+    """Repeat a text.
+
+    Args:
+        text: what to repeat.
+        times: how often.
+    """
+    return text * times
+
+
+def test_a_tool_can_be_sent() -> None:
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    sent = pickle.loads(cloudpickle.dumps(repeat))
+    assert (sent.name, sent.input_schema, sent("ho")) == (repeat.name, repeat.input_schema, "hoho")
+    assert sent._input.parse({"text": "ho"}) == {"text": "ho"}
+    with pytest.raises(PilothouseError, match="times"):
+        sent._input.parse({"text": "ho", "times": "many"})

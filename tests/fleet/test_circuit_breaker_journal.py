@@ -1,0 +1,98 @@
+"""What the circuit breaker puts back stands in the journal: for a later program, and for other processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from scripted_runners import PlayedRunner, all_of
+
+from pilothouse import sync
+from pilothouse.cli import main
+from pilothouse.client import QueryResult
+from pilothouse.errors import AuthenticationError
+from pilothouse.fleet import Attempt, Fleet, Runner
+from pilothouse.testing import FakeCLI
+
+
+def failing() -> PlayedRunner:
+    async def play(attempt: Attempt) -> QueryResult:
+        await anyio.sleep(0)
+        raise AuthenticationError("wrong key", api_error_status=401)
+
+    return PlayedRunner(play)
+
+
+@pytest.mark.anyio
+async def test_when_it_is_mended_all_goes_on_in_turn(tmp_path: Path) -> None:
+    path, runner = tmp_path / "runs.db", failing()
+    async with Fleet(runner=runner, concurrency=1, journal=path) as fleet:
+        with pytest.raises(AuthenticationError, match="3 in a row"):
+            await all_of(fleet.map([str(n) for n in range(40)], key=str))
+        status = await fleet.status()
+    assert (status.queued, status.running, status.failed) == (status.total, 0, 0)
+    assert len(runner.attempts) == 3
+    mended = PlayedRunner(seconds=0)
+    async with Fleet(runner=mended, concurrency=1, journal=path) as fleet:
+        runs = await all_of(fleet.resume())
+        assert (await fleet.status()).stopped_by is None
+    assert all(run.is_success and run.failures == 0 for run in runs)
+    assert mended.keys[:3] == ["0", "1", "2"]
+    assert [run.attempts for run in sorted(runs, key=lambda run: int(run.key))[:4]] == [2, 2, 2, 1]
+
+
+@pytest.mark.anyio
+async def test_a_process_with_a_good_key_does_what_another_has_put_back(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    bad, good = failing(), PlayedRunner(seconds=0)
+
+    async def stopped(fleet: Fleet) -> None:
+        with pytest.raises(AuthenticationError):
+            await all_of(fleet.map([str(n) for n in range(40)], key=str))
+
+    async with Fleet(runner=bad, concurrency=2, journal=path) as first:
+        await stopped(first)
+        async with Fleet(runner=good, concurrency=2, journal=path) as second:
+            runs = await second.gather([str(n) for n in range(40)], key=str)
+    assert all(run.is_success for run in runs)
+    assert set(bad.keys) < set(good.keys)
+
+
+def test_plain_code_is_told_as_well() -> None:
+    runner: Runner = failing()
+    with sync.Fleet(runner=runner) as fleet:
+        with pytest.raises(AuthenticationError, match="was stopped"):
+            list(fleet.map("abcdef"))
+        status = fleet.status()
+    assert status.stopped_by == "AuthenticationError: wrong key"
+    assert status.failed == 0
+
+
+def test_a_batch_says_what_to_do_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("".join(f"prompt {n}\n" for n in range(30)))
+    refused = {"is_error": True, "api_error_status": 401, "terminal_reason": "api_error"}
+    with FakeCLI().text("Invalid API key", **refused).forever() as fake:
+        arguments = ["prompts.txt", "--cli", fake.path, "--concurrency", "2", "--journal", "runs.db"]
+        assert main(["batch", *arguments]) == 1
+        assert len(fake.calls) <= 5
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3 in a row failed so" in err or "4 in a row failed so" in err
+    assert err.splitlines()[-1] == "when that is mended, `pilothouse batch resume --journal runs.db` goes on"
+    assert main(["batch", "status", "--journal", "runs.db", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["queued"], status["failed"], status["running"]) == (30, 0, 0)
+
+
+def test_a_batch_without_a_cli_fails_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("".join(f"prompt {n}\n" for n in range(30)))
+    assert main(["batch", "prompts.txt", "--cli", "/no/such/claude", "--journal", "runs.db"]) == 2
+    assert "goes on" in capsys.readouterr().err

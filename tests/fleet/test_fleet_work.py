@@ -1,0 +1,262 @@
+"""A fleet that only works, and one that only asks: who does which run, who is told, and what is left."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import anyio
+import pytest
+from scripted_runners import Interruptible, PlayedRunner, Together, all_of, answer
+
+from pilothouse import sync as ph
+from pilothouse.client import QueryResult
+from pilothouse.errors import BudgetError, Interrupted, UsageError
+from pilothouse.fleet import Attempt, Fleet, FleetJournalError, SqliteJournal
+
+pytestmark = pytest.mark.anyio
+NAMES = [str(number) for number in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the journal are close together, as nobody waits for anything else here."""
+    for name in ("scheduler.HEARTBEAT_SECONDS", "scheduler.SHARED_HEARTBEAT_SECONDS", "submission.POLL_SECONDS"):
+        monkeypatch.setattr(f"pilothouse.fleet.{name}", 0.02)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+async def enqueued(path: Path, names: list[str] = NAMES) -> None:
+    """Runs that were put in by a process that has left."""
+    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
+        assert await fleet.enqueue(names, key=str) == len(names)
+
+
+async def test_who_asks_is_told_what_others_have_done(path: Path) -> None:
+    worker, idle = PlayedRunner(seconds=0), PlayedRunner()
+
+    async def work() -> None:
+        async with Fleet(runner=worker, journal=path, concurrency=2) as fleet:
+            async for _ in fleet.work():
+                pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        async with Fleet(runner=idle, journal=path, concurrency=0) as fleet:
+            runs = await fleet.gather(NAMES, key=str)
+            assert [run.text for run in runs] == [f"{name}!" for name in NAMES]
+            late = await fleet.submit("late", key="late")  # a worker sees what comes later, too
+            assert (await fleet.wait(late)).text == "late!"
+            assert {run.key async for run in fleet.map(["3", "more"], key=str)} == {"3", "more"}
+            assert fleet.running == []
+        group.cancel_scope.cancel()
+    assert idle.attempts == []
+    assert sorted(worker.keys) == sorted([*NAMES, "late", "more"])
+
+
+async def test_a_worker_does_what_was_left_and_ends_when_nothing_is(path: Path) -> None:
+    await enqueued(path)
+    runner = PlayedRunner(seconds=0)
+    async with Fleet(runner=runner, journal=path) as fleet:
+        assert sorted([run.key for run in await all_of(fleet.work(until_empty=True))]) == sorted(NAMES)
+        assert await all_of(fleet.work(until_empty=True)) == []
+    assert sorted(runner.keys) == sorted(NAMES)
+
+
+async def test_what_was_put_in_and_left_is_done_by_a_worker_that_lives(path: Path) -> None:
+    told: set[str] = set()
+
+    async def read(fleet: Fleet) -> None:
+        async for run in fleet.work():
+            told.add(run.key)
+            if len(told) == 2:
+                return
+
+    with anyio.fail_after(20):
+        async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet, anyio.create_task_group() as group:
+            group.start_soon(read, fleet)  # before anything is put in: who reads later is not told of it
+            await enqueued(path, ["a", "b"])
+    assert told == {"a", "b"}
+
+
+async def test_what_nobody_waits_for_any_more_is_done_all_the_same(path: Path) -> None:
+    runner = PlayedRunner(seconds=0)
+    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
+        runs = asking.map(NAMES, key=str)
+        async with anyio.create_task_group() as group:
+            group.start_soon(anext, runs)
+            while not (await asking.status()).left:
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+        runs.close()
+    async with Fleet(runner=runner, journal=path) as fleet:
+        await all_of(fleet.work(until_empty=True))
+        assert (await fleet.status()).left == 0
+    assert runner.attempts
+
+
+async def test_each_worker_is_told_of_its_own_runs_alone(path: Path) -> None:
+    await enqueued(path)
+    told: list[list[str]] = []
+    together = Together(2)
+
+    async def work() -> None:
+        async with Fleet(runner=together.runner(), journal=path, concurrency=1) as fleet:
+            told.append([run.key async for run in fleet.work(until_empty=True)])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(work)
+    assert sorted(told[0] + told[1]) == sorted(NAMES)
+    assert all(told)
+
+
+async def test_a_worker_waits_for_what_another_has_begun(path: Path) -> None:
+    await enqueued(path, ["a"])
+    play, heir = Interruptible(), PlayedRunner(seconds=0)
+    async with Fleet(runner=PlayedRunner(play), journal=path) as first, anyio.create_task_group() as group:
+        group.start_soon(_rest, first.work())
+        await play.started.wait()
+        async with Fleet(runner=heir, journal=path) as second:
+            left = second.work(until_empty=True)
+            with anyio.move_on_after(0.2) as waited:  # nothing waits, but something runs
+                await anext(left)
+            assert waited.cancelled_caught
+            await first.interrupt()  # which gives it back
+            assert [run.key for run in await all_of(left)] == ["a"]
+    assert [attempt.session_id for attempt in heir.attempts] == ["session of a"]
+
+
+async def _rest(runs: object) -> None:
+    with pytest.raises(Interrupted, match="the fleet was interrupted; 1 runs are left"):
+        await all_of(runs)
+
+
+async def test_who_leaves_the_loop_begins_no_more_and_loses_nothing(path: Path) -> None:
+    await enqueued(path)
+    runner = PlayedRunner(seconds=0.01)
+    async with Fleet(runner=runner, journal=path, concurrency=2) as fleet:
+        async for _ in fleet.work():
+            break
+    assert len(runner.attempts) < len(NAMES)
+    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as looking:
+        status = await looking.status()
+        assert (status.running, status.interrupted, status.ended) == (0, 0, len(runner.attempts))
+    rest = PlayedRunner(seconds=0)
+    async with Fleet(runner=rest, journal=path) as fleet:
+        await all_of(fleet.work(until_empty=True))
+    assert sorted(runner.keys + rest.keys) == sorted(NAMES)
+
+
+async def test_after_its_work_a_fleet_may_still_be_asked(path: Path) -> None:
+    await enqueued(path)
+    runner = PlayedRunner(seconds=0)
+    async with Fleet(runner=runner, journal=path, concurrency=1) as fleet:
+        async for _ in fleet.work():
+            break
+        [run] = await fleet.gather(["one more"], key=str)
+        assert run.text == "one more!"
+
+
+async def test_a_worker_begins_nothing_that_nobody_takes(path: Path) -> None:
+    names = [str(number) for number in range(200)]
+    await enqueued(path, names)
+    runner = PlayedRunner(seconds=0)
+    async with Fleet(runner=runner, journal=path, concurrency=4, look_ahead=8) as fleet:
+        runs = fleet.work()
+        for _ in range(10):
+            await anext(runs)
+        await anyio.wait_all_tasks_blocked()
+        assert len(runner.attempts) < 100
+
+
+async def test_resume_without_work_of_ones_own_gives_what_others_do(path: Path) -> None:
+    await enqueued(path)
+    told: set[str] = set()
+    async with anyio.create_task_group() as group:
+        group.start_soon(_work, path)
+        async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
+            told |= {run.key for run in await all_of(fleet.resume())}
+        group.cancel_scope.cancel()
+    assert told <= set(NAMES)  # what had ended before it looked is not told
+
+
+async def _work(path: Path) -> None:
+    async with Fleet(runner=PlayedRunner(seconds=0.02), journal=path, concurrency=2) as fleet:
+        await all_of(fleet.work())
+
+
+async def test_a_worker_without_money_says_so(path: Path) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        return answer("done", cost=1.0)
+
+    await enqueued(path)
+    async with Fleet(runner=PlayedRunner(play), journal=path, concurrency=1, budget_usd=2) as fleet:
+        with pytest.raises(BudgetError, match="10 runs were not started"):
+            await all_of(fleet.work())
+
+
+async def test_a_journal_that_is_lost_is_told_once(path: Path) -> None:
+    go_on = anyio.Event()
+
+    async def play(attempt: Attempt) -> QueryResult:
+        await go_on.wait()
+        return answer("done")
+
+    async def lost() -> None:
+        runner = PlayedRunner(play)
+        async with Fleet(runner=runner, journal=path, concurrency=4) as fleet:
+            runs = fleet.work()
+            async with anyio.create_task_group() as group:
+                group.start_soon(all_of, runs)
+                while runner.now < 4:
+                    await anyio.sleep(0.01)
+                db = sqlite3.connect(path)
+                db.execute("DROP TABLE run")
+                db.close()
+                go_on.set()
+
+    await enqueued(path)
+    with pytest.raises(FleetJournalError, match=r"runs\.db cannot be used"):
+        await lost()
+
+
+async def test_what_cannot_be(path: Path) -> None:
+    with pytest.raises(UsageError, match="concurrency=0 leaves all runs to other processes, which needs a journal"):
+        Fleet(runner=PlayedRunner(), concurrency=0)
+    with pytest.raises(UsageError, match="concurrency is a whole number of at least 0, not -1"):
+        Fleet(runner=PlayedRunner(), concurrency=-1, journal=path)
+    async with Fleet(runner=PlayedRunner()) as fleet:
+        with pytest.raises(UsageError, match=r"work\(\) does what others put into a journal, and this fleet has none"):
+            fleet.work()
+    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
+        with pytest.raises(UsageError, match=r"work\(\) needs a concurrency of at least 1"):
+            fleet.work()
+
+
+async def test_who_only_asks_takes_over_from_the_dead_and_leaves_it_to_the_living(path: Path) -> None:
+    async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
+        run = await asking.submit("x", key="a")
+        dying = SqliteJournal(path)
+        await dying.open(0.0, "resume")
+        assert [leased.key for leased in await dying.lease(1, 1e12)] == ["a"]
+        await dying.close()  # which gives it back as interrupted
+        async with anyio.create_task_group() as group:
+            group.start_soon(_work, path)
+            ended = await asking.wait(run)
+            assert (ended.text, ended.attempts) == ("x!", 2)
+            group.cancel_scope.cancel()
+
+
+def test_the_blocking_twin(path: Path) -> None:
+    with ph.Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
+        assert fleet.enqueue(NAMES, key=str) == len(NAMES)
+    with ph.Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+        assert sorted(run.key for run in fleet.work(until_empty=True)) == sorted(NAMES)
+        assert fleet.status().succeeded == len(NAMES)
+    with ph.Fleet(runner=PlayedRunner(seconds=0)) as fleet, pytest.raises(ph.UsageError):
+        fleet.work()

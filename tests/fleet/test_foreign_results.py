@@ -1,0 +1,65 @@
+"""What other processes have ended is told to those who wait for it, all of it, and read by nobody else."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from scripted_runners import PlayedRunner, all_of
+from shared_memory_journal import SharedJournal, SharedRuns
+
+from pilothouse.fleet import Fleet
+
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
+
+
+async def test_more_ends_than_a_journal_gives_at_a_time() -> None:
+    """Others may end a thousand runs between two signs of life."""
+    shared = SharedRuns()
+    keys = [str(n) for n in range(1_000)]
+    worker = Fleet(runner=PlayedRunner(seconds=0.0), concurrency=50, journal=SharedJournal(shared))
+    heard: list[str] = []
+    async with worker, Fleet(concurrency=0, journal=SharedJournal(shared)) as asking:
+        await asking.enqueue(keys, key=str)
+        waiting = asking.resume()
+
+        async def listen() -> None:
+            heard.extend([run.key async for run in waiting])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(listen)
+            await all_of(worker.work(until_empty=True))
+    assert sorted(heard, key=int) == keys
+
+
+async def test_a_worker_reads_no_answers_of_others() -> None:
+    shared = SharedRuns()
+    first, second = SharedJournal(shared), SharedJournal(shared)
+    paces: list[float] = []
+    async with Fleet(runner=PlayedRunner(), concurrency=4, journal=first) as one:
+        await one.enqueue([str(n) for n in range(400)], key=str)
+        async with Fleet(runner=PlayedRunner(), concurrency=4, journal=second) as two:
+
+            async def work(fleet: Fleet) -> None:
+                async for _ in fleet.work(until_empty=True):
+                    paces.append((await fleet.status()).runs_per_minute)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(work, one)
+                group.start_soon(work, two)
+    assert shared.ended["succeeded"] == 400
+    assert shared.calls["ended_after"] <= 6  # at the end, to tell that there is no more
+    assert max(paces[100:]) > 350  # both of them, 240 a minute each
+
+
+async def test_who_waits_later_is_told_of_what_ends_then() -> None:
+    """A key is asked for after a long time in which nobody listened."""
+    shared = SharedRuns()
+    worker = Fleet(runner=PlayedRunner(seconds=3.0), concurrency=2, journal=SharedJournal(shared))
+    async with worker, Fleet(concurrency=0, journal=SharedJournal(shared)) as asking:
+        await asking.enqueue([str(n) for n in range(100)], key=str)
+        async with anyio.create_task_group() as group:
+            group.start_soon(all_of, worker.work(until_empty=True))
+            await anyio.sleep(60)
+            assert shared.calls["ended_after"] == 0
+            assert (await asking.wait("70")).is_success
+            assert shared.calls["ended_after"] > 0

@@ -1,0 +1,379 @@
+"""A journal in a file: what survives, who takes over, who shares it, and what is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from msgspec import Struct
+from scripted_runners import Interruptible, PlayedRunner, Together, all_of, answer
+
+from pilothouse.client import Agent, QueryResult
+from pilothouse.errors import Interrupted, UsageError
+from pilothouse.fleet import AgentRunner, Attempt, Fleet, FleetJournalError, Run, SqliteJournal
+from pilothouse.fleet.journals.sql import live_workers
+from pilothouse.fleet.limits import MAX_INTERRUPTIONS, RESUME_PROMPT, OnInterrupted
+from pilothouse.testing import FakeCLI, frames
+
+pytestmark = pytest.mark.anyio
+WORKER = Path(__file__).with_name("fleet_worker_program.py")
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the journal are close together."""
+    for name in ("HEARTBEAT_SECONDS", "SHARED_HEARTBEAT_SECONDS"):
+        monkeypatch.setattr(f"pilothouse.fleet.scheduler.{name}", 0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def sql(path: Path, statement: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(statement)
+    db.close()
+
+
+async def test_what_has_ended_is_not_run_again(path: Path) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        if attempt.key == "b":
+            raise UsageError("bad")
+        return answer(f"{attempt.prompt}!", cost=0.5)
+
+    first, second = PlayedRunner(play), PlayedRunner(play)
+    async with Fleet(runner=first, journal=path) as fleet:
+        await fleet.gather(["a", "b"], key=str)
+    async with Fleet(runner=second, journal=path, budget_usd=10) as fleet:
+        runs = await fleet.gather(["a", "b", "c"], key=str)
+        assert (await fleet.status()).cost_usd == 1.0
+        assert [run.key for run in await fleet.rows("succeeded")] == ["a", "c"]
+        assert (await fleet.wait("a")).text == "a!"
+        assert [run.key for run in await all_of(fleet.retry_failed())] == ["b"]
+    assert [(run.key, run.state, run.text) for run in runs] == [
+        ("a", "succeeded", "a!"), ("b", "failed", ""), ("c", "succeeded", "c!"),
+    ]  # fmt: skip
+    assert isinstance(runs[1].error, UsageError)
+    assert second.keys == ["c", "b"]
+
+
+async def test_the_budget_counts_what_the_journal_has_cost(path: Path) -> None:
+    async def play(attempt: Attempt) -> QueryResult:
+        return answer("done", cost=1.0)
+
+    async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
+        await fleet.gather(["a"])
+    runner = PlayedRunner(play)
+    async with Fleet(runner=runner, journal=path, budget_usd=1) as fleet:
+        with pytest.raises(Exception, match="spent"):
+            await fleet.gather(["b"])
+    assert runner.attempts == []
+
+
+async def test_without_keys_the_same_prompt_is_the_same_run(path: Path) -> None:
+    runner = PlayedRunner(seconds=0)
+    for _ in range(2):
+        async with Fleet(runner=runner, journal=path) as fleet:
+            runs = await fleet.gather(["a", "b", "a"])
+            assert [run.text for run in runs] == ["a!", "b!", "a!"]
+    assert sorted(str(one.prompt) for one in runner.attempts) == ["a", "b"]
+    async with Fleet(runner=runner, journal=path) as fleet:
+        await fleet.gather(["a"], options={"model": "opus"})
+    assert len(runner.attempts) == 3
+
+
+async def test_a_key_with_another_prompt_is_an_error_that_names_it(path: Path) -> None:
+    async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+        await fleet.gather(["a"], key=lambda _: "ticket-7")
+        with pytest.raises(UsageError, match="'ticket-7' is there already, with another prompt"):
+            await fleet.gather(["b"], key=lambda _: "ticket-7")
+
+
+async def test_only_what_is_asked_for_is_run(path: Path) -> None:
+    runner = PlayedRunner(seconds=0)
+    async with Fleet(runner=PlayedRunner(Interruptible()), journal=path, concurrency=1) as fleet:
+        assert await fleet.enqueue(["a", "b", "c", "d"], key=str) == 4
+        await fleet.interrupt()
+    async with Fleet(runner=runner, journal=path) as fleet:
+        assert (await fleet.status()).left == 4
+        await fleet.gather(["c"], key=str)
+        assert runner.keys == ["c"]
+        assert sorted([run.key for run in await all_of(fleet.resume())]) == ["a", "b", "d"]
+
+
+async def test_output_has_its_type_again(path: Path) -> None:
+    class Colour(Struct):
+        name: str
+
+    async def play(attempt: Attempt) -> QueryResult:
+        return answer('{"name": "red"}')
+
+    for is_again in (False, True):
+        async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
+            [run] = await fleet.gather(["a colour"], key=str, output_type=Colour)
+        assert run.settings["json_schema"]["properties"]
+        if is_again:  # the runner of the first time gives no types
+            assert run.result is not None
+            assert run.result.output == Colour("red")
+
+
+@pytest.mark.parametrize(
+    ("policy", "session", "state"),
+    [("resume", "session of a", "succeeded"), ("restart", None, "succeeded"), ("fail", None, "failed")],
+)
+async def test_an_interrupted_run_goes_on_by_policy(
+    path: Path, policy: OnInterrupted, session: str | None, state: str
+) -> None:
+    play = Interruptible()
+    async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
+        await fleet.submit("prompt", key="a")
+        await play.started.wait()
+        await fleet.interrupt()
+        [row] = await fleet.rows()
+        assert (row.state, row.session_id) == ("interrupted", "session of a")
+    runner = PlayedRunner(seconds=0)
+    async with Fleet(runner=runner, journal=path, on_interrupted=policy) as fleet:
+        [run] = await fleet.gather(["prompt"], key=lambda _: "a")
+    assert run.state == state
+    assert [one.session_id for one in runner.attempts] == ([session] if state == "succeeded" else [])
+    assert isinstance(run.error, Interrupted) == (state == "failed")
+
+
+async def test_a_run_that_ends_every_process_ends_some_day(path: Path) -> None:
+    async with Fleet(runner=PlayedRunner(Interruptible()), journal=path) as fleet:
+        await fleet.enqueue(["a"])
+        await fleet.interrupt()
+    sql(path, f"UPDATE run SET attempts = {MAX_INTERRUPTIONS + 1}, state = 'interrupted'")
+    async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
+        [run] = await fleet.gather(["a"])
+    assert run.state == "failed"
+
+
+async def test_an_agent_resumes_the_session_or_begins_anew() -> None:
+    heard: list[str | None] = []
+
+    async def hear(message: object) -> None:
+        heard.append(getattr(message, "session_id", None))
+
+    with FakeCLI().text("back again").forever() as fake:
+        attempt = Attempt(
+            "a", "the prompt", {"fork_session": False}, hear, session_id="5e551017-0000-4000-8000-000000000009"
+        )
+        result = await AgentRunner(Agent(cli=fake.path)).run(attempt)
+        assert result.text == "back again"
+        [call] = fake.calls
+        assert any("5e551017-0000-4000-8000-000000000009" in word for word in call.argv)
+        assert call.prompts == [RESUME_PROMPT]
+
+    def play(child: Any) -> None:
+        if any("resume" in word for word in child.argv):
+            words = "No conversation found with session ID: 5e551017-0000-4000-8000-000000000009"
+            child.emit({"type": "result", "subtype": "error_during_execution", "is_error": True, "errors": [words]})
+            child.exit(1)
+        child.expect("user")
+        child.emit(
+            {"type": "system", "subtype": "init", "session_id": "s"},
+            {"type": "result", "subtype": "success", "is_error": False, "result": "anew", "session_id": "s"},
+        )
+
+    with FakeCLI.from_function(play) as fake:
+        result = await AgentRunner(Agent(cli=fake.path)).run(attempt)
+        assert result.text == "anew"
+        assert [call.prompts for call in fake.calls][-1] == ["the prompt"]
+    assert frames.SESSION_ID in heard
+
+
+def killed_worker(*arguments: str | Path, when_lines: int) -> list[str]:
+    """Start the program, and kill it without warning once it has written so many lines; what it wrote."""
+    command = [sys.executable, str(WORKER), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(when_lines)]
+        child.kill()
+        return [*lines, *child.stdout.readlines()]
+
+
+def test_killed_three_times_every_run_has_one_recorded_result(path: Path) -> None:
+    count = 24
+    with FakeCLI().text("Hello").forever() as fake:
+        for _ in range(3):
+            killed_worker(path, fake.path, str(count), when_lines=5)
+        done = subprocess.run(
+            [sys.executable, str(WORKER), str(path), fake.path, str(count)],
+            capture_output=True, text=True, timeout=LIMIT_S, check=True,
+        )  # fmt: skip
+        lines = [line.split() for line in done.stdout.splitlines()]
+        assert sorted(int(line[0]) for line in lines) == list(range(count))
+        assert {tuple(line[1:]) for line in lines} == {("succeeded", "Hello")}
+        prompts = [str(call.prompts[0]) for call in fake.calls if call.prompts]
+    # What was finished was not asked again; what was under way, four at a time, may have been.
+    assert count <= len(prompts) <= count + 3 * 4
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT count(*), count(DISTINCT ended_as) FROM run WHERE state = 'succeeded'").fetchone() == (
+        count, count,
+    )  # fmt: skip
+    assert db.execute("SELECT count(*) FROM worker").fetchone() == (0,)
+    db.close()
+
+
+async def test_two_fleets_share_a_journal(path: Path, quick: None) -> None:
+    together = Together(2)
+    one, two = together.runner(), together.runner()
+    names = [str(n) for n in range(40)]
+    found: dict[str, list[str]] = {}
+
+    async def work(name: str, runner: PlayedRunner) -> None:
+        async with Fleet(runner=runner, journal=path, concurrency=2) as fleet:
+            found[name] = [run.text for run in await fleet.gather(names, key=str)]
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work, "one", one)
+        group.start_soon(work, "two", two)
+    assert found["one"] == found["two"] == [f"{name}!" for name in names]
+    assert sorted(one.keys + two.keys, key=int) == names
+    assert one.attempts
+    assert two.attempts
+
+
+async def test_the_runs_of_a_silent_worker_are_taken_over(path: Path) -> None:
+    silent = SqliteJournal(path, lease_seconds=1)
+    await silent.open(0.0, "resume")
+    await silent.add([Run(key="a", prompt="x")])
+    [run] = await silent.lease(1, 0.0)
+    live_workers.clear()  # as if it were another process
+    sql(path, "UPDATE worker SET seen = seen - 100, space = 'elsewhere'")
+    heir = SqliteJournal(path)
+    await heir.open(0.0, "resume")
+    await heir.requeue(failed=False)
+    [again] = await heir.lease(1, 0.0)
+    assert (again.key, again.attempts) == ("a", 2)
+    assert not await silent.release(run)  # it wakes up too late
+    assert (await silent.heartbeat(0.0, "resume")).is_lost
+    assert not (await silent.heartbeat(0.0, "resume")).is_lost
+    assert await heir.release(again)
+    await silent.close()
+    await heir.close()
+
+
+async def test_who_was_taken_for_dead_stops_its_runs(path: Path, quick: None) -> None:
+    play = Interruptible()
+    async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
+        await fleet.submit("x", key="a")
+        await play.started.wait()
+        sql(path, "DELETE FROM worker")
+        sql(path, "UPDATE run SET state = 'cancelled', worker = NULL, ended_as = 99")
+        assert (await fleet.wait("a")).state == "cancelled"
+        while fleet.running:
+            await anyio.sleep(0.01)
+
+
+async def test_a_cancelled_run_of_another_process_is_stopped(path: Path, quick: None) -> None:
+    play = Interruptible()
+    fleets = [Fleet(runner=PlayedRunner(play), journal=path) for _ in range(2)]
+    async with fleets[0], fleets[1]:
+        await fleets[0].submit("x", key="a")
+        await play.started.wait()
+        [other] = [fleet for fleet in fleets if not fleet.running]
+        await other.cancel("a")
+        assert [(await fleet.wait("a")).state for fleet in fleets] == ["cancelled"] * 2
+
+
+@pytest.mark.parametrize(("column", "value"), [("host", "another-host"), ("login", "somebody")])
+async def test_a_journal_in_use_elsewhere_is_refused(path: Path, column: str, value: str) -> None:
+    there = SqliteJournal(path)
+    await there.open(0.0, "resume")
+    live_workers.clear()  # as if it were another process
+    sql(path, f"UPDATE worker SET {column} = '{value}', pid = 1")
+    try:
+        with pytest.raises(FleetJournalError, match=f"in use by process 1 of .*{value}.*try again in"):
+            async with Fleet(runner=PlayedRunner(), journal=path):
+                pass
+        sql(path, f"UPDATE worker SET seen = {time.time() - 1000}")
+        async with Fleet(runner=PlayedRunner(), journal=path):
+            pass
+    finally:
+        await there.close()
+
+
+async def test_files_that_are_no_journal_are_left_as_they_are(path: Path, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("dear diary, " * 500)
+    other = tmp_path / "other.db"
+    sql(other, "CREATE TABLE mine (x)")
+    for one in (text, other):
+        before = one.read_bytes()
+        with pytest.raises(FleetJournalError, match="is no journal of a fleet"):
+            async with Fleet(runner=PlayedRunner(), journal=one):
+                pass
+        assert one.read_bytes() == before
+    with pytest.raises(FleetJournalError, match="cannot be used"):
+        async with Fleet(runner=PlayedRunner(), journal=tmp_path):
+            pass
+    async with Fleet(runner=PlayedRunner(), journal=path):
+        pass
+    sql(path, "PRAGMA user_version = 7")
+    with pytest.raises(FleetJournalError, match="version 7, made by a newer pilothouse"):
+        async with Fleet(runner=PlayedRunner(), journal=path):
+            pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"api_key": "sk-secret"},
+        {"env": {"TOKEN": "x"}},
+        {"can_use_tool": lambda *_: True},
+        {"base_url": "https://me:sk-secret@h"},
+        {"mcp_servers": {"a": {"command": "x", "args": ["--token", "sk-secret"]}}},
+        {"mcp_servers": {"a": {"command": "x", "env": {"A": "sk-secret"}}}},
+        {"mcp_servers": {"a": {"type": "http", "url": "https://h/?key=sk-secret"}}},
+        {"settings": {"apiKeyHelper": "echo sk-secret"}},
+        {"settings": '{"env": {"A": "sk-secret"}}'},
+        {"managed_settings": {"env": {"A": "sk-secret"}}},
+        {"append_system_prompt": "Use ghp_0123456789abcdef."},
+    ],
+    ids=" ".join,
+)
+async def test_what_no_journal_may_keep_is_refused(path: Path, settings: dict[str, object]) -> None:
+    async with Fleet(runner=PlayedRunner(), journal=path) as fleet:
+        with pytest.raises(UsageError, match="set it on the agent of the fleet"):
+            await fleet.gather(["a"], options=settings)
+    assert b"sk-secret" not in path.read_bytes()
+    assert b"ghp_" not in path.read_bytes()
+
+
+async def test_a_schema_has_the_names_of_keys_and_no_keys(path: Path) -> None:
+    schema = {"type": "object", "properties": {"env": {"type": "string"}, "password": {"type": "string"}}}
+    async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+        await fleet.gather(["a"], options={"json_schema": schema})
+
+
+async def test_a_disk_that_fails_is_told(path: Path) -> None:
+    async def broken() -> None:
+        async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
+            sql(path, "DROP TABLE run")
+            await fleet.gather(["a"])
+
+    with pytest.raises(FleetJournalError, match="cannot be used"):
+        await broken()
+
+
+async def test_many_queued_runs_are_not_loaded(path: Path) -> None:
+    runner = PlayedRunner(seconds=0.001)
+    async with Fleet(runner=runner, journal=path, concurrency=4) as fleet:
+        assert await fleet.enqueue(range(3000), prompt=str, key=str) == 3000
+        runs = fleet.resume()
+        for _ in range(20):
+            await anext(runs)
+        assert len(runs._buffer.ready) <= 40
+        assert len(fleet._subscribers._buffers_by_key) == 0
+    assert len(runner.attempts) < 100, "who leaves the loop early begins no more"

@@ -1,0 +1,320 @@
+"""`pilothouse worker`, and a batch that leaves its runs to workers: real processes on one journal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilothouse.cli import main
+from pilothouse.cli.arguments import parse
+from pilothouse.cli.fleet_command import log_warnings_to, make_redactor, redact_journal
+from pilothouse.cli.fleet_flags import STOP_AFTER, BatchRequest, WorkerRequest
+from pilothouse.cli.screen import Screen
+from pilothouse.fleet import limits
+from pilothouse.fleet.limits import RESUME_PROMPT
+from pilothouse.testing import FakeCLI, frames
+
+LIMIT_S = 60.0
+SECRET = "pass-word-7"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PILOTHOUSE_JOURNAL", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCLI]:
+    with FakeCLI().text("Hello").forever() as found:
+        yield found
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@contextmanager
+def started(*arguments: str, **env: str) -> Generator[subprocess.Popen[str]]:
+    """A process of the command, that is gone at the end."""
+    command = [sys.executable, "-m", "pilothouse", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env}
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def prompts(count: int) -> str:
+    path = Path("prompts.jsonl")
+    path.write_text("".join(json.dumps({"prompt": f"prompt {n}", "key": str(n)}) + "\n" for n in range(count)))
+    return str(path)
+
+
+def states(path: str = "runs.db") -> list[str]:
+    with sqlite3.connect(path) as db:
+        found = [state for (state,) in db.execute("SELECT state FROM run ORDER BY number")]
+    db.close()
+    return found
+
+
+def asked(fake: FakeCLI) -> int:
+    """How many prompts have come to Claude Code."""
+    return sum(bool(call.prompts) for call in fake.calls)
+
+
+def lasting() -> FakeCLI:
+    """A Claude Code whose answers end when they are interrupted."""
+    stopped = frames.result(None, subtype="error_during_execution", is_error=True, terminal_reason="aborted_streaming")
+    return FakeCLI().expect("user").emit(frames.init()).expect("control_request", "interrupt").reply({}).emit(stopped)
+
+
+def test_the_flags() -> None:
+    assert parse(["worker"]) == WorkerRequest()
+    assert parse(["worker", "--journal", "r.db", "--until-empty", "--model", "opus", "--concurrency", "2"]) == (
+        WorkerRequest(journal="r.db", until_empty=True, settings={"model": "opus"}, concurrency=2)
+    )
+    assert parse(["batch", "x.jsonl", "--enqueue", "--overall-concurrency", "9", "--stop-after", "0"]) == (
+        BatchRequest("x.jsonl", enqueue=True, overall_concurrency=9, stop_after=0)
+    )
+    assert limits.STOP_AFTER == STOP_AFTER
+
+
+def test_what_a_batch_leaves_is_done_by_workers_and_read_from_the_journal(run: Any, fake: FakeCLI) -> None:
+    code, out, err = run("batch", prompts(4), "--enqueue", "--journal", "runs.db", "--model", "opus")
+    assert (code, out) == (0, "")
+    assert err == "4 runs are in the journal; `pilothouse worker --journal runs.db` does them\n"
+    assert fake.calls == []
+
+    code, out, err = run("worker", "--journal", "runs.db", "--until-empty", "--cli", fake.path)
+    assert (code, out) == (0, "")
+    lines = err.splitlines()
+    assert lines[0] == "working on runs.db, 8 at a time"
+    assert sorted(line.split("  ")[1:3] for line in lines[1:-1]) == [
+        [f"{n}: prompt {n}", "succeeded"] for n in range(4)
+    ]
+    assert lines[-1].startswith("4 succeeded, 0 failed, $0.00")
+    assert all(any("opus" in word for word in call.argv) for call in fake.calls), "options go with their runs"
+
+    code, out, err = run("batch", "results", "--journal", "runs.db")
+    assert (code, err) == (0, "")
+    assert [(row["key"], row["state"], row["text"]) for row in map(json.loads, out.splitlines())] == [
+        (str(n), "succeeded", "Hello") for n in range(4)
+    ]
+    code, out, err = run("batch", "results", "--journal", "runs.db", "-o", "out.csv")
+    assert (code, out, err) == (0, "", "4 runs are in out.csv\n")
+    with Path("out.csv").open(newline="") as file:
+        assert [row["key"] for row in csv.DictReader(file)] == ["0", "1", "2", "3"]
+
+
+def test_results_say_what_has_not_ended(run: Any, fake: FakeCLI) -> None:
+    run("batch", prompts(3), "--enqueue", "--journal", "runs.db")
+    assert run("batch", "results", "--journal", "runs.db") == (0, "", "3 runs have not ended\n")
+    assert states() == ["queued"] * 3
+
+
+def test_results_come_page_by_page(run: Any, fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.cli.batch.PAGE_SIZE", 2)
+    run("batch", prompts(5), "--journal", "runs.db", "--cli", fake.path)
+    assert len(run("batch", "results", "--journal", "runs.db")[1].splitlines()) == 5
+
+
+def test_status_is_watched_until_nothing_is_left(run: Any, fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.cli.batch.WATCH_SECONDS", 0.02)
+    run("batch", prompts(2), "--enqueue", "--journal", "runs.db")
+    with started("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty"):
+        code, out, err = run("batch", "status", "--watch", "--journal", "runs.db")
+    assert (code, out) == (0, "")
+    first, *_, last = err.splitlines()
+    assert first.startswith("0 succeeded, 0 failed, 2 queued")
+    assert last.startswith("2 succeeded, 0 failed, $0.00")
+
+
+def test_what_the_fleet_warns_of_is_shown_once_and_without_a_password() -> None:
+    notes = io.StringIO()
+    log = logging.getLogger("pilothouse.fleet")
+    request = WorkerRequest(journal=f"postgresql://me:{SECRET}@db/fleet")
+    with log_warnings_to(Screen(notes, notes), make_redactor(request)):
+        log.warning("the journal %s is gone\nand %s", "x", SECRET)
+        log.info("nothing to worry about")
+    log.info("not for this screen any more")
+    assert notes.getvalue() == "the journal x is gone and [redacted]\n"
+
+
+def test_two_workers_share_what_a_batch_waits_for(fake: FakeCLI) -> None:
+    count = 24
+    worker = ("worker", "--journal", "runs.db", "--cli", fake.path, "--concurrency", "2")
+    with started(*worker) as one, started(*worker) as two:
+        with started("batch", prompts(count), "--journal", "runs.db", "--concurrency", "0") as batch:
+            out, err = batch.communicate(timeout=LIMIT_S)
+            assert batch.returncode == 0, err
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert sorted((int(row["key"]), row["text"]) for row in rows) == [(n, "Hello") for n in range(count)]
+        for child in (one, two):
+            child.terminate()
+        told = [child.communicate(timeout=LIMIT_S)[1] for child in (one, two)]
+        assert [one.returncode, two.returncode] == [0, 0], told
+    assert asked(fake) == count
+    assert sum(words.count("  succeeded  ") for words in told) == count
+
+
+def test_sigterm_hands_over_what_runs(run: Any, fake: FakeCLI) -> None:
+    run("batch", prompts(2), "--enqueue", "--journal", "runs.db")
+    with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path) as worker:
+        until(lambda: asked(slow) == 2)
+        worker.terminate()
+        err = worker.communicate(timeout=LIMIT_S)[1]
+        assert worker.returncode == 0, err
+        assert "stopping what runs" in err
+        assert states() == ["interrupted"] * 2
+    assert run("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty")[0] == 0
+    assert states() == ["succeeded"] * 2
+    assert [call.prompts for call in fake.calls] == [[RESUME_PROMPT]] * 2
+
+
+def test_what_a_killed_worker_had_is_taken_over(run: Any, fake: FakeCLI) -> None:
+    run("batch", prompts(3), "--enqueue", "--journal", "runs.db")
+    with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path, "--concurrency", "2") as dead:
+        until(lambda: asked(slow) == 2)
+        with started("worker", "--journal", "runs.db", "--cli", fake.path, "--until-empty") as heir:
+            until(lambda: asked(fake) == 1)  # what was left
+            dead.kill()
+            dead.wait()
+            err = heir.communicate(timeout=LIMIT_S)[1]
+            assert heir.returncode == 0, err
+    assert states() == ["succeeded"] * 3
+    assert err.count("  succeeded  ") == 3
+
+
+def test_ctrl_c_once_and_twice(run: Any) -> None:
+    run("batch", prompts(1), "--enqueue", "--journal", "runs.db")
+    with lasting() as slow, started("worker", "--journal", "runs.db", "--cli", slow.path) as worker:
+        until(lambda: asked(slow) == 1)
+        worker.send_signal(signal.SIGINT)
+        err = worker.communicate(timeout=LIMIT_S)[1]
+        assert worker.returncode == 130, err
+    assert states() == ["interrupted"]
+    stubborn = FakeCLI().on_control("interrupt", silent=True).expect("user").sleep(600)
+    with stubborn, started("worker", "--journal", "runs.db", "--cli", stubborn.path) as worker:
+        until(lambda: asked(stubborn) == 1)
+        worker.terminate()
+        assert worker.stderr is not None
+        while "once more" not in worker.stderr.readline():
+            pass
+        worker.terminate()
+        err = worker.communicate(timeout=LIMIT_S)[1]
+        assert worker.returncode == 143, err
+    assert states() == ["interrupted"]
+
+
+def test_the_address_comes_from_the_environment_and_claude_code_does_not_see_it(
+    run: Any, fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTHOUSE_JOURNAL", "runs.db")
+    assert run("batch", prompts(1), "--enqueue")[0] == 0
+    assert states() == ["queued"]
+    monkeypatch.setenv("PILOTHOUSE_JOURNAL", "runs.db")
+    assert run("worker", "--until-empty", "--cli", fake.path)[0] == 0
+    [call] = fake.calls
+    assert "PILOTHOUSE_JOURNAL" not in call.env
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("runs.db", "runs.db"),
+        (f"postgresql://me:{SECRET}@db.example:5433/fleet?password={SECRET}", "postgresql://db.example:5433/fleet"),
+        (f"postgresql://me:{SECRET}?x@db/fleet", "postgresql://"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(address: str, words: str) -> None:
+    assert redact_journal(address) == words
+
+
+def test_a_password_is_never_printed(run: Any) -> None:
+    code, out, err = run("worker", "--journal", f"mysql://me:{SECRET}@db/fleet")
+    assert code == 2
+    assert SECRET not in out + err
+
+
+BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "no journal": (("worker",), 2, "worker needs --journal, or the variable PILOTHOUSE_JOURNAL"),
+    "nothing to look at": (
+        ("batch", "results"), 2, "batch results needs --journal, or the variable PILOTHOUSE_JOURNAL",
+    ),
+    "nowhere to leave it": (
+        ("batch", "prompts.jsonl", "--enqueue"), 2, "--enqueue needs --journal, or the variable PILOTHOUSE_JOURNAL",
+    ),
+    "nothing to leave": (
+        ("batch", "resume", "--enqueue", "--journal", "x.db"), 2,
+        "--enqueue puts the prompts of a file in: give the file",
+    ),
+    "a worker that does not work": (
+        ("worker", "--journal", "x.db", "--concurrency", "0"), 2,
+        "work() needs a concurrency of at least 1; with 0 a fleet starts nothing",
+    ),
+    "a batch that nobody does": (
+        ("batch", "prompts.jsonl", "--concurrency", "0"), 2,
+        "concurrency=0 leaves all runs to other processes, which needs a journal that they share",
+    ),
+    "no journal at all": (
+        ("worker", "--journal", "prompts.jsonl"), 1, "prompts.jsonl is no journal of a fleet; it was left as it is",
+    ),
+    "one that is not there": (("batch", "results", "--journal", "none.db"), 1, "there is no journal none.db"),
+    "nowhere to write": (
+        ("batch", "results", "--journal", "there.db", "-o", "no/where.csv"), 2, "there is no directory no",
+    ),
+    "a budget of nothing": (
+        ("worker", "--journal", "x.db", "--budget-usd", "0"), 2,
+        "budget_usd must be a number of US dollars above 0, got 0.0; leave it away for no limit",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD.values(), ids=BAD)
+def test_what_cannot_be(run: Any, arguments: tuple[str, ...], code: int, words: str) -> None:
+    run("batch", prompts(1), "--enqueue", "--journal", "there.db")
+    found, out, err = run(*arguments)
+    assert (found, out) == (code, "")
+    assert err.splitlines()[-1] == f"pilothouse: {words}"
+
+
+def test_a_journal_of_a_newer_version_is_refused(run: Any) -> None:
+    run("batch", prompts(1), "--enqueue", "--journal", "runs.db")
+    db = sqlite3.connect("runs.db")
+    db.execute("PRAGMA user_version = 7")
+    db.close()
+    for arguments in (("worker",), ("batch", "results"), ("batch", "resume")):
+        code, _, err = run(*arguments, "--journal", "runs.db")
+        assert code == 1
+        assert "runs.db is a journal of version 7, made by a newer pilothouse" in err

@@ -1,0 +1,52 @@
+"""What several hooks say about one event, as one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pilothouse.hooks import HookMatcher, HookOutput
+from pilothouse.hooks.dispatcher import make_hook_dispatcher
+from pilothouse.protocol.hook_outputs import merge_hook_outputs
+
+
+def says(verdict: str, **more: Any) -> dict[str, Any]:
+    return {"hookSpecificOutput": {"permissionDecision": verdict, **more}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "merged"),
+    [
+        ([], {}),
+        ([{}, {}], {}),
+        ([says("allow"), says("ask", permissionDecisionReason="odd")], says("ask", permissionDecisionReason="odd")),
+        ([says("deny", permissionDecisionReason="no"), says("allow")], says("deny", permissionDecisionReason="no")),
+        ([says("allow", permissionDecisionReason="fine"), says("deny")], says("deny")),
+        ([says("allow", updatedInput={"a": 1}), says("allow", updatedInput={"a": 2})],
+         says("allow", updatedInput={"a": 2})),
+        ([{"hookSpecificOutput": {"additionalContext": text}} for text in "ab"],
+         {"hookSpecificOutput": {"additionalContext": "a\nb"}}),
+        ([{"continue": False, "stopReason": "end"}, {"continue": True, "stopReason": "go"}, {"systemMessage": "hi"}],
+         {"continue": False, "stopReason": "end", "systemMessage": "hi"}),
+        ([{"systemMessage": "hi"}, {"continue": False}], {"systemMessage": "hi", "continue": False}),
+        ([{"decision": "block", "reason": "bad"}, {"decision": "approve", "reason": "good"}],
+         {"decision": "block", "reason": "bad"}),
+    ],
+)  # fmt: skip
+def test_the_strictest_verdict_holds_and_nothing_is_lost(answers: list[Any], merged: dict[str, Any]) -> None:
+    assert merge_hook_outputs(answers) == merged
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G50")
+async def test_a_question_without_an_id_is_answered_by_all_hooks() -> None:
+    said = [HookOutput(system_message="hi"), HookOutput(permission_decision="ask"), HookOutput(continue_=False), None]
+
+    def giving(answer: Any) -> Any:
+        return lambda event: answer
+
+    desk = make_hook_dispatcher({"PreToolUse": [HookMatcher(None, [giving(each) for each in said])]})
+    answer = await desk.handle({"input": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}}})
+    assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
+    assert (answer["systemMessage"], answer["continue"]) == ("hi", False)

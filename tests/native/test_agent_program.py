@@ -1,0 +1,299 @@
+"""`pilothouse-agent`: the engine as a program. Whatever drives the CLI drives it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import pilothouse as ph
+from pilothouse.native.configuration import FLAG_HELP, FLAGS, IGNORED_FLAGS, FlagError, parse_command_line
+from pilothouse.native.program import main
+from pilothouse.options.table import TABLE
+from pilothouse.options.targets import Flag, ListFlag, PathFlag, RepeatedFlag, Switch, TextFlag
+from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
+from pilothouse.testing.conformance import AgentSuite
+from pilothouse.testing.script import Hang
+
+STREAM = ("--input-format=stream-json", "--output-format=stream-json", "--verbose")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, as its own executable: a script of this Python."""
+    path = tmp_path_factory.mktemp("bin") / "pilothouse-agent"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pilothouse.native "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def run(program: Path, model: ScriptedModel, *args: str, stdin: str = "", **env: str) -> Any:
+    return subprocess.run(
+        [program, *args],
+        cwd=model.home,
+        env={"PATH": os.environ["PATH"], **model.env(max_retries=0), **env},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def settings(program: Path, model: ScriptedModel) -> dict[str, Any]:
+    project = model.home / "project"
+    project.mkdir(exist_ok=True)
+    return {"cli": str(program), "env": model.env(max_retries=0), "inherit_env": False, "cwd": str(project)}
+
+
+@pytest.mark.slow  # each start imports the client of the API anew: two seconds
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+class TestAgentOverTheProgram(AgentSuite):
+    @pytest.fixture(autouse=True)
+    def _program(self, program: Path) -> None:
+        self.program = program
+
+    def settings(self, model: ScriptedModel) -> dict[str, Any]:
+        return settings(self.program, model)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_our_sessions_drive_it(program: Path, scripted_model: ScriptedModel) -> None:
+    scripted_model.reply(Steps([ToolUse("mcp__tools__depth", {"place": "here"})], "It is deep."))
+    scripted_model.reply("Still.")
+
+    @ph.tool
+    def depth(place: str) -> str:
+        """The depth of the water."""
+        return f"12 m {place}"
+
+    agent = ph.Agent(**settings(program, scripted_model), custom_tools=[depth])
+    with anyio.fail_after(60):
+        async with agent.session() as session:
+            first = await session.query("How deep?")
+            second = await session.query("And now?")
+    assert (first.text, second.text) == ("It is deep.", "Still.")
+    assert "12 m here" in json.dumps(scripted_model.requests[1].messages)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_client_of_others_drives_it(program: Path, scripted_model: ScriptedModel) -> None:
+    from claude_agent_sdk import (
+        AssistantMessage,
+        ClaudeAgentOptions,
+        ClaudeSDKClient,
+        HookMatcher,
+        PermissionResultAllow,
+        ResultMessage,
+        ToolUseBlock,
+        create_sdk_mcp_server,
+        tool,
+    )
+
+    scripted_model.reply(
+        Steps(
+            [ToolUse("Bash", {"command": "touch made", "description": "d"})],
+            [ToolUse("mcp__calc__add", {"a": 2, "b": 3})],
+            "Five.",
+        )
+    )
+    seen: list[str] = []
+
+    @tool("add", "Adds.", {"a": int, "b": int})
+    async def add(args: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": str(args["a"] + args["b"])}]}
+
+    async def allow(name: str, given: dict[str, Any], context: Any) -> PermissionResultAllow:
+        seen.append(f"asked {name}")
+        return PermissionResultAllow()
+
+    async def hook(given: Any, key: str | None, context: Any) -> Any:
+        seen.append(f"{given['hook_event_name']} {given['tool_name']}")
+        return {}
+
+    options = ClaudeAgentOptions(
+        cli_path=str(program),
+        cwd=str(scripted_model.home),
+        env=scripted_model.env(max_retries=0),
+        mcp_servers={"calc": create_sdk_mcp_server("calc", "1", [add])},
+        can_use_tool=allow,
+        hooks={"PreToolUse": [HookMatcher(matcher="Bash", hooks=[hook])]},
+    )
+    messages: list[Any] = []
+    with anyio.fail_after(60):
+        async with ClaudeSDKClient(options) as client:
+            await client.query("Make it, and add.")
+            messages += [message async for message in client.receive_response()]
+    blocks = [block for message in messages if isinstance(message, AssistantMessage) for block in message.content]
+    assert [block.name for block in blocks if isinstance(block, ToolUseBlock)] == ["Bash", "mcp__calc__add"]
+    assert seen == ["PreToolUse Bash", "asked Bash", "asked mcp__calc__add"]
+    assert isinstance(messages[-1], ResultMessage)
+    assert (messages[-1].result, messages[-1].is_error) == ("Five.", False)
+    assert (scripted_model.home / "made").exists()
+
+
+@pytest.mark.matrix
+def test_forms_of_output(program: Path, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "Ahoy."
+    assert run(program, scripted_model, "-p", "Hi").stdout == "Ahoy.\n"
+    told = run(program, scripted_model, "-p", "--output-format", "json", stdin="-hi")
+    assert json.loads(told.stdout)["result"] == "Ahoy."
+    assert scripted_model.requests[-1].last_user_text == "-hi"
+
+
+@pytest.mark.matrix
+def test_exit_codes(program: Path, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = HttpError(400)
+    failed = run(program, scripted_model, "-p", "Hi")
+    assert (failed.returncode, failed.stdout.startswith("API Error: 400")) == (1, True)
+    silent = run(program, scripted_model, "-p")
+    assert (silent.returncode, silent.stdout) == (1, "")
+    assert "Input must be provided" in silent.stderr
+    ended = run(program, scripted_model, *STREAM)
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
+@pytest.mark.matrix
+def test_a_large_prompt_and_a_large_answer_pass(program: Path, scripted_model: ScriptedModel) -> None:
+    text = "ä" * 3_000_000
+    scripted_model.default = "x" * 500_000
+    frame = {"type": "user", "message": {"role": "user", "content": text}}
+    done = run(program, scripted_model, *STREAM, stdin=json.dumps(frame) + "\n")
+    assert json.loads(done.stdout.splitlines()[-1])["result"] == "x" * 500_000
+    assert scripted_model.requests[0].last_user_text == text
+
+
+@pytest.fixture
+def working(program: Path, scripted_model: ScriptedModel) -> Generator[subprocess.Popen[bytes]]:
+    """A program in the middle of a Bash command."""
+    command = f"echo $$ > {scripted_model.home}/pid; sleep 600"
+    scripted_model.default = lambda request: (
+        Hang() if request.last_user_text == "hang" else [ToolUse("Bash", {"command": command, "description": "d"})]
+    )
+    child = subprocess.Popen(
+        [program, "-p", "--allowedTools=Bash", "--permission-mode=bypassPermissions", "go"],
+        cwd=scripted_model.home,
+        env={"PATH": os.environ["PATH"], **scripted_model.env()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until((scripted_model.home / "pid").exists)
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def until(condition: Any, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def waiting_in(pipe: int) -> int:
+    """Bytes that wait to be read."""
+    count = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.sample(1)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_a_signal_ends_it_and_what_it_started(
+    working: subprocess.Popen[bytes], scripted_model: ScriptedModel, number: int, code: int
+) -> None:
+    path = scripted_model.home / "pid"
+    until(lambda: path.read_text().strip())
+    working.send_signal(number)
+    assert working.wait(20) == code
+    until(lambda: gone(int(path.read_text())))
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes of other systems have other sizes")
+def test_a_signal_ends_it_though_nobody_reads(program: Path, scripted_model: ScriptedModel) -> None:
+    scripted_model.default = "x" * 2_000_000
+    child = subprocess.Popen(
+        [program, *STREAM],
+        cwd=scripted_model.home,
+        env={"PATH": os.environ["PATH"], **scripted_model.env()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        frame = {"type": "user", "message": {"role": "user", "content": "Go"}}
+        child.stdin.write(json.dumps(frame).encode() + b"\n")
+        child.stdin.flush()
+        pipe = child.stdout.fileno()
+        until(lambda: waiting_in(pipe) > 60_000)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(20) == 143
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_its_version_and_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"2.1.330 (pilothouse-agent {ph.__version__})\n"
+    assert main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"--{flag}" in told for flag in FLAGS)
+    assert set(FLAG_HELP) == set(FLAGS) - IGNORED_FLAGS
+    assert "  --max-turns <value>  " in told
+    assert "stop after this many turns of the model" in told
+    assert max(map(len, told.splitlines())) <= 130
+    assert main(["--nonsense"]) == 1
+    assert capsys.readouterr().err == "error: unknown option '--nonsense'\n"
+
+
+def test_every_flag_that_options_render_to_is_known() -> None:
+    targets = [row.target for row in TABLE.values()]
+    names = {t.name for t in targets if isinstance(t, Flag | ListFlag | PathFlag | RepeatedFlag | Switch | TextFlag)}
+    names |= {t.file_flag for t in targets if isinstance(t, TextFlag) and t.file_flag}
+    missing = sorted(name for name in names if name not in FLAGS)
+    assert missing == sorted(REFUSED)
+
+
+REFUSED = {"restricted", "safe-mode"}
+"""Flags that promise less than the CLI would do otherwise: refused, for nothing here keeps the promise."""
+
+
+def test_flags_are_read_as_the_cli_reads_them() -> None:
+    line = parse_command_line(
+        ["-p", "--allowedTools", "Bash(git log:*, x)", "Read,Edit", "--model", "opus", "--tools=", "--", "-x"]
+    )
+    assert line.names("allowedTools") == ("Bash(git log:*, x)", "Read", "Edit")
+    assert (line.text("model"), line.names("tools"), line.words) == ("opus", (), ["-x"])
+    assert parse_command_line(["--resume", "--verbose"]).values == {"resume": [], "verbose": []}
+    assert parse_command_line(["-r", "id", "hi"]).words == ["hi"]
+    assert set(FLAGS) > IGNORED_FLAGS
+    with pytest.raises(FlagError, match="argument missing"):
+        parse_command_line(["--model"])

@@ -1,0 +1,464 @@
+"""Commands: nothing runs unasked that no rule allows to the letter; a rule that forbids finds its words anywhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pilothouse as ph
+from pilothouse.native.permissions import RuleSet, decide
+from pilothouse.native.tools.base import Workplace
+from pilothouse.testing import ScriptedModel, Steps, ToolUse
+
+NONE = RuleSet()
+MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto")
+# What reviews and old tests found, varied: each was, or could be, taken for harmless by who reads it.
+ATTACKS = r"""<&-eval echo x ';' 'touch P'
+>&-eval echo x ';' 'touch P'
+0<&-eval touch P
+<& -eval touch P
+<&-touch P
+2>&-touch P
+>& -touch P
+<&0-touch P
+git status
+cd evil
+cd evil && git status
+git -C evil status
+git diff
+git log
+git log --output=P
+git diff -U S README.md
+git grep -O x
+git -c core.fsmonitor='touch P' status
+GIT_DIR=evil git status
+od -c -w S
+od -w S
+date -I 010203042030
+date -s 2030-01-01
+cat x=~/.ssh/id_rsa
+cat .*/neighbour.txt
+grep -r X .*
+cat S
+ls
+ls $(touch P)
+ls `touch P`
+ls <(touch P)
+ls ${X:-$(touch P)}
+ls $((x[$(touch P)]))
+ls > P
+ls >> ~/.bashrc
+ls >| P
+ls &> P
+ls < /etc/shadow
+ls <<< x
+ls; touch P
+ls && touch P
+ls || touch P
+ls | tee P
+ls & touch P
+ls |& tee P
+ls #
+PATH=. ls
+LD_PRELOAD=./x.so ls
+BASH_ENV=x bash -c ls
+env ls
+sudo ls
+eval ls
+exec ls
+command ls
+builtin cd evil
+source x
+. ./x
+! ls
+(ls)
+{ ls; }
+if ls; then touch P; fi
+while ls; do touch P; done
+ls() { touch P; }; ls
+alias ls=touch; ls P
+coproc ls
+time ls
+[[ -v 'a[$(touch P)]' ]]
+test -v 'a[$(touch P)]'
+printf -v 'a[$(touch P)]' x
+trap 'touch P' EXIT
+find . -exec touch P {} +
+find . -fprint P
+find . -delete
+sed -n '1e touch P' a
+sed -i s/a/b/ a
+awk 'BEGIN{system("touch P")}'
+sort -o P a
+sort --compress-program=./x a
+rg --pre ./x y
+tar -cf P --checkpoint=1 --checkpoint-action=exec=./x a
+xargs touch
+cp -r tpl/. .
+cp a .git/config
+echo x > pilothouse.toml
+python3 -c 1
+ps -o environ
+man ls
+true
+:
+echo hi
+pwd
+"ls"
+l\s
+$LS
+l?
+~/ls
+$'ls'
+$"ls"
+{ls,P}
+ls\
+ls	P"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Workplace:
+    work = tmp_path / "work"
+    (work / "sub").mkdir(parents=True)
+    (work / ".env").write_text("x")
+    (work / "link").symlink_to(".env")
+    return Workplace(work, env={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"})
+
+
+def judged(world: Workplace, command: str, *, mode: str = "default", rules: RuleSet = NONE) -> str:
+    found = decide("Bash", {"command": command}, mode=mode, rules=rules, workplace=world, read_only=False)
+    return found.behavior
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_runs_that_no_rule_allows(mode: str, world: Workplace) -> None:
+    commands = ATTACKS.split("\n")
+    assert len(commands) >= 90
+    for command in [*commands, "", " ", "ls\nrm x", "ls\r\nrm x", "ls\0", "a" * 100_000]:
+        assert judged(world, command, mode=mode) == ("deny" if mode == "dontAsk" else "ask"), command
+
+
+@pytest.mark.requirement("E83")
+def test_rule_for_one_command_allows_that_text_alone(world: Workplace) -> None:
+    rules = RuleSet.parse(allow=["Bash(git status)"])
+    assert judged(world, "git status", rules=rules) == "allow"
+    assert judged(world, "git status", rules=rules, mode="dontAsk") == "allow"
+    assert judged(world, "git status", rules=rules, mode="plan") == "ask"
+    others = [each for each in ATTACKS.split("\n") if each != "git status"]
+    others += ["git status ", " git status", "git  status", "git status\n", "git status x", "git status;"]
+    assert [each for each in others if judged(world, each, rules=rules) == "allow"] == []
+
+
+@pytest.mark.requirement("E83")
+def test_rule_for_a_beginning_allows_plain_words_alone(world: Workplace) -> None:
+    prefixes = "git ls cat cd find od date sort env < <& >& PATH=. $LS l? ~/ls ( { ! if . [["
+    for form in ("{}:*", "{} *"):
+        rules = RuleSet.parse(allow=[f"Bash({form.format(prefix)})" for prefix in prefixes.split()])
+        plain = {"git status", "git diff", "git log", "git -C evil status", "git grep -O x", "git diff -U S README.md"}
+        plain |= {"cd evil", "ls", "cat S", "od -c -w S", "od -w S", "date -I 010203042030", "date -s 2030-01-01"}
+        plain |= {"find . -fprint P", "find . -delete", "sort -o P a", "env ls", ". ./x"}
+        found = {each for each in ATTACKS.split("\n") if judged(world, each, rules=rules) == "allow"}
+        assert found == plain - {"find . -delete"}  # removes without a name
+
+
+@pytest.mark.requirement("E83")
+def test_rule_for_a_beginning_stays_in_the_work(world: Workplace) -> None:
+    (world.root / "away").symlink_to(world.root.parent)
+    rules = RuleSet.parse(allow=["Bash(cat:*)", "Bash(/bin/ls:*)"])
+    for command in ("cat a", "cat sub/a -n", "/bin/ls sub", f"cat {world.root}/a", "cat https://example.com/x"):
+        assert judged(world, command, rules=rules) == "allow", command
+    outside = (
+        "cat /etc/passwd",
+        "cat ../x",
+        "cat sub/../../x",
+        "cat sub/../a",
+        "cat away/x",
+        "cat -n/etc/passwd",
+        "/bin/ls /",
+        "cat /dev/sda",
+    )
+    for command in (*outside, "cat .git/config", "cat pilothouse.toml", "cat link", "cat .claude"):
+        assert judged(world, command, rules=rules) == "ask", command
+    assert judged(world, "cat /etc/passwd", rules=RuleSet.parse(allow=["Bash(cat /etc/passwd)"])) == "allow"
+    world.cwd = world.root / "sub"
+    assert judged(world, "cat ../a", rules=rules) == "allow"
+
+
+PLAIN = st.text("abcXYZ019_./,:@+ -", max_size=12).filter(lambda text: "/.." not in text)
+SPECIAL = st.sampled_from([*"\t\n\r\v\f;&|<>()$`\"'\\*?[]{}~#!=%^\0é\u00a0\u2028\u200b"])
+
+
+@pytest.mark.requirement("E83")
+@given(PLAIN, SPECIAL, PLAIN)
+@settings(max_examples=300)
+def test_one_special_letter_anywhere_asks(before: str, special: str, after: str) -> None:
+    where = Workplace("/", env={})
+    rules = RuleSet.parse(allow=["Bash(git:*)"])
+    assert judged(where, f"git {before} {after}", rules=rules) == "allow"
+    assert judged(where, f"git {before}{special}{after}", rules=rules) == "ask"
+
+
+HIDDEN = r"""rm x
+/bin/rm x
+/usr/bin/../bin/rm x
+ls; rm x
+ls;rm x
+ls && rm x
+ls||rm x
+ls|rm x
+ls&rm x
+echo $(rm x)
+echo `rm x`
+echo "$(rm x)"
+(rm x)
+{ rm x; }
+if true; then rm x; fi
+while true; do rm x; done
+f() { rm x; }; f
+sudo rm x
+env A=1 rm x
+A=1 rm x
+A=rm; $A x
+timeout 5 rm x
+ls | xargs rm x
+bash -c 'rm x'
+bash -c "rm x"
+sh -c "ls; rm x"
+sh -c "sh -c 'rm x'"
+eval "rm x"
+find . -exec rm x {} \;
+'rm' x
+"rm" x
+r\m x
+r''m x
+r""m x
+"r"'m' x
+nohup nice rm x
+busybox rm x
+trap 'rm x' EXIT
+<&-rm x
+>&-rm x
+2>/dev/null rm x
+! rm x
+rm -rf -- x
+rm	x
+  rm   x
+RM x
+{rm,x}
+command -p rm x
+\rm x"""
+MADE_UP = r"""r$@m x
+${X:-rm} x
+X=${Y:-rm}; ls x
+r${E}m x
+r$(true)m x
+r`true`m x
+$X x
+"$X" x
+$(echo cm0geA | base64 -d)
+rm${IFS}x
+rm$IFS-rf
+/bin/r? x
+/bin/r* x
+/b*/r[m] x
+r{m,} x
+{r,}m x
+$'\x72m' x
+$"rm" x
+eval $(cat f)
+* x"""
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("content", ["rm *", "rm:*", "rm", "/bin/rm *", "rm x"])
+def test_rule_that_denies_finds_its_words_anywhere(content: str, world: Workplace) -> None:
+    denying = RuleSet.parse(deny=[f"Bash({content})"], allow=["Bash"])
+    asking = RuleSet.parse(ask=[f"Bash({content})"], allow=["Bash"])
+    for command in HIDDEN.split("\n"):
+        for mode in (*MODES, "bypassPermissions"):
+            assert judged(world, command, mode=mode, rules=denying) == "deny", command
+        assert judged(world, command, mode="bypassPermissions", rules=asking) == "ask", command
+    for command in MADE_UP.split("\n"):
+        for rules in (denying, asking):
+            for mode in ("default", "bypassPermissions"):
+                assert judged(world, command, mode=mode, rules=rules) != "allow", command
+    for command in ("ls", "npm test", "grep -n x *.py", "find . -name '*.txt'", "docker run --rms", "a | b > c"):
+        assert judged(world, command, rules=denying) == "allow", command
+
+
+@pytest.mark.requirement("E83")
+def test_rule_of_several_words(world: Workplace) -> None:
+    rules = RuleSet.parse(deny=["Bash(git push:*)"], allow=["Bash"])
+    for command in (
+        "git push",
+        "git  push -f",
+        "git -C x push",
+        "git -c 'a=b;c' push",
+        "cd x; git push",
+        "/usr/bin/git 'push'",
+    ):
+        assert judged(world, command, rules=rules) == "deny", command
+    for command in ("git $X", "$X push", "g$X", 'git "$(cat x)"', "git pu*"):
+        assert judged(world, command, rules=rules) == "ask", command
+    for command in ("git status", "push git", "git pull", "ls *.py"):
+        assert judged(world, command, rules=rules) == "allow", command
+    everything = RuleSet.parse(deny=["Bash(:*)"], allow=["Bash"])
+    assert judged(world, "ls", rules=everything) == "deny"
+
+
+@pytest.mark.requirement("E83")
+def test_length_is_no_way_past_a_rule(world: Workplace) -> None:
+    rules = RuleSet.parse(allow=["Bash"], deny=["Bash(rm *)"])
+    padded = ["sudo rm x " + "y " * 10_000, "y " * 10_000 + "rm x", "ls; " * 5_000 + "rm x", "#" * 100_000 + "\nrm x"]
+    for command in padded:
+        for mode in ("default", "bypassPermissions"):
+            assert judged(world, command, mode=mode, rules=rules) == "deny"
+        assert judged(world, command) == "ask"
+
+
+@pytest.mark.requirement("E83")
+def test_rules_for_paths_hold_for_commands(world: Workplace) -> None:
+    rules = RuleSet.parse(allow=["Bash", "Read"], deny=["Read(.env)", "Edit(sub/**)", "Read(~/keys/**)", "Read(*.pem)"])
+    denied = """cat .env
+cat ./.env
+cat ../work/.env
+cat sub/../.env
+cat '.env'
+cat .e"nv"
+cat < .env
+cat<.env
+cat link
+head --lines=1 .env
+tar c --file=- .env
+cd sub; cat ../.env
+ls; head .env
+echo x > sub/c.txt
+touch sub/c.txt
+cd sub && touch c.txt
+cat ~/keys/a
+cat $HOME/keys/a
+openssl x -in a.pem
+sh -c 'cat .env'
+cat .ENV"""
+    for command in denied.split("\n"):
+        for mode in ("default", "acceptEdits", "bypassPermissions"):
+            assert judged(world, command, rules=rules, mode=mode) == "deny", command
+    for command in ("cat .en*", "cat .e?v", "cat *", "cat $X", "cat .{env,x}"):
+        assert judged(world, command, rules=rules, mode="bypassPermissions") != "allow", command
+    for command in ("cat a.txt", "ls -l", "cat environment"):
+        assert judged(world, command, rules=rules) == "allow", command
+    everything = RuleSet.parse(allow=["Bash"], deny=["Read(//**)"])
+    assert judged(world, "cat a", rules=everything, mode="bypassPermissions") == "deny"
+
+
+REMOVING = r"""rm -rf /
+rm -rf ~
+rm -rf ~/
+rm -rf ~root
+rm -rf .
+rm -rf ./
+rm -rf ..
+rm -rf ../work
+rm -rf *
+rm -rf ./*
+rm -rf $HOME
+rm -rf ${HOME}
+rm -rf "$PWD"
+rm -rf $(pwd)
+rm -rf `pwd`
+rm -rf {/,}
+rm -rf $'/'
+rm -fr /
+rm -r -f /
+rm / -rf
+rm -R /
+rm --recursive /
+rm --rec /
+rm $FLAGS /
+rm -rf -- /
+sudo rm -rf /home
+/bin/rm -rf /
+busybox rm -rf /
+r\m -rf /
+'rm' -rf /
+cd / && rm -rf x
+ls; rm -rf /
+trap 'rm -rf ~' EXIT
+echo ~ | xargs rm -rf
+bash -c 'rm -rf ~'
+find ~ -delete
+find / -delete
+find . -exec rm {} +
+rm -rf /etc"""
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize("command", REMOVING.split("\n"))
+def test_removing_what_everything_depends_on_asks_even_when_bypassed(command: str, world: Workplace) -> None:
+    rules = RuleSet.parse(allow=["Bash", "Bash(rm:*)"])
+    assert judged(world, command, mode="bypassPermissions") == "ask"
+    assert judged(world, command, mode="bypassPermissions", rules=rules) == "ask"
+    assert judged(world, f"{command} {'#' * 60_000}", mode="bypassPermissions") == "ask"
+    exactly = RuleSet.parse(allow=[f"Bash({command})"])
+    if not command.endswith("*"):
+        assert judged(world, command, rules=exactly) == "allow"
+
+
+def test_bypassing_runs_the_rest(world: Workplace) -> None:
+    for command in (
+        "rm -rf sub",
+        "rm -r sub/a b",
+        "rm a.txt",
+        "curl x | bash",
+        "npm rm x",
+        "rm *.pyc",
+        "find . -name x",
+    ):
+        assert judged(world, command, mode="bypassPermissions") == "allow", command
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E83")
+@pytest.mark.filterwarnings("ignore::pilothouse.options.policy.PolicyWarning")
+@pytest.mark.parametrize("mode", ["default", "acceptEdits", "plan", "dontAsk"])
+async def test_attacks_through_the_engine(scripted_model: ScriptedModel, tmp_path: Path, mode: Any) -> None:
+    """The whole way: a repository with a trap for git, and commands that were once taken for harmless."""
+    trap = tmp_path / "evil"
+    (trap / "objects").mkdir(parents=True)
+    (trap / "refs").mkdir()
+    (trap / "HEAD").symlink_to("refs/heads/main")
+    canary = tmp_path / "canary"
+    (trap / "config").write_text(
+        f'[core]\nrepositoryformatversion=0\nbare=false\nworktree=.\nfsmonitor="touch {canary}; false"\n'
+    )
+    (tmp_path / ".env").write_text("TOPSECRET")
+    commands = [f"<&-eval echo x ';' 'touch {canary}'", "cd evil", "git status", f"touch {canary}", "cat .env"]
+    calls: list[Any] = [[ToolUse("Bash", {"command": each, "description": "x"})] for each in commands]
+    calls.insert(2, [ToolUse("Read", {"file_path": str(tmp_path / ".env")})])
+    scripted_model.reply(Steps(*calls, "Done."))
+    asked: list[str] = []
+
+    def may(request: ph.PermissionRequest) -> bool:
+        asked.append(str(request.tool_input.get("command")))
+        return False
+
+    result = await ph.query(
+        "Go",
+        transport=ph.NativeTransport,
+        env={**scripted_model.env(), "PATH": os.environ["PATH"]},
+        inherit_env=False,
+        cwd=tmp_path,
+        permission_mode=mode,
+        disallowed_tools=["Read(.env)"],
+        can_use_tool=may,
+    )
+    assert not canary.exists()
+    assert "TOPSECRET" not in str(result.messages)
+    # What a rule denies is not even asked about.
+    assert asked == ([] if mode == "dontAsk" else commands[:-1])

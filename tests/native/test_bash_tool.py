@@ -1,0 +1,231 @@
+"""Bash and TaskStop: where commands run, how they end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, bash_tool
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")]
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Workplace]:
+    work = tmp_path / "work"
+    work.mkdir()
+    place = Workplace(work, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)})
+    yield place
+    await place.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["work"]
+
+
+async def bash(here: Workplace, command: str, **more: Any) -> ToolOutput:
+    return await BUILTIN_TOOLS["Bash"].run({"command": command, **more}, here)
+
+
+async def gone(pid: int) -> None:
+    """Wait until a process is no more; a zombie that nobody reaps is none."""
+    with anyio.fail_after(60):
+        while True:
+            try:
+                os.kill(pid, 0)
+                if " Z " in Path(f"/proc/{pid}/stat").read_text():
+                    return
+            except ProcessLookupError:
+                return
+            except OSError:
+                pass  # no /proc on this system
+            await anyio.sleep(0.01)
+
+
+async def number_in(path: Path) -> int:
+    with anyio.fail_after(60):
+        while not (path.exists() and path.read_text().endswith("\n")):
+            await anyio.sleep(0.01)
+    return int(path.read_text())
+
+
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize(
+    ("command", "content", "is_error"),
+    [
+        ("echo hi", "hi", False),
+        ("echo out; echo err >&2", "out\nerr", False),
+        ("true", "(The command ended without output.)", False),
+        ("printf '\\n\\na\\n\\n  b  \\n\\n'", "a\n\n  b", False),
+        ("echo err >&2; exit 3", "Exit code 3\nerr", True),
+        ("kill -9 $$", "Exit code 137", True),
+        ("cat; echo done", "done", False),
+        ('read x; echo "got=$x"', "got=", False),
+        ("printf '\\377\\000x'", "\ufffd\0x", False),
+        ('echo "$# $0" | grep -c .', "1", False),
+        ("echo a\necho b # c", "a\nb", False),
+        ("grep nothing /dev/null", "(The command ended without output.)", False),
+        ("cat <<'E'\n$x\nE", "$x", False),
+    ],
+)
+async def test_what_is_told(here: Workplace, command: str, content: str, is_error: bool) -> None:
+    outcome = await bash(here, command)
+    assert (outcome.content, outcome.is_error) == (content, is_error)
+
+
+async def test_results_for_programs(here: Workplace) -> None:
+    outcome = await bash(here, "grep nothing /dev/null")
+    assert outcome.result["returnCodeInterpretation"] == "No matches found"
+    assert (await bash(here, "echo hi")).result["stdout"] == "hi"
+    assert (await bash(here, "false")).result == "Error: Exit code 1"
+    assert (await bash(here, "echo 'x")).is_error
+    assert (await bash(here, "a\0b")).is_error
+
+
+@pytest.mark.requirement("E83")
+async def test_directory_carries_over(here: Workplace) -> None:
+    (here.cwd / "sub").mkdir()
+    (here.cwd / "away").symlink_to("/")
+    await bash(here, "cd sub; export X=1; f() { :; }")
+    assert here.cwd == here.root / "sub"
+    assert (await bash(here, "pwd; echo $X; type f >/dev/null 2>&1 || echo none")).content == f"{here.cwd}\n\nnone"
+    await bash(here, "cd /; false")
+    assert here.cwd == here.root / "sub"
+    for command in ("cd /", "cd ../away"):
+        outcome = await bash(here, command)
+        assert (
+            outcome.content
+            == f"The next command starts in {here.root}: this one ended outside the working directories."
+        )
+        assert here.cwd == here.root
+        await bash(here, "cd sub")
+    await bash(here, f"cd {here.root}; rmdir sub")
+    assert here.cwd == here.root
+    (here.root / "gone").mkdir()
+    await bash(here, "cd gone")
+    (here.root / "gone").rmdir()
+    assert (await bash(here, "pwd")).content == str(here.root)
+    here.directories.append(Path("/usr"))
+    await bash(here, "cd /usr/bin")
+    assert here.cwd == Path("/usr/bin").resolve()
+
+
+async def test_long_output_is_put_aside_and_may_be_read(here: Workplace) -> None:
+    outcome = await bash(here, "seq 1 20000")
+    assert isinstance(outcome.content, str)
+    assert len(outcome.content) < 3000
+    assert "106.3KB" in outcome.content
+    path = outcome.content.split("All of it is in ")[1].split("\n")[0]
+    assert here.scratch_directory is not None
+    assert Path(path).is_relative_to(here.scratch_directory)
+    read = await BUILTIN_TOOLS["Read"].run({"file_path": path, "offset": 19_999, "limit": 1}, here)
+    assert read.content == "19999\t19999"
+    assert len(outcome.result["stdout"]) == 30_000
+    here.env = {**here.env, "BASH_MAX_OUTPUT_LENGTH": "10"}
+    assert "output is long" in str((await bash(here, "seq 1 10")).content)
+
+
+@pytest.mark.requirement("E83")
+async def test_time_runs_out(here: Workplace) -> None:
+    began = time.monotonic()
+    outcome = await bash(here, "trap '' TERM; echo begun; echo $$ > pid; while :; do sleep 600; done", timeout=500)
+    assert time.monotonic() - began < 300
+    assert outcome.is_error
+    assert str(outcome.content).endswith("begun")
+    assert "timed out after 0.5 s" in str(outcome.content)
+    await gone(await number_in(here.cwd / "pid"))
+
+
+async def test_output_without_end_is_stopped(here: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bash_tool, "MAX_OUTPUT_BYTES", 100_000)
+    outcome = await bash(here, "yes", timeout=600_000)
+    assert outcome.is_error
+    assert "longer than 100000 bytes" in str(outcome.content)
+
+
+@pytest.mark.requirement("E83")
+async def test_children_that_keep_the_output_open_hold_up_nobody(here: Workplace) -> None:
+    with anyio.fail_after(300):
+        outcome = await bash(here, "(sleep 600; echo late) & echo $! > pid; echo now")
+    assert outcome.content == "now"
+    pid = await number_in(here.cwd / "pid")
+    os.kill(pid, 0)
+    await here.close()
+    await gone(pid)
+
+
+@pytest.mark.requirement("E83")
+async def test_cancelling_stops_the_whole_group(here: Workplace) -> None:
+    pids: list[int] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bash, here, "sleep 600 & echo $! > pid; wait")
+        pids.append(await number_in(here.cwd / "pid"))
+        tasks.cancel_scope.cancel()
+    await gone(pids[0])
+
+
+@pytest.mark.requirement("E83")
+async def test_background(here: Workplace) -> None:
+    outcome = await bash(here, "echo begun; echo $$ > pid; sleep 600", run_in_background=True, description="waits")
+    key = outcome.result["backgroundTaskId"]
+    assert key in str(outcome.content)
+    pid = await number_in(here.cwd / "pid")
+    path = str(outcome.content).split("goes to ")[1].split(":")[0]
+    with anyio.fail_after(60):
+        while "begun" not in Path(path).read_text():
+            await anyio.sleep(0.01)
+    stopped = await BUILTIN_TOOLS["TaskStop"].run({"task_id": key}, here)
+    assert stopped.content == f"Stopped {key} (waits)"
+    await gone(pid)
+    again = await BUILTIN_TOOLS["TaskStop"].run({"shell_id": key}, here)
+    assert again.is_error
+
+
+async def test_background_ends_by_itself(here: Workplace) -> None:
+    outcome = await bash(here, "echo $$ > pid; sleep 600", run_in_background=True, timeout=2_000)
+    pid = await number_in(here.cwd / "pid")
+    await gone(pid)
+    command: Any = here.open_resources[outcome.result["backgroundTaskId"]]
+    await command.process.wait()
+    assert command.process.stop_reason.startswith("timed out")
+    assert command.process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.requirement("E83")
+async def test_closing_stops_everything(here: Workplace) -> None:
+    for name in ("a", "b"):
+        await bash(here, f"echo $$ > {name}; trap '' TERM; sleep 600; sleep 600", run_in_background=True)
+    pids = [await number_in(here.cwd / name) for name in ("a", "b")]
+    await here.close()
+    await here.close()
+    for pid in pids:
+        await gone(pid)
+    assert here.open_resources == {}
+
+
+async def test_many_at_once(here: Workplace) -> None:
+    found: list[ToolOutput] = []
+
+    async def one(at: int) -> None:
+        found.append(await bash(here, f"echo {at}"))
+
+    async with anyio.create_task_group() as tasks:
+        for at in range(20):
+            tasks.start_soon(one, at)
+    assert sorted(int(str(each.content)) for each in found) == list(range(20))
+
+
+@pytest.mark.parametrize("missing", [("pidfd_open",), ("pidfd_open", "waitid")])
+async def test_systems_without_process_descriptors(
+    here: Workplace, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in missing:
+        monkeypatch.delattr(os, name, raising=False)
+    assert (await bash(here, "echo hi")).content == "hi"
+    outcome = await bash(here, "sleep 600 & sleep 600", timeout=100)
+    assert "timed out" in str(outcome.content)

@@ -1,0 +1,182 @@
+"""Rules: their text form, what they speak of, and how updates change them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pilothouse.native.permissions import RuleSet, ToolRule
+from pilothouse.native.permissions.rules import allows_command, matches_host, matches_path, matches_wildcard
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "content"),
+    [
+        ("Bash", "Bash", None),
+        ("Bash(*)", "Bash", None),
+        ("Bash()", "Bash", None),
+        (" Read(//etc/**) ", "Read", "//etc/**"),
+        ("Bash(echo (a) b)", "Bash", "echo (a) b"),
+        ("Bash(echo \\(a\\))", "Bash", "echo (a)"),
+        ("mcp__x__y", "mcp__x__y", None),
+        ("Task(a)", "Agent", "a"),
+        ("Bash(a\nb)", "Bash", "a\nb"),
+    ],
+)
+def test_text_form(text: str, tool: str, content: str | None) -> None:
+    assert ToolRule.parse(text) == ToolRule(tool, content)
+
+
+@pytest.mark.parametrize("text", ["", "Bash(", "Bash)", "(x)", "Bash(x) y", "Bash (x)"])
+def test_rule_that_cannot_be_read_forbids_but_never_allows(text: str) -> None:
+    rules = RuleSet.parse(allow=[text], deny=[text])
+    assert rules.find_matching("allow", "Bash") == ()
+    assert bool(rules.find_matching("deny", "Bash")) is ("Bash" in text)
+
+
+@pytest.mark.parametrize(
+    ("content", "command", "allows"),
+    [
+        ("ls:*", "ls", True),
+        ("ls:*", "ls -l", True),
+        ("ls:*", "ls   -l", True),
+        ("ls:*", "lsof", False),
+        ("ls *", "ls", True),
+        ("ls *", "ls -l", True),
+        ("ls *", "lsof", False),
+        ("ls *", "/bin/ls", False),
+        ("npm run *", "npm run", True),
+        ("npm run *", "npm run a b", True),
+        ("npm run *", "npm install", False),
+        ("npm run *", "npm runs", False),
+        ("ls*", "lsof", False),
+        ("ls*", "ls*", True),
+        ("ls *.txt", "ls *.txt", True),
+        ("ls *.txt", "ls a.txt", False),
+        ("ls", "ls", True),
+        ("ls", "ls -l", False),
+        ("ls", "ls ", False),
+        ("ls", " ls", False),
+        ("git * main", "git push main", False),
+        ("* --version", "rm --version", False),
+        (":*", "ls", False),
+        (" *", "ls", False),
+        ("* *", "ls", False),
+        ("echo $(date)", "echo $(date)", True),
+        ("echo $(date):*", "echo $(date) x", False),
+    ],
+)
+def test_commands(content: str, command: str, allows: bool) -> None:
+    assert allows_command(content, command) is allows
+
+
+@pytest.mark.parametrize(
+    "character", [*"""\t\n\v\f\r;&|<>()$`"'\\*?[]{}~#!=%^\0\x1b\x7f""", "\u00a0", "\u2028", "é", "\u200b"]
+)
+def test_no_special_letter_is_in_plain_words(character: str) -> None:
+    for command in (f"git{character}x", f"git {character}", f"git x {character}y", f"{character}git"):
+        assert not allows_command("git:*", command)
+    assert allows_command("git:*", "git -C a/b log --oneline HEAD..@x +1 a:b,c_d 1.2")
+
+
+@pytest.mark.parametrize(
+    ("content", "path", "covers"),
+    [
+        ("//etc/**", "/etc/passwd", True),
+        ("//etc/**", "/etc", True),
+        ("//etc/**", "/etcetera", False),
+        ("//etc/passwd", "/etc/passwd", True),
+        ("~/.ssh/**", "/home/u/.ssh/id", True),
+        ("~/**", "/home/u2/x", False),
+        ("/src/**", "/w/root/src/a/b", True),
+        ("/src/**", "/w/root/cwd/src/a", False),
+        ("src/**", "/w/root/src/a", True),
+        ("src/**", "/w/root/cwd/src/a", False),
+        ("./src", "/w/root/src/a", True),
+        ("./.env", "/w/root/.env", True),
+        ("./.env", "/w/root/cwd/.env", True),
+        ("/./.env", "/w/root/.env", True),
+        ("**/.env", "/w/root/cwd/.env", True),
+        ("*.env", "/w/root/deep/er/x.env", True),
+        ("*.env", "/w/x.env", False),
+        (".env", "/w/root/.env", True),
+        (".env", "/w/root/.environment", False),
+        ("a/*/c", "/w/root/a/b/c", True),
+        ("a/*/c", "/w/root/a/b/b/c", False),
+        ("a/**/c", "/w/root/a/c", True),
+        ("a/**/c", "/w/root/a/b/b/c", True),
+        ("**", "/w/root/x", True),
+        ("**", "/elsewhere", False),
+        ("a?c", "/w/root/cwd/abc", True),
+        ("a.c", "/w/root/cwd/abc", False),
+    ],
+)
+def test_paths(content: str, path: str, covers: bool) -> None:
+    assert matches_path(content, path, root="/w/root", home="/home/u") is covers
+
+
+def test_forbidding_takes_no_notice_of_capitals() -> None:
+    for loosely in (True, False):
+        found = matches_path("secret/**", "/w/SECRET/x", root="/w", home="/h", is_loose=loosely)
+        assert found is loosely
+
+
+def test_hosts() -> None:
+    assert matches_host("domain:a.com", "a.com")
+    assert not matches_host("domain:a.com", "b.a.com")
+    assert not matches_host("a.com", "a.com")
+    assert not matches_host("domain:*", "")
+    for host in ("\uff45vil.org", "evil\u3002org", "evil.org.", "EVIL.org", "\u24d4vil.org"):
+        assert matches_host("domain:evil.org", host), host
+    assert matches_host("domain:b\u00fccher.de", "xn--bcher-kva.de")
+    assert matches_host("domain:*.evil.org", "a.\uff45vil.org")
+
+
+@pytest.mark.parametrize(
+    ("rule", "tool", "behavior", "names"),
+    [
+        ("Read", "Grep", "allow", True),
+        ("Read(x)", "Glob", "deny", True),
+        ("Edit", "Write", "allow", True),
+        ("Edit", "NotebookEdit", "deny", True),
+        ("Write", "Edit", "allow", False),
+        ("mcp__x", "mcp__x__y", "allow", True),
+        ("mcp__x", "mcp__xy__z", "allow", False),
+        ("mcp__x__*", "mcp__x__y", "allow", True),
+        ("mcp__*", "mcp__x__y", "allow", False),
+        ("mcp__*", "mcp__x__y", "deny", True),
+        ("*", "Bash", "allow", False),
+        ("*", "Bash", "deny", True),
+    ],
+)
+def test_tools(rule: str, tool: str, behavior: str, names: bool) -> None:
+    assert ToolRule.parse(rule).matches_tool(tool, behavior) is names  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.requirement("E83")
+def test_updates() -> None:
+    rules = RuleSet.parse(allow=["Read"], deny=["Bash(rm *)"])
+    value = {"toolName": "Bash", "ruleContent": "git push *"}
+    more = rules.with_updates([{"type": "addRules", "behavior": "allow", "rules": [value], "destination": "session"}])
+    assert more.allow == (ToolRule("Read"), ToolRule("Bash", "git push *"))
+    assert more.deny == rules.deny
+    fewer = more.with_updates(
+        [{"type": "removeRules", "behavior": "deny", "rules": [{"toolName": "Bash", "ruleContent": "rm *"}]}]
+    )
+    assert fewer.deny == ()
+    other = more.with_updates([{"type": "replaceRules", "behavior": "allow", "rules": [{"toolName": "Edit"}]}])
+    assert other.allow == (ToolRule("Edit"),)
+    ignored = [{"type": "setMode", "mode": "plan"}, {"type": "addRules", "behavior": "often", "rules": [value]}, {}]
+    assert more.with_updates(ignored) == more
+    literal = RuleSet().with_updates(
+        [{"type": "addRules", "behavior": "allow", "rules": [{"toolName": "Bash", "ruleContent": "a (b"}]}]
+    )
+    assert literal.allow == (ToolRule("Bash", "a (b"),)
+
+
+def test_hostile_patterns_take_no_time() -> None:
+    began = time.process_time()
+    assert not matches_wildcard("*a" * 500 + "b", "a" * 50_000)
+    assert not matches_path("**/a/" * 30 + "b", "/w" + "/a" * 60 + "/c", root="/w", home="/h")
+    assert time.process_time() - began < 20

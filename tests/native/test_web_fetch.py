@@ -1,0 +1,207 @@
+"""WebFetch: what may be reached, the limits, redirects, and pages as text."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, web_fetch
+from pilothouse.native.tools.web_fetch import html_to_text, is_public
+
+PAGE = (
+    "<html><head><title>T</title><script>var x = '<p>no</p>'</script><style>p {}</style></head><body><h2>Head</h2>"
+    "<p>One &amp; <a href='/two'>two</a><br>three</p><ul><li>a<li>b</ul><!-- <p>no</p> --><p>4 < 5</p></body></html>"
+)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A small site."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        port = self.connection.getsockname()[1]
+        kind, body, status, more = "text/html; charset=utf-8", PAGE.encode(), 200, {}
+        if self.path == "/plain":
+            kind, body = "text/plain; charset=latin-1", b"caf\xe9"
+        elif self.path == "/picture":
+            kind, body = "image/png", b"x"
+        elif self.path == "/long":
+            kind, body = "text/plain", b"x" * 250_000
+        elif self.path == "/huge":
+            kind, body = "text/plain", b"x" * 2_000_000
+        elif self.path == "/missing":
+            status = 404
+        elif self.path == "/near":
+            status, more = 302, {"Location": "/plain"}
+        elif self.path == "/far":
+            status, more = 301, {"Location": f"http://localhost:{port}/plain"}
+        elif self.path == "/inside":
+            status, more = 301, {"Location": "http://169.254.169.254/latest/meta-data"}
+        elif self.path == "/round":
+            status, more = 307, {"Location": "/round"}
+        elif self.path == "/odd":
+            status, more = 302, {"Location": "file:///etc/passwd"}
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by the base class
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def here(tmp_path: Path, port: int) -> Workplace:
+    return Workplace(tmp_path, env={}, private_hosts=frozenset({f"127.0.0.1:{port}"}))
+
+
+async def fetch(here: Workplace, url: str, **more: Any) -> ToolOutput:
+    return await BUILTIN_TOOLS["WebFetch"].run({"url": url, "prompt": "p", **more}, here)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E83")
+async def test_pages(here: Workplace, port: int) -> None:
+    site = f"http://127.0.0.1:{port}"
+    outcome = await fetch(here, f"{site}/#part")
+    assert outcome.content == "T\n\n## Head\n\nOne & [two](/two)\nthree\n\n- a\n- b\n\n4 < 5"
+    assert (outcome.result["code"], outcome.result["codeText"]) == (200, "OK")
+    assert (await fetch(here, f"{site}/plain")).content == "café"
+    assert (await fetch(here, f"{site}/near")).content == "café"
+    before = len(Answers.asked)
+    assert (await fetch(here, f"{site}/plain")).content == "café"
+    assert len(Answers.asked) == before
+    for path in ("picture", "missing", "round"):
+        assert (await fetch(here, f"{site}/{path}")).is_error
+    far = await fetch(here, f"{site}/far")
+    assert f"http://localhost:{port}/plain" in str(far.content)
+    assert not far.is_error
+    inside = await fetch(here, f"{site}/inside")
+    assert "169.254.169.254" in str(inside.content)
+    assert "redirects to another host" in str(inside.content)
+    assert (await fetch(here, f"{site}/odd")).content != "café"
+
+
+@pytest.mark.anyio
+async def test_limits(here: Workplace, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = f"http://127.0.0.1:{port}"
+    first = await fetch(here, f"{site}/long")
+    assert "offset 100000" in str(first.content)
+    last = await fetch(here, f"{site}/long", offset=249_990)
+    assert last.content == "x" * 10
+    monkeypatch.setattr(web_fetch, "MAX_BYTES", 1_000_000)
+    assert "larger" in str((await fetch(here, f"{site}/huge")).content)
+    monkeypatch.setattr(web_fetch, "MAX_CACHED_PAGES", 1)
+    await fetch(here, f"{site}/plain")
+    assert len(here.page_cache) == 1
+
+
+@pytest.mark.anyio
+async def test_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_fetch, "MAX_SECONDS", 0.3)
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        here = Workplace(tmp_path, env={}, private_hosts=frozenset({"127.0.0.1"}))
+        assert "did not answer" in str((await fetch(here, f"http://127.0.0.1:{port}/")).content)
+    outcome = await fetch(here, f"http://127.0.0.1:{port}/")
+    assert outcome.is_error
+
+
+@pytest.mark.anyio
+async def test_question_is_answered_by_the_model(here: Workplace, port: int) -> None:
+    async def answer(prompt: str, text: str) -> str:
+        return f"{prompt}: {text}"
+
+    here.ask_model = answer
+    assert (await fetch(here, f"http://127.0.0.1:{port}/plain", prompt="Which?")).content == "Which?: café"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E83")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost/",
+        "http://localhost./",
+        "http://127.0.0.1/",
+        "http://127.1/",
+        "http://2130706433/",
+        "http://0x7f.0.0.1/",
+        "http://0.0.0.0/",
+        "http://10.0.0.1/",
+        "http://192.168.1.1/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[fe80::1]/",
+        "http://[fd00::1]/",
+        "http://224.0.0.1/",
+        "http://intranet/",
+        "http://user:pw@example.com/",
+        "file:///etc/passwd",
+        "ftp://example.com/",
+        "nonsense",
+        "http://[::1",
+        "http://a.b:99999/",
+        "http://" + "a" * 3000 + ".com/",
+        "http:///x",
+        "http://a..b/",
+    ],
+)
+async def test_what_is_not_public_is_refused_before_anything_is_sent(tmp_path: Path, url: str) -> None:
+    outcome = await fetch(Workplace(tmp_path, env={}), url)
+    assert outcome.is_error
+
+
+@pytest.mark.anyio
+async def test_name_with_a_private_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_args: Any, **_more: Any) -> list[Any]:
+        return [(2, 1, 6, "", ("8.8.8.8", 443)), (2, 1, 6, "", ("10.1.2.3", 443))]
+
+    monkeypatch.setattr(web_fetch.anyio, "getaddrinfo", found)
+    outcome = await fetch(Workplace(tmp_path, env={}), "https://rebind.example.com/")
+    assert "10.1.2.3" in str(outcome.content)
+
+
+def test_public_addresses() -> None:
+    assert is_public("8.8.8.8")
+    assert is_public("2606:4700::1111")
+    assert is_public("::ffff:8.8.8.8")
+    private = "::", "2002:7f00:1::", "100.64.0.1", "255.255.255.255", "198.18.0.1", "ff02::1"
+    newer = "192.0.0.192", "192.0.0.8", "fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "5f00::1", "::ffff:192.0.0.192"
+    for number in private + newer:
+        assert not is_public(number), number
+
+
+def test_hostile_pages_take_no_time() -> None:
+    began = time.process_time()
+    for piece in ("<a ", "<!--", "<script>", "<a href=' ", "</", "<", "&", "<p>", "&#", "<script></script>", "<a>"):
+        html_to_text(piece * 50_000)
+    assert time.process_time() - began < 30
+    assert html_to_text("a<b") == "a"
+    assert html_to_text("1 < 2") == "1 < 2"
+    assert html_to_text('<a href="javascript:x">a</a><table><tr><td>1<td>2</td></tr></table>') == "a\n\n1 2 |"

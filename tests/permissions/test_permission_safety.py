@@ -1,0 +1,233 @@
+"""Whatever goes wrong in a callback is a refusal: never a yes, never a silence, and never told to the model."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import anyio
+import pytest
+from permission_frames import BASH, PLAN, QUESTION
+
+from pilothouse.permissions import (
+    Allow,
+    Confirm,
+    Deny,
+    PermissionRequest,
+    make_dialog_dispatcher,
+    make_elicitation_dispatcher,
+    make_permission_dispatcher,
+)
+from pilothouse.permissions.decisions import FAILED_MESSAGE, TIMEOUT_MESSAGE
+
+SECRET = "sk-ant-secret"
+ELICITATION = {"subtype": "elicitation", "mcp_server_name": "files", "message": "Name?"}
+DIALOG = {"subtype": "request_user_dialog", "dialog_kind": "refusal_fallback_prompt", "payload": {}}
+REFUSED = {"behavior": "deny", "message": FAILED_MESSAGE}
+KINDS = ["refusal_fallback_prompt"]
+
+
+def desks(function: Any, timeout: float | None = None) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
+    """Every desk with that function as its callback, a question for it, and the answer when something goes wrong."""
+
+    async def confirm(prompt: str, request: Any) -> Any:
+        answer = function(request)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return [
+        (make_permission_dispatcher(function, timeout=timeout), BASH, REFUSED),
+        (make_permission_dispatcher(confirm=confirm, timeout=timeout), BASH, REFUSED),
+        (make_permission_dispatcher(on_question=function, timeout=timeout), QUESTION, REFUSED),
+        (make_permission_dispatcher(on_plan=function, timeout=timeout), PLAN, REFUSED),
+        (make_elicitation_dispatcher(function, timeout=timeout), ELICITATION, {"action": "cancel"}),
+        (make_dialog_dispatcher(function, KINDS, timeout=timeout), DIALOG, {"behavior": "cancelled"}),
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_callback_that_raises_refuses_and_is_logged_once(caplog: Any) -> None:
+    def sync_broken(request: Any) -> Any:
+        raise KeyError(SECRET)
+
+    async def broken(request: Any) -> Any:
+        raise ExceptionGroup(SECRET, [RuntimeError(SECRET)])
+
+    for function in (sync_broken, broken):
+        for desk, body, refusal in desks(function):
+            caplog.clear()
+            assert await desk.handle(body) == refusal
+            assert [(record.levelname, bool(record.exc_info)) for record in caplog.records] == [("ERROR", True)]
+            assert SECRET not in caplog.records[0].getMessage()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None, 1, 0, "", "yes", {}, {"behavior": "allow"}, [], (True,), Allow, Deny, object(),
+        Allow({"command": object()}), Allow({3: "x"}), Allow("rm"), Allow(["rm"]),  # type: ignore[arg-type]
+        Allow(updated_permissions="setMode"), Allow(updated_permissions=[{"type": "setMode"}]),  # type: ignore[arg-type]
+        Allow(updated_permissions=[None]), Allow(updated_permissions={}),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: repr(value).split(" at 0x")[0],  # the same in every process that collects
+)  # fmt: skip
+async def test_what_is_no_decision_denies_and_is_logged(returned: Any, caplog: Any) -> None:
+    assert await make_permission_dispatcher(lambda request: returned).handle(BASH) == REFUSED
+    assert await make_permission_dispatcher(confirm=lambda prompt, request: returned).handle(BASH) == REFUSED
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.anyio
+async def test_an_input_that_contains_itself_denies() -> None:
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    assert await make_permission_dispatcher(lambda request: Allow(loop)).handle(BASH) == REFUSED
+
+
+@pytest.mark.anyio
+async def test_a_confirmer_cannot_pass_it_on() -> None:
+    asked: list[str] = []
+
+    def confirm(prompt: str, request: PermissionRequest) -> Any:
+        asked.append(prompt)
+        return Confirm("again?")
+
+    assert await make_permission_dispatcher(lambda request: Confirm("sure?"), confirm).handle(BASH) == REFUSED
+    assert asked == ["sure?"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tool_name": ""},
+        {"tool_name": 3},
+        {"tool_name": "Bash", "input": "ls"},
+        {"tool_name": "Bash", "input": None},
+    ],
+)
+async def test_a_question_that_cannot_be_read_is_denied(body: dict[str, Any]) -> None:
+    assert await make_permission_dispatcher(lambda request: True).handle(body) == REFUSED
+
+
+@pytest.mark.anyio
+async def test_who_takes_too_long_is_not_waited_for(caplog: Any) -> None:
+    async def sleepy(request: Any) -> Any:
+        await anyio.sleep_forever()
+
+    for desk, body, refusal in desks(sleepy, timeout=0.01):
+        caplog.clear()
+        late = {**refusal, "message": TIMEOUT_MESSAGE} if "message" in refusal else refusal
+        assert await desk.handle(body) == late
+        (record,) = caplog.records
+        assert "no answer within 0.01 s" in record.getMessage()
+
+
+@pytest.mark.anyio
+async def test_the_time_limit_covers_the_confirmer() -> None:
+    async def confirm(prompt: str, request: PermissionRequest) -> bool:
+        await anyio.sleep_forever()
+        return True
+
+    desk = make_permission_dispatcher(lambda request: Confirm(), confirm, timeout=0.01)
+    assert await desk.handle(BASH) == {"behavior": "deny", "message": TIMEOUT_MESSAGE}
+
+
+@pytest.mark.anyio
+async def test_a_timeout_of_the_callbacks_own_is_a_failure_like_any_other() -> None:
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        with anyio.fail_after(0):
+            await anyio.sleep_forever()
+        return True
+
+    assert await make_permission_dispatcher(can_use_tool, timeout=60).handle(BASH) == REFUSED
+
+
+@pytest.mark.anyio
+async def test_a_withdrawn_question_is_cancelled_and_stays_cancelled(caplog: Any) -> None:
+    log: list[str] = []
+    started: list[anyio.Event] = []
+
+    async def slow(request: Any) -> Any:
+        started[-1].set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cleaned up")
+
+    async def ask(desk: Any, body: dict[str, Any]) -> None:
+        await desk.handle(body)
+        log.append("answered")
+
+    for desk, body, _ in desks(slow, timeout=60):
+        started.append(anyio.Event())
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask, desk, body)
+                await started[-1].wait()
+                group.cancel_scope.cancel()
+    assert log == ["cleaned up"] * len(started)
+    assert not caplog.records
+
+
+@pytest.mark.anyio
+async def test_one_question_is_withdrawn_while_another_is_answered() -> None:
+    started = anyio.Event()
+
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        if request.tool_use_id == "slow":
+            started.set()
+            await anyio.sleep_forever()
+        return True
+
+    desk = make_permission_dispatcher(can_use_tool)
+    scope = anyio.CancelScope()
+
+    async def slow() -> None:
+        with scope:
+            await desk.handle({**BASH, "tool_use_id": "slow"})
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(slow)
+            await started.wait()
+            scope.cancel()
+            assert (await desk.handle(BASH))["behavior"] == "allow"
+    assert scope.cancelled_caught
+
+
+# The two ways in which asyncio, and only asyncio, says "cancelled".
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_callback_that_waited_for_something_cancelled_refuses(caplog: Any) -> None:
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        return await gone
+
+    assert await make_permission_dispatcher(can_use_tool, timeout=60).handle(BASH) == REFUSED
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancelled_asyncio_task_stays_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def can_use_tool(request: PermissionRequest) -> bool:
+        started.set()
+        await anyio.sleep_forever()
+        return True
+
+    async def ask() -> Any:
+        return await make_permission_dispatcher(can_use_tool, timeout=60).handle(BASH)
+
+    task = asyncio.create_task(ask())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,156 @@
+"""What the real CLI wrote, through the connection: nothing lost, nothing misrouted, however it is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pilothouse.messages import Message
+from pilothouse.protocol import (
+    Connection,
+    ErrorReceived,
+    InvalidFrame,
+    LineTooLong,
+    NonJsonLine,
+    OutputEnd,
+    RequestCancelled,
+    RequestReceived,
+    ResponseReceived,
+)
+
+CONTROL = {"control_request", "control_response", "control_cancel_request", "keep_alive"}
+DEFAULT_CHUNK = 256 * 1024
+
+
+def play(chunks: list[bytes]) -> tuple[Connection, list[Message], OutputEnd]:
+    connection = Connection()
+    messages: list[Message] = []
+    for chunk in chunks:
+        messages += connection.feed(chunk)
+    end = connection.end_output()
+    return connection, messages + end.messages, end
+
+
+def told(connection: Connection) -> list[object]:
+    return [repr(event) for event in connection.events]
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+@pytest.mark.requirement("R8", "G18", "G35", "L27")
+def test_every_recording_gives_its_messages_and_no_control_frame(recordings: dict[str, Any]) -> None:
+    for name, recording in recordings.items():
+        connection, messages, _ = play([recording.wire])
+        said = [
+            json.loads(line)
+            for line, kind in zip(recording.lines, recording.kinds, strict=True)
+            if kind not in CONTROL | {""}
+        ]
+        assert [message.raw for message in messages] == said, name
+        assert CONTROL.isdisjoint(message.type for message in messages), name
+        controls = sum(kind in CONTROL for kind in recording.kinds)
+        assert connection.stats.control_frames + connection.stats.keep_alives == controls, name
+        odd = [event for event in connection.events if isinstance(event, InvalidFrame | LineTooLong | NonJsonLine)]
+        assert [event.line for event in odd if isinstance(event, NonJsonLine)] == [
+            line for line, kind in zip(recording.lines, recording.kinds, strict=True) if not kind
+        ], name
+        assert len(odd) == recording.kinds.count(""), name
+
+
+@pytest.mark.requirement("E54", "R30")
+def test_every_recording_is_the_same_in_any_chunks(recordings: dict[str, Any]) -> None:
+    for name, recording in recordings.items():
+        whole, messages, end = play([recording.wire])
+        raws = [message.raw_line for message in messages]
+        for size in (1, 7, 4096) if len(recording.wire) < 20_000 else (61, 65536):
+            connection, again, ending = play(pieces(recording.wire, size))
+            assert [message.raw_line for message in again] == raws, (name, size)
+            assert (told(connection), ending) == (told(whole), end), (name, size)
+
+
+@pytest.mark.requirement("E54")
+def test_real_lines_can_be_cut_in_two_anywhere(recordings: dict[str, Any]) -> None:
+    seen: set[str] = set()
+    for name in ("08_can_use_tool_allow", "05_partial_messages", "15_hook_timeout", "04_tool_use_bash"):
+        recording = recordings[name]
+        for line, kind in zip(recording.lines, recording.kinds, strict=True):
+            if len(line) > 1500 or kind in seen:
+                continue
+            seen.add(kind)
+            data = line + b"\n" + line + b"\n"
+            whole, messages, _ = play([data])
+            for cut in range(1, len(data)):
+                connection, again, _ = play([data[:cut], data[cut:]])
+                assert [m.raw_line for m in again] == [m.raw_line for m in messages], (name, cut)
+                assert told(connection) == told(whole), (name, cut)
+    assert {"control_request", "control_cancel_request", "assistant", "stream_event", "user"} <= seen
+
+
+@pytest.mark.requirement("G33", "G34")
+def test_real_lines_broken_by_a_newline_anywhere_are_mended(recordings: dict[str, Any]) -> None:
+    recording = recordings["04_tool_use_bash"]
+    for line, kind in zip(recording.lines, recording.kinds, strict=True):
+        if kind not in ("assistant", "user") or len(line) > 1200:
+            continue
+        for cut in range(1, len(line)):
+            connection, messages, end = play([line[:cut], b"\n", line[cut:], b"\n"])
+            assert [message.raw for message in messages] == [json.loads(line)], cut
+            assert (told(connection), end.fragment) == ([], b""), cut
+
+
+def test_every_recording_survives_noise_between_its_lines(recordings: dict[str, Any]) -> None:
+    noise = b'\n[startup] loading\n\xff\xfe\n{"type":"assist\n'
+    for name, recording in recordings.items():
+        _, messages, _ = play([recording.wire])
+        data = noise + b"".join(line + b"\n" + noise for line in recording.lines)
+        _, again, end = play(pieces(data, DEFAULT_CHUNK))
+        assert [message.raw_line for message in again] == [message.raw_line for message in messages], name
+        assert end.fragment == b'{"type":"assist', name
+
+
+@pytest.mark.requirement("R9", "R10", "G17", "G30")
+def test_recorded_dialogues_pair_up_question_and_answer(recordings: dict[str, Any]) -> None:
+    """Our side asks with the recorded ids' order; the recorded answers are matched by id."""
+    dialogues = 0
+    for name, recording in recordings.items():
+        answers = [
+            json.loads(line)["response"]
+            for line, kind in zip(recording.lines, recording.kinds, strict=True)
+            if kind == "control_response"
+        ]
+        if not answers:
+            continue
+        connection = Connection()
+        renamed: dict[str, str] = {}
+        for response in answers:
+            renamed.setdefault(response["request_id"], connection.request("recorded")[0])
+        data = recording.wire
+        for old, new in renamed.items():
+            data = data.replace(json.dumps(old).encode(), json.dumps(new).encode())
+        connection.feed(data)
+        got = [event for event in connection.events if isinstance(event, ResponseReceived | ErrorReceived)]
+        expected: dict[str, dict[str, Any]] = {}
+        for response in answers:
+            expected.setdefault(renamed[response["request_id"]], response)
+        assert [event.request_id for event in got] == list(expected), name
+        for event in got:
+            response = expected[event.request_id]
+            if isinstance(event, ResponseReceived):
+                assert event.payload == response.get("response", {}), name
+            else:
+                assert (event.error, event.code) == (response["error"], response.get("error_code")), name
+        assert not connection.pending, name
+        dialogues += len(got)
+    assert dialogues > 80
+
+
+def test_a_recorded_withdrawal_is_seen(recordings: dict[str, Any]) -> None:
+    connection, _, _ = play([recordings["15_hook_timeout"].wire])
+    asked = [event.request_id for event in connection.events if isinstance(event, RequestReceived)]
+    taken_back = [event.request_id for event in connection.events if isinstance(event, RequestCancelled)]
+    assert len(taken_back) == 1
+    assert taken_back[0] in asked

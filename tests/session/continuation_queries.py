@@ -1,0 +1,132 @@
+"""Queries with a continuation: in a query of its own, and in one of a session, over the same stand-in for the CLI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+from session_cli import Cli, Say
+
+import pilothouse as ph
+from pilothouse.client.handlers import make_launch
+from pilothouse.client.prompt import prepare_prompts
+from pilothouse.client.queries import Query
+from pilothouse.client.query_plan import make_limits
+from pilothouse.client.sessions import Session
+from pilothouse.driver import NextPrompt, OneShotRun, PromptMessage, QueryMiddleware
+from pilothouse.driver.session_run import SessionTurn
+from pilothouse.messages import Message, ResultMessage, from_dict
+
+Answer = Callable[[ResultMessage], Awaitable[NextPrompt]]
+Read = Callable[[list[Message]], list[Message]]
+DEADLINE = 8
+
+
+def cancelled() -> str:
+    """How a continuation ends that was cancelled."""
+    return anyio.get_cancelled_exc_class().__name__
+
+
+def prompt(text: str) -> PromptMessage:
+    [made] = cast("tuple[PromptMessage]", prepare_prompts(text, verbatim=True))
+    return made
+
+
+def message(frame: dict[str, Any]) -> Message:
+    return from_dict(frame)
+
+
+class Plan:
+    """A continuation that gives one answer after the other, and then says that this was all.
+
+    Attributes:
+        asked: the texts of the results that it was asked about.
+        seen: what `read` got.
+        ended: how each question ended.
+    """
+
+    def __init__(self, *answers: Answer | NextPrompt, read: Read | None = None) -> None:
+        self._answers = list(answers)
+        self._read = read
+        self.asked: list[str | None] = []
+        self.seen: list[Message] = []
+        self.ended: list[str] = []
+        self.begun = anyio.Event()
+
+    def on_messages(self, batch: list[Message]) -> list[Message]:
+        self.seen += batch
+        return batch if self._read is None else self._read(batch)
+
+    async def after_result(self, result: ResultMessage) -> NextPrompt:
+        self.asked.append(result.result)
+        assert any(result is m for m in self.seen)  # it has read everything before it is asked
+        answer = self._answers.pop(0) if self._answers else NextPrompt()
+        self.begun.set()
+        try:
+            following = answer if isinstance(answer, NextPrompt) else await answer(result)
+        except BaseException as error:
+            self.ended.append(type(error).__name__)
+            raise
+        self.ended.append("answered")
+        return following
+
+
+class World:
+    """Asks either alone or in a session; both over the same stand-in for the CLI."""
+
+    def __init__(self, cli: Cli, session: Session | None) -> None:
+        self.cli = cli
+        self.session = session
+
+    def ask(self, text: Any, continuation: QueryMiddleware, **settings: Any) -> Query:
+        options = ph.Options(transport=self.cli.transport, **settings)
+        if self.session is None:
+
+            def alone(final: Any, prompts: Any, _: Any) -> OneShotRun:
+                invocation, host = make_launch(final, None)
+                return OneShotRun(self.cli.transport(), invocation, prompts, make_limits(final), continuation, host)
+
+            return Query(text, options, make_run=alone)
+        session = self.session
+
+        def turn(final: Any, prompts: Any, _: Any) -> SessionTurn:
+            enter = partial(session._take_turn, {})
+            return SessionTurn(enter, prompts, make_limits(final), continuation, wants_partial=final.partial_messages)
+
+        return Query(text, options, make_run=turn)
+
+    async def still_works(self) -> None:
+        """The next query gets its own answer, and of the one before nothing is left."""
+        with anyio.fail_after(DEADLINE):
+            if self.session is None:
+                while self.cli.running:
+                    await anyio.lowlevel.checkpoint()
+                return
+            answer = await self.session.query("next")
+            assert answer.full_text == "re: next"
+            assert (self.session.state, self.session.waiting) == ("idle", 0)
+
+
+@asynccontextmanager
+async def world(cli: Cli, kind: str) -> AsyncGenerator[World]:
+    if kind == "alone":
+        yield World(cli, None)
+        assert not cli.running
+        return
+    async with ph.Agent(transport=cli.transport).session() as session:
+        yield World(cli, session)
+    assert not cli.running
+
+
+async def forever(_: ResultMessage) -> NextPrompt:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+async def no_end(cli: Cli, say: Say, text: str) -> str:
+    await anyio.sleep_forever()
+    raise AssertionError

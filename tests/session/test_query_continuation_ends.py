@@ -1,0 +1,350 @@
+"""A continuation that is given up while it works, or fails: the query ends as it should, and the session goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from continuation_queries import DEADLINE, Plan, cancelled, forever, no_end, prompt, world
+from session_cli import Cli, Say, hang
+
+import pilothouse as ph
+from pilothouse.client.handlers import make_launch
+from pilothouse.client.queries import Query
+from pilothouse.client.query_plan import make_limits
+from pilothouse.driver import NextPrompt, OneShotRun
+from pilothouse.messages import AssistantMessage, Message, ResultMessage
+from pilothouse.testing import frames
+from pilothouse.transports import MemoryPeer, MemoryTransport
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["alone", "session"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def end_of(query: Query) -> object:
+    """The result, or the error."""
+    try:
+        return await query.result()
+    except ph.PilothouseError as error:
+        return error
+
+
+async def while_it_works(query: Query, plan: Plan, act: Callable[[], Awaitable[object]]) -> object:
+    """Does `act` once the continuation is at work; gives the end of the query."""
+    ends: list[object] = []
+
+    async def read() -> None:
+        ends.append(await end_of(query))
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await plan.begun.wait()
+            await anyio.wait_all_tasks_blocked()
+            await act()
+    return ends[0]
+
+
+@pytest.mark.requirement("E34", "E78", "R17")
+async def test_an_interrupt_ends_it_and_asks_nothing_of_the_cli(cli: Cli, kind: str) -> None:
+    plan = Plan(forever)
+    async with world(cli, kind) as it:
+        query = it.ask("one", plan)
+
+        async def interrupt() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(query.interrupt)
+                group.start_soon(query.interrupt)
+            assert plan.ended == [cancelled()]
+            await query.interrupt()  # nothing is left to stop
+
+        result = await while_it_works(query, plan, interrupt)
+        assert isinstance(result, ph.QueryResult)
+        assert result.outcome == "interrupted"
+        assert plan.asked == ["re: one"]
+        assert cli.controls == []
+        await it.still_works()
+    assert plan.asked == ["re: one"]
+
+
+async def test_a_session_interrupts_it_in_both_ways(cli: Cli) -> None:
+    async with world(cli, "session") as it:
+        assert it.session is not None
+        for settings in ({}, {"cancel_queued": True}):
+            plan = Plan(forever)
+            act = partial(it.session.interrupt, **settings)
+            result = await while_it_works(it.ask("one", plan), plan, act)
+            assert isinstance(result, ph.QueryResult)
+            assert result.outcome == "interrupted"
+            await it.still_works()
+
+
+async def test_an_interrupted_turn_is_not_followed(cli: Cli, kind: str) -> None:
+    cli.acts["slow"] = hang
+    plan = Plan(NextPrompt(prompt("never")))
+    async with world(cli, kind) as it:
+        async with it.ask("slow", plan) as query:
+            async for each in query:
+                if isinstance(each, AssistantMessage):
+                    await query.interrupt()
+            assert (await query.result()).outcome == "interrupted"
+        assert plan.asked == []
+        await it.still_works()
+
+
+async def test_the_prompt_that_follows_can_be_interrupted(cli: Cli, kind: str) -> None:
+    cli.acts["slow"] = hang
+    plan = Plan(NextPrompt(prompt("slow")), NextPrompt(prompt("never")))
+    async with world(cli, kind) as it:
+        async with it.ask("one", plan) as query:
+            async for each in query:
+                if isinstance(each, AssistantMessage) and each.text == "part of slow":
+                    await query.interrupt()
+            assert (await query.result()).outcome == "interrupted"
+        assert plan.asked == ["re: one"]
+        assert [c["subtype"] for c in cli.controls] == ["interrupt"]
+        await it.still_works()
+
+
+@pytest.mark.requirement("G11", "E35")
+async def test_closing_the_query_waits_until_it_has_cleaned_up(cli: Cli, kind: str) -> None:
+    cleaned: list[str] = []
+
+    async def cleans_up(_: ResultMessage) -> NextPrompt:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.02)
+                cleaned.append("up")
+        raise AssertionError
+
+    plan = Plan(cleans_up)
+    async with world(cli, kind) as it:
+        query = it.ask("one", plan)
+
+        async def close() -> None:
+            await query.aclose()
+            assert cleaned == ["up"]
+
+        error = await while_it_works(query, plan, close)
+        assert isinstance(error, ph.SessionClosedError)
+        await it.still_works()
+
+
+@pytest.mark.requirement("G11", "E35")
+async def test_one_that_never_ends_holds_nobody_up(cli: Cli, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilothouse.driver.extensions.CANCEL_SECONDS", 0.05)
+    enough, over = anyio.Event(), anyio.Event()
+
+    async def deaf(_: ResultMessage) -> NextPrompt:
+        with anyio.CancelScope(shield=True):
+            await enough.wait()
+        over.set()
+        return NextPrompt(prompt("never"))
+
+    plan = Plan(deaf)
+    async with world(cli, kind) as it:
+        query = it.ask("one", plan)
+        assert isinstance(await while_it_works(query, plan, query.aclose), ph.SessionClosedError)
+        await it.still_works()
+        enough.set()
+        with anyio.fail_after(DEADLINE):
+            await over.wait()
+        await it.still_works()
+    assert "never" not in [text for child in cli.prompts for text in child]
+
+
+async def test_the_session_may_be_closed_meanwhile(cli: Cli) -> None:
+    plan = Plan(forever)
+    async with world(cli, "session") as it:
+        assert it.session is not None
+        error = await while_it_works(it.ask("one", plan), plan, it.session.close)
+        assert isinstance(error, ph.SessionClosedError)
+        assert plan.ended == [cancelled()]
+
+
+async def test_leaving_the_loop_ends_it(cli: Cli, kind: str) -> None:
+    plan = Plan(forever)
+    async with world(cli, kind) as it:
+        async for each in it.ask("one", plan):
+            if isinstance(each, ResultMessage):
+                await plan.begun.wait()
+                break
+        with anyio.fail_after(DEADLINE):
+            while not plan.ended:
+                await anyio.lowlevel.checkpoint()
+        assert plan.ended == [cancelled()]
+        await it.still_works()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.requirement("L30", "E10", "G46")
+async def test_the_time_limit_holds_meanwhile(cli: Cli, kind: str) -> None:
+    plan = Plan(forever)
+    async with world(cli, kind) as it:
+        with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout) as caught:
+            await it.ask("one", plan, timeout=0.1)
+        assert caught.value.kind == "timeout"
+        assert plan.ended == [cancelled()]
+        await it.still_works()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.requirement("G46")
+async def test_the_silence_limit_rests_meanwhile_and_begins_anew(cli: Cli, kind: str) -> None:
+    async def slowly(_: ResultMessage) -> NextPrompt:
+        await anyio.sleep(0.35)
+        return NextPrompt(prompt("silent"))
+
+    async def quick_enough(cli: Cli, say: Say, text: str) -> str:
+        await anyio.sleep(0.05)
+        return "there"
+
+    cli.acts["silent"] = quick_enough
+    async with world(cli, kind) as it:
+        assert (await it.ask("one", Plan(slowly), idle_timeout=0.2)).text == "there"
+        cli.acts["silent"] = no_end
+        with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout) as caught:
+            await it.ask("one", Plan(slowly), idle_timeout=0.2)
+        assert caught.value.kind == "idle_timeout"
+        await it.still_works()
+
+
+@pytest.mark.requirement("E68")
+async def test_a_child_that_is_killed_meanwhile_fails_the_query(cli: Cli, kind: str) -> None:
+    async def kill() -> None:
+        cli.children[-1].end(signal="SIGKILL")
+
+    plan = Plan(forever)
+    async with world(cli, kind) as it:
+        error = await while_it_works(it.ask("one", plan), plan, kill)
+        assert isinstance(error, ph.CLIExitedError)
+        assert "SIGKILL before the answer was complete" in str(error)
+        assert plan.ended == [cancelled()]
+        await it.still_works()
+
+
+@pytest.mark.requirement("E68")
+@pytest.mark.parametrize("how", [{"exit_code": 0}, {"exit_code": 3}, {"signal": "SIGKILL"}], ids=str)
+async def test_a_child_that_dies_with_its_result(cli: Cli, kind: str, how: dict[str, Any]) -> None:
+    gone = anyio.Event()
+
+    async def last_words(cli: Cli, say: Say, text: str) -> str:
+        session = cli._ids[len(cli.children) - 1]
+        cli.saved[session] = [text]
+        await say(frames.result("there", session_id=session, user_message_uuid=cli.uuids[-1]))
+        cli.children[-1].end(**how)
+        gone.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def in_a_moment(_: ResultMessage) -> NextPrompt:
+        await gone.wait()
+        await anyio.wait_all_tasks_blocked()
+        return NextPrompt()
+
+    cli.acts["one"] = last_words
+    async with world(cli, kind) as it:
+        with anyio.fail_after(DEADLINE):
+            assert (await it.ask("one", Plan(in_a_moment))).text == "there"
+        await it.still_works()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_child_that_leaves_by_itself_after_its_result(goes_on: bool) -> None:
+    gone = anyio.Event()
+
+    async def script(peer: MemoryPeer) -> None:
+        while frame := await peer.read_frame():
+            if frame["type"] == "control_request":
+                await peer.write(frames.control_response(frame["request_id"], {}))
+            else:
+                await peer.write(frames.result("there", user_message_uuid=frame["uuid"]))
+                break
+        gone.set()
+
+    async def after_it_has_gone(_: ResultMessage) -> NextPrompt:
+        await gone.wait()
+        await anyio.wait_all_tasks_blocked()
+        return NextPrompt(prompt("two") if goes_on else None)
+
+    def alone(final: Any, prompts: Any, _: Any) -> OneShotRun:
+        invocation, host = make_launch(final, None)
+        plan = Plan(after_it_has_gone)
+        return OneShotRun(MemoryTransport(script), invocation, prompts, make_limits(final), plan, host)
+
+    query = Query("one", ph.Options(transport=MemoryTransport(script)), make_run=alone)
+    with anyio.fail_after(DEADLINE):
+        end = await end_of(query)
+    if goes_on:
+        assert isinstance(end, ph.CLIExitedError)
+    else:
+        assert isinstance(end, ph.QueryResult)
+        assert end.text == "there"
+
+
+class BrokenToolError(Exception):
+    pass
+
+
+async def test_its_error_is_the_error_of_the_query(cli: Cli, kind: str) -> None:
+    async def breaks(_: ResultMessage) -> NextPrompt:
+        await anyio.sleep(0)
+        raise BrokenToolError("no such tool")
+
+    async with world(cli, kind) as it:
+        with anyio.fail_after(DEADLINE), pytest.raises(BrokenToolError, match="no such tool"):
+            await it.ask("one", Plan(breaks))
+        await it.still_works()
+
+
+async def test_an_error_of_its_reading_too(cli: Cli, kind: str) -> None:
+    def read(batch: list[Message]) -> list[Message]:
+        if any(isinstance(m, AssistantMessage) for m in batch):
+            raise BrokenToolError("cannot read that")
+        return batch
+
+    plan = Plan(read=read)
+    async with world(cli, kind) as it:
+        with anyio.fail_after(DEADLINE), pytest.raises(BrokenToolError, match="cannot read that"):
+            await it.ask("one", plan)
+        await it.still_works()
+
+
+async def test_an_error_after_an_interrupt_is_not_told(cli: Cli, kind: str) -> None:
+    async def breaks(_: ResultMessage) -> NextPrompt:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            raise BrokenToolError("half of it was done") from None
+        raise AssertionError
+
+    plan = Plan(breaks)
+    async with world(cli, kind) as it:
+        query = it.ask("one", plan)
+        result = await while_it_works(query, plan, query.interrupt)
+        assert isinstance(result, ph.QueryResult)
+        assert result.outcome == "interrupted"
+        await it.still_works()
+
+
+async def test_one_that_is_cancelled_from_outside_fails_the_query(cli: Cli, kind: str, anyio_backend: str) -> None:
+    if anyio_backend == "trio":
+        pytest.skip("trio lets nobody raise its cancellation")
+
+    async def gives_up(_: ResultMessage) -> NextPrompt:
+        raise anyio.get_cancelled_exc_class()
+
+    async with world(cli, kind) as it:
+        with anyio.fail_after(DEADLINE), pytest.raises(ph.SessionClosedError, match="was cancelled"):
+            await it.ask("one", Plan(gives_up))
+        await it.still_works()

@@ -1,0 +1,96 @@
+"""`until="idle"` in a session: the turns that the CLI starts by itself belong to the query, and the next one waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from session_cli import Cli, talking
+
+import pilothouse as ph
+
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
+
+STARTED: dict[str, Any] = {"type": "system", "subtype": "task_started", "task_id": "t1", "description": "tests"}
+ENDED: dict[str, Any] = {"type": "system", "subtype": "task_notification", "task_id": "t1", "status": "completed"}
+
+
+async def start(cli: Cli, say: Any, text: str) -> str:
+    await say(STARTED)
+    return "LAUNCHED"
+
+
+async def wake(cli: Cli, *answers: str) -> None:
+    """The task ends, which wakes the model."""
+    await anyio.sleep(5)
+    [peer] = cli.children
+    await peer.write(ENDED)
+    for answer in answers:
+        await cli.wake(peer, answer=answer)
+
+
+@pytest.mark.parametrize("until", ["idle", "result"])
+async def test_woken_turns_belong_to_the_query(cli: Cli, until: Any) -> None:
+    cli.acts["start"] = start
+    order: list[str] = []
+
+    async def ask(prompt: str, **settings: Any) -> None:
+        answers[prompt] = await session.query(prompt, **settings)
+        order.append(prompt)
+
+    answers: dict[str, ph.QueryResult[Any]] = {}
+    async with talking(cli) as session:
+        async with anyio.create_task_group() as group:
+            group.start_soon(wake, cli, "FINISHED", "AGAIN")
+            group.start_soon(lambda: ask("start", until=until, idle_timeout=2))
+            await anyio.sleep(0.1)
+            group.start_soon(ask, "next")
+            await anyio.sleep(1)
+            assert order == ([] if until == "idle" else ["start", "next"])
+        whole = answers["start"]
+        results = [message.result for message in whole.messages if isinstance(message, ph.ResultMessage)]
+        if until == "idle":
+            assert (results, whole.text, whole.turns) == (["LAUNCHED", "FINISHED", "AGAIN"], "AGAIN", 3)
+        else:
+            assert (results, whole.text, whole.turns) == (["LAUNCHED"], "LAUNCHED", 1)
+        assert answers["next"].text == "re: next"
+        assert order == ["start", "next"]
+
+
+async def test_an_interrupt_while_nothing_runs_ends_the_waiting(cli: Cli) -> None:
+    cli.acts["start"] = start
+    async with talking(cli) as session:
+        query = session.query("start", until="idle")
+        async with anyio.create_task_group() as group:
+            group.start_soon(query.result)
+            await anyio.sleep(1)
+            with anyio.fail_after(1):
+                await query.interrupt()
+        assert ((await query).text, (await query).outcome) == ("LAUNCHED", "success")
+        assert not cli.controls  # there was no turn to stop
+        assert (await session.query("next")).text == "re: next"
+
+
+async def test_a_child_that_dies_meanwhile_fails_the_query(cli: Cli) -> None:
+    cli.acts["start"] = start
+    async with talking(cli) as session:
+        query = session.query("start", until="idle")
+        async with anyio.create_task_group() as group:
+
+            async def die() -> None:
+                await anyio.sleep(1)
+                cli.children[0].end(signal="SIGKILL")
+
+            group.start_soon(die)
+            with pytest.raises(ph.CLIExitedError, match="SIGKILL"):
+                await query
+        assert (await session.query("next")).text == "re: next"
+
+
+async def test_its_time_counts_while_it_waits(cli: Cli) -> None:
+    cli.acts["start"] = start
+    async with talking(cli) as session:
+        with pytest.raises(ph.QueryTimeout):
+            await session.query("start", until="idle", timeout=3)
+        assert (await session.query("next")).text == "re: next"

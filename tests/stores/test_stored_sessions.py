@@ -1,0 +1,220 @@
+"""The sessions of a store, asked and changed without a CLI: the same as those on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_stores import Plain, Talk
+
+import pilothouse as ph
+from pilothouse import sync
+from pilothouse.errors import SessionLeasedError, SessionNotFoundError, StoreError, UsageError
+from pilothouse.stores import MemoryStore
+from pilothouse.transcripts import project_key
+
+pytestmark = pytest.mark.anyio
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+class Listing(Plain):
+    """A store that somebody wrote for another SDK, without summaries."""
+
+    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+        keys = [key for key in self.kept if key[0] == project_key and not key[2]]
+        return [{"session_id": key[1], "mtime": 1_700_000_000_000 + n} for n, key in enumerate(keys)]
+
+    async def list_subkeys(self, key: Any) -> list[str]:
+        return [k[2] for k in self.kept if k[:2] == (key["project_key"], key["session_id"]) and k[2]]
+
+    async def delete(self, key: Any) -> None:
+        for kept in [kept for kept in self.kept if kept[:2] == (key["project_key"], key["session_id"])]:
+            del self.kept[kept]
+
+
+class Disk:
+    """A configuration directory of the CLI, and a project."""
+
+    def __init__(self, root: Path) -> None:
+        self.config = root / "config"
+        self.cwd = root / "project"
+        self.cwd.mkdir()
+
+    def talk(self, *said: str, **fields: Any) -> Talk:
+        return Talk(self.config, self.cwd, *said, **fields)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk(tmp_path)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    return disk
+
+
+@pytest.fixture(params=[MemoryStore, Listing])
+def store(request: pytest.FixtureRequest) -> Any:
+    return request.param()
+
+
+async def brought(store: Any, disk: Disk, *files: Talk) -> ph.StoredSessions:
+    for file in files:
+        await ph.import_session_to_store(file.id, store, directory=disk.cwd, config_dir=disk.config)
+    return ph.StoredSessions(store, directory=disk.cwd)
+
+
+def talk(disk: Disk, title: str = "") -> Talk:
+    file = disk.talk("find the bug", "here", "fix it", "done")
+    if title:
+        file.note("custom-title", customTitle=title)
+    file.agent("a1", "look", "seen", agentType="Explore")
+    return file
+
+
+def without_place(info: ph.SessionInfo | None) -> dict[str, Any]:
+    facts = {name: getattr(info, name) for name in info.__struct_fields__} if info is not None else {}
+    return {n: v for n, v in facts.items() if n not in ("path", "file_size", "last_modified", "entrypoint")}
+
+
+@pytest.mark.requirement("L60")
+async def test_answers_are_those_of_the_files(store: Any, disk: Disk, tmp_path: Path) -> None:
+    file = talk(disk, "Bugs")
+    sessions = await brought(store, disk, file)
+    where: Any = {"config_dir": disk.config}
+    assert without_place(await sessions.info(file.id)) == without_place(ph.get_session_info(file.id, **where))
+    assert await sessions.messages(file.id) == ph.get_session_messages(file.id, **where)
+    assert await sessions.messages(file.id, 2, 1) == ph.get_session_messages(file.id, None, 2, 1, **where)
+    assert await sessions.subagents(file.id) == ["a1"] == ph.list_subagents(file.id, **where)
+    assert await sessions.subagent_messages(file.id, "a1") == ph.get_subagent_messages(file.id, "a1", **where)
+    assert len(await sessions.subagent_messages(file.id, "a1")) == 2
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_a_list_is_newest_first_and_leaves_out_what_nobody_said(store: Any, disk: Disk) -> None:
+    files = [talk(disk), disk.talk("second"), disk.talk()]
+    files[2].note("mode", mode="default")
+    side = disk.talk("of a sub-agent", isSidechain=True)
+    sessions = await brought(store, disk, *files, side)
+    infos = await sessions.list()
+    assert [info.session_id for info in infos] == [files[1].id, files[0].id]
+    assert [info.summary for info in infos] == ["second", "find the bug"]
+    assert [info.session_id for info in await sessions.list(1)] == [files[1].id]
+    assert [info.session_id for info in await sessions.list(5, 1)] == [files[0].id]
+    assert await ph.StoredSessions(store, project_key="another").list() == []
+
+
+async def test_a_summary_that_is_older_than_the_session_is_not_believed(disk: Disk) -> None:
+    class Stale(MemoryStore):
+        async def list_session_summaries(self, project_key: str) -> Any:
+            return [{**row, "mtime": 1, "data": {}} for row in await super().list_session_summaries(project_key)]
+
+    sessions = await brought(Stale(), disk, talk(disk))
+    assert [info.summary for info in await sessions.list()] == ["find the bug"]
+
+
+@pytest.mark.requirement("L60")
+async def test_title_and_tag(store: Any, disk: Disk, tmp_path: Path) -> None:
+    file = talk(disk)
+    sessions = await brought(store, disk, file)
+    before = list(await store.load({"project_key": project_key(disk.cwd), "session_id": file.id}))
+    await sessions.rename(file.id, "  The \n bug ")
+    await sessions.tag(file.id, "urgent")
+    info = await sessions.info(file.id)
+    assert info is not None
+    assert (info.custom_title, info.tag) == ("The bug", "urgent")
+    await sessions.tag(file.id, None)
+    [listed] = await sessions.list()
+    assert (listed.summary, listed.tag) == ("The bug", None)
+    after = await store.load({"project_key": project_key(disk.cwd), "session_id": file.id})
+    assert after[: len(before)] == before
+    assert [entry["type"] for entry in after[len(before) :]] == ["custom-title", "tag", "tag"]
+    with pytest.raises(UsageError, match="empty"):
+        await sessions.rename(file.id, " ")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.requirement("E30", "L60")
+async def test_a_fork_is_in_the_store(store: Any, disk: Disk, tmp_path: Path) -> None:
+    file = talk(disk)
+    sessions = await brought(store, disk, file)
+    second = (await sessions.messages(file.id))[1]
+    made = await sessions.fork(file.id, up_to_message_id=second.uuid, title="Branch")
+    assert (made.messages, made.path) == (2, "")
+    assert (await sessions.messages(made.session_id))[0].raw["message"]["content"] == "find the bug"
+    assert {info.session_id: info.summary for info in await sessions.list()}[made.session_id] == "Branch"
+    assert len(await sessions.messages(file.id)) == 4
+    with pytest.raises(UsageError, match="no message"):
+        await sessions.fork(file.id, up_to_message_id=NOBODY)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_what_is_gone_is_gone(store: Any, disk: Disk) -> None:
+    file = talk(disk)
+    sessions = await brought(store, disk, file)
+    await sessions.delete(file.id)
+    await sessions.delete(file.id)
+    assert await sessions.info(file.id) is None
+    assert await sessions.messages(file.id) == []
+    assert await sessions.subagents(file.id) == []
+
+
+async def test_a_session_that_is_not_there(store: Any, disk: Disk) -> None:
+    sessions = ph.StoredSessions(store, directory=disk.cwd)
+    assert (await sessions.info(NOBODY), await sessions.messages(NOBODY)) == (None, [])
+    for change in (sessions.rename(NOBODY, "x"), sessions.tag(NOBODY, "x"), sessions.fork(NOBODY)):
+        with pytest.raises(SessionNotFoundError, match=NOBODY):
+            await change
+    with pytest.raises(UsageError, match="not a session id"):
+        await sessions.messages("../../etc/passwd")
+
+
+async def test_what_is_in_use_is_not_changed(disk: Disk) -> None:
+    store = MemoryStore()
+    file = talk(disk)
+    sessions = await brought(store, disk, file)
+    await store.acquire({"project_key": project_key(disk.cwd), "session_id": file.id}, "host-7", 60.0)
+    for change in (sessions.rename(file.id, "x"), sessions.tag(file.id, "x"), sessions.delete(file.id)):
+        with pytest.raises(SessionLeasedError, match="in use by host-7"):
+            await change
+    assert len(await sessions.messages(file.id)) == 4
+
+
+async def test_a_store_that_cannot_list_or_delete_says_so(disk: Disk) -> None:
+    sessions = await brought(Plain(), disk, file := talk(disk))
+    with pytest.raises(UsageError, match="no list_sessions"):
+        await sessions.list()
+    with pytest.raises(UsageError, match="no delete"):
+        await sessions.delete(file.id)
+    info = await sessions.info(file.id)
+    assert info is not None
+    assert info.summary == "find the bug"
+
+
+async def test_a_store_that_fails_is_named() -> None:
+    store = MemoryStore()
+    await store.aclose()
+    with pytest.raises(StoreError, match="closed"):
+        await ph.StoredSessions(store, project_key="p").list()
+
+
+def test_plain_code_has_the_same(disk: Disk) -> None:
+    store = MemoryStore()
+    file = talk(disk)
+    count = sync.import_session_to_store(file.id, store, directory=disk.cwd, config_dir=disk.config)
+    assert count == 7
+    sessions = sync.StoredSessions(store, directory=disk.cwd)
+    sessions.rename(file.id, "Bugs")
+    sessions.tag(file.id, "t")
+    assert [info.summary for info in sessions.list(limit=1)] == ["Bugs"]
+    assert len(sessions.messages(file.id, limit=3)) == 3
+    assert sessions.subagents(file.id) == ["a1"]
+    assert len(sessions.subagent_messages(file.id, "a1")) == 2
+    fork = sessions.fork(file.id, title="Branch")
+    sessions.delete(file.id)
+    assert sessions.info(file.id) is None
+    found = sessions.info(fork.session_id)
+    assert found is not None
+    assert found.custom_title == "Branch"

@@ -1,0 +1,129 @@
+"""The pytest plugin, in runs of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilothouse.testing import FakeCLI, ScriptedModel, plugin
+
+HEAVY = ("starlette", "uvicorn", "anyio", "msgspec", "pilothouse.testing.scripted_model", "pilothouse.client")
+
+
+def run_pytest(directory: Path, source: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    (directory / "test_it.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rs", "--strict-markers", *args, "."]
+    settings = {"PATH": "/usr/bin:/bin", "HOME": str(directory), "PYTHONDONTWRITEBYTECODE": "1", **env}
+    return subprocess.run(command, cwd=directory, env=settings, capture_output=True, text=True, timeout=60)
+
+
+def test_loading_the_plugin_imports_almost_nothing():
+    code = f"import pilothouse.testing.plugin, sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_every_lazy_name_loads():
+    import pilothouse.testing as testing
+
+    names = [name for name in dir(testing) if not name.startswith("_")]
+    assert {"FakeCLI", "ScriptedModel", "sample_messages", "mock_transport"} <= set(names)
+    for name in names:
+        assert getattr(testing, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = testing.Nonsense  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.requirement("R39")
+def test_the_fixtures_work_in_a_foreign_project(tmp_path: Path):
+    source = """
+import subprocess, urllib.request, pytest
+
+@pytest.mark.real_cli
+@pytest.mark.requirement("X1")
+def test_model(scripted_model, hermetic_env):
+    scripted_model.reply("Hello")
+    body = b'{"messages": [{"role": "user", "content": "hi"}]}'
+    url = hermetic_env["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    with urllib.request.urlopen(urllib.request.Request(url, body)) as response:
+        assert b"Hello" in response.read()
+    scripted_model.assert_done()
+
+def test_fake(fake_cli):
+    fake = fake_cli().text("Hello")
+    assert b"Hello" in subprocess.run([fake.path, "-p", "x"], capture_output=True).stdout
+    assert len(fake.calls) == 1
+"""
+    done = run_pytest(tmp_path, source, "-W", "error")
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_markers_of_the_project_are_left_alone(tmp_path: Path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    real_cli: mine\n")
+    done = run_pytest(tmp_path, "", "--markers")
+    assert done.stdout.count("real_cli:") == 1
+    assert "real_cli: mine" in done.stdout
+    assert "local_model: runs" in done.stdout
+
+
+CLI_TEST = """
+import pytest
+@pytest.mark.real_cli
+def test_cli(real_cli):
+    print("path:", real_cli)
+"""
+
+
+@pytest.mark.requirement("R38", "E82")
+def test_without_a_real_cli_tests_are_skipped_and_say_why(tmp_path: Path):
+    done = run_pytest(tmp_path, CLI_TEST, PILOTHOUSE_CACHE=str(tmp_path / "empty"))
+    assert "1 skipped" in done.stdout, done.stdout
+    assert "there is no real claude: set PILOTHOUSE_CLI" in done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.requirement("R38", "E82")
+def test_a_required_cli_that_is_absent_fails(tmp_path: Path):
+    done = run_pytest(tmp_path, CLI_TEST, PILOTHOUSE_CACHE=str(tmp_path / "empty"), PILOTHOUSE_REQUIRE_CLI="1")
+    assert done.returncode == 1
+    assert "PILOTHOUSE_REQUIRE_CLI=1 demands it" in done.stdout
+
+
+@pytest.mark.requirement("R38", "E82")
+def test_a_given_cli_is_used(tmp_path: Path):
+    fake = FakeCLI()
+    done = run_pytest(tmp_path, CLI_TEST, "-s", PILOTHOUSE_CLI=fake.path)
+    assert f"path: {fake.path}" in done.stdout
+    wrong = run_pytest(tmp_path, CLI_TEST, PILOTHOUSE_CLI=str(tmp_path / "nothing"))
+    assert "nothing is no file" in wrong.stdout
+
+
+@pytest.mark.requirement("R38")
+def test_the_tests_of_the_real_cli_can_be_left_out(tmp_path: Path):
+    source = "def test_unit(): pass\ndef test_cli(real_cli): pass\n"
+    with FakeCLI() as fake:
+        done = run_pytest(tmp_path, source, "-m", "not real_cli", PILOTHOUSE_CLI=fake.path)
+        assert "1 passed, 1 deselected" in done.stdout
+        done = run_pytest(tmp_path, source, "-m", "real_cli", PILOTHOUSE_CLI=fake.path)
+        assert "1 passed, 1 deselected" in done.stdout
+    assert "1 passed, 1 skipped" in run_pytest(tmp_path, source, PILOTHOUSE_CACHE=str(tmp_path / "empty")).stdout
+
+
+def test_what_is_missing_for_the_model_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "pilothouse.testing.api_server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pilothouse\[testing\]"):
+        ScriptedModel().start()
+
+
+def test_every_doctest_of_the_room_holds():
+    room = Path(plugin.__file__).parent
+    files = [str(p) for p in room.glob("*.py") if p.name not in ("fake_child.py", "transport_suite.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--doctest-modules", *files]
+    done = subprocess.run(command, cwd=room, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout

@@ -1,0 +1,272 @@
+"""Renaming, tagging, deleting and forking: what is written, and what becomes of it when others write as well."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade_transcripts import Disk, File
+
+from pilothouse.errors import UsageError
+from pilothouse.messages import AssistantMessage
+from pilothouse.transcripts import (
+    delete_session,
+    fork_session,
+    get_session_info,
+    get_session_messages,
+    list_sessions,
+    rename_session,
+    tag_session,
+)
+
+
+def rows(path: Path | str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def title(file: File) -> str | None:
+    info = get_session_info(file.id)
+    return info.custom_title if info else None
+
+
+def test_a_title_is_written_as_the_cli_writes_it(disk: Disk) -> None:
+    file = disk.talk("hello", "hi")
+    before = file.path.read_bytes()
+    rename_session(file.id, "  My \n title\x1b[31m ")
+    assert file.path.read_bytes() == before + (
+        b'{"type":"custom-title","customTitle":"My title[31m","sessionId":"' + file.id.encode() + b'"}\n'
+    )
+    sidecar = file.path.with_suffix("") / "custom-title.json"
+    assert json.loads(sidecar.read_text()) == {"customTitle": "My title[31m"}
+    assert stat.S_IMODE(sidecar.stat().st_mode) == 0o600
+    assert [path.name for path in sidecar.parent.iterdir()] == [sidecar.name]
+    assert title(file) == "My title[31m"
+    rename_session(file.id, "Löß 🚢", disk.cwd)
+    assert title(file) == "Löß 🚢"
+
+
+def test_a_tag_is_written_as_the_cli_writes_it(disk: Disk) -> None:
+    file = disk.talk("hello")
+    tag_session(file.id, " re\u200bview\u202e ")
+    assert rows(file.path)[-1] == {"type": "tag", "tag": "review", "sessionId": file.id}
+    tag_session(file.id, None)
+    assert rows(file.path)[-1] == {"type": "tag", "tag": "", "sessionId": file.id}
+    (info,) = list_sessions()
+    assert info.tag is None
+
+
+def test_what_is_empty_is_refused(disk: Disk) -> None:
+    file = disk.talk("hello")
+    before = file.path.read_bytes()
+    with pytest.raises(UsageError, match="empty"):
+        rename_session(file.id, " \n\x00")
+    with pytest.raises(UsageError, match="empty"):
+        tag_session(file.id, "\u200b")
+    assert file.path.read_bytes() == before
+
+
+def test_a_row_never_lands_on_half_a_line(disk: Disk) -> None:
+    file = disk.talk("hello")
+    file.part(b'{"parentUuid":"half a ro')
+    rename_session(file.id, "whole")
+    assert title(file) == "whole"
+    assert file.path.read_bytes().count(b"\n") == 3
+
+
+def test_writers_at_once_lose_nothing(disk: Disk) -> None:
+    file = disk.talk("hello")
+
+    def work(name: str) -> None:
+        for n in range(40):
+            if name == "cli":
+                with file.path.open("ab", buffering=0) as out:
+                    out.write(json.dumps({"type": "note", "n": n, "fill": "x" * 5000}).encode() + b"\n")
+            else:
+                tag_session(file.id, f"{name} {n}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("cli", "one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # An empty line between two, where one was seen before all of it was there.
+    found = [json.loads(line) for line in file.path.read_text().splitlines() if line]
+    assert len([row for row in found if row["type"] == "note"]) == 40
+    assert {row["tag"] for row in found if row["type"] == "tag"} == {
+        f"{w} {n}" for w in ("one", "two") for n in range(40)
+    }
+
+
+@pytest.mark.parametrize("wrote", [0, 7])
+def test_a_full_disk_is_told_and_does_no_harm(disk: Disk, monkeypatch: pytest.MonkeyPatch, wrote: int) -> None:
+    file = disk.talk("hello", "hi")
+    real = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if wrote:
+            return real(descriptor, data[:wrote])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=r"[Nn]o space left on device") as caught:
+        rename_session(file.id, "title")
+    assert caught.value.filename == str(file.path)
+    monkeypatch.setattr(os, "write", real)
+    assert title(file) is None
+    assert len(get_session_messages(file.id)) == 2
+    rename_session(file.id, "title")
+    assert title(file) == "title"
+
+
+def test_a_read_only_file_is_told(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.talk("hello")
+    real = os.open
+
+    def read_only(path: Any, flags: int, *args: Any) -> int:  # root may write to any file
+        if flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return real(path, flags, *args)
+
+    monkeypatch.setattr(os, "open", read_only)
+    for change in (
+        lambda: rename_session(file.id, "t"),
+        lambda: tag_session(file.id, "t"),
+        lambda: fork_session(file.id),
+    ):
+        with pytest.raises(OSError, match="Read-only file system"):
+            change()
+    assert len(list(file.path.parent.iterdir())) == 1
+
+
+def test_a_session_is_deleted_with_what_is_beside_it(disk: Disk, tmp_path: Path) -> None:
+    file, other = disk.talk("hello"), disk.talk("other")
+    file.agent("a").user("side")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (file.path.with_suffix("") / "link").symlink_to(outside)
+    delete_session(file.id)
+    assert [path.name for path in file.path.parent.iterdir()] == [other.path.name]
+    assert (outside / "precious").exists()
+
+
+def test_a_link_in_place_of_the_folder_is_removed_alone(disk: Disk, tmp_path: Path) -> None:
+    file = disk.talk("hello")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    file.path.with_suffix("").symlink_to(outside)
+    rename_session(file.id, "title")  # and no title is written through it
+    delete_session(file.id)
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+    assert not list(file.path.parent.iterdir())
+
+
+@pytest.mark.requirement("L60", "E30")
+def test_a_fork_begins_as_the_session_stands(disk: Disk) -> None:
+    file = disk.talk("one", "two", "three", "four")
+    file.note("custom-title", customTitle="Title").note("tools-used", tools=["Bash"]).note("tag", tag="t")
+    before = file.path.read_bytes()
+    fork = fork_session(file.id)
+    assert file.path.read_bytes() == before
+    assert stat.S_IMODE(Path(fork.path).stat().st_mode) == 0o600
+    assert fork.messages == 4
+    origin, copy = get_session_messages(file.id), get_session_messages(fork.session_id)
+    assert [message.raw["message"] for message in copy] == [message.raw["message"] for message in origin]
+    assert {message.session_id for message in copy} == {fork.session_id}
+    assert not {message.uuid for message in copy} & {message.uuid for message in origin}
+    assert [message.raw["forkedFrom"]["messageUuid"] for message in copy] == [message.uuid for message in origin]
+    assert [row["tools"] for row in rows(fork.path) if row["type"] == "tools-used"] == [["Bash"]]
+    info = get_session_info(fork.session_id)
+    assert info is not None
+    assert (info.custom_title, info.tag) == ("Title (fork)", None)
+    assert all(row["sessionId"] == fork.session_id for row in rows(fork.path))
+
+
+def test_a_fork_up_to_a_message_on_any_branch(disk: Disk) -> None:
+    file = disk.session()
+    root = file.user("root")
+    left = file.assistant("left")
+    file.user("more")
+    file.assistant("taken", parent=root)
+    fork = fork_session(file.id, up_to_message_id=left, title="Other way")
+    assert [message.raw["message"]["content"] for message in get_session_messages(fork.session_id)] == [
+        "root",
+        [{"type": "text", "text": "left"}],
+    ]
+    info = get_session_info(fork.session_id)
+    assert info is not None
+    assert info.custom_title == "Other way"
+
+
+def test_a_fork_from_before_a_compaction(disk: Disk) -> None:
+    file = disk.talk("old", "old answer")
+    early = file.last
+    file.row("system", parent=None, subtype="compact_boundary", logicalParentUuid=early)
+    file.user("summary", isCompactSummary=True)
+    assert [row["type"] for row in rows(fork_session(file.id, up_to_message_id=early).path)][:2] == [
+        "user",
+        "assistant",
+    ]
+    assert rows(fork_session(file.id).path)[0]["subtype"] == "compact_boundary"
+
+
+def test_ids_in_a_compaction_are_those_of_the_fork(disk: Disk) -> None:
+    file = disk.talk("old", "kept")
+    kept, anchor = file.last, f"{file.id[:-4]}abcd"
+    meta = {"trigger": "auto", "preservedMessages": {"anchorUuid": anchor, "uuids": [kept]}}
+    file.row("system", parent=None, subtype="compact_boundary", logicalParentUuid=kept, compactMetadata=meta)
+    file.user("summary", uuid=anchor, isCompactSummary=True)
+    file.user("new")
+    fork = fork_session(file.id)
+    boundary, summary, answer, new, _ = rows(fork.path)
+    assert boundary["compactMetadata"]["preservedMessages"] == {
+        "anchorUuid": summary["uuid"],
+        "uuids": [answer["uuid"]],
+    }
+    assert (answer["parentUuid"], new["parentUuid"]) == (summary["uuid"], answer["uuid"])
+    assert [message.raw["uuid"] for message in get_session_messages(fork.session_id)] == [
+        row["uuid"] for row in (summary, answer, new)
+    ]
+
+
+def test_a_fork_keeps_parallel_calls_together(disk: Disk) -> None:
+    file = disk.session()
+    file.user("go")
+    one, two = file.call("a", message_id="m"), file.call("b", message_id="m")
+    file.answer("a", parent=one, sourceToolAssistantUUID=one)
+    file.answer("b", parent=two, sourceToolAssistantUUID=two)
+    file.assistant("done")
+    copy = get_session_messages(fork_session(file.id).session_id)
+    assert len(copy) == 6
+    assert isinstance(copy[2], AssistantMessage)
+    assert copy[2].message_id == "m"
+
+
+def test_what_cannot_be_forked(disk: Disk) -> None:
+    empty = disk.session()
+    empty.user("meta", isMeta=True)
+    file = disk.talk("hello")
+    with pytest.raises(UsageError, match="nothing to fork"):
+        fork_session(empty.id)
+    with pytest.raises(UsageError, match="no message"):
+        fork_session(file.id, up_to_message_id="nobody")
+    assert len(list(file.path.parent.iterdir())) == 2
+
+
+def test_half_a_fork_is_no_fork(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = disk.talk("hello")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pilothouse.transcripts.edits._ForkRows.make_title_row", full)
+    with pytest.raises(OSError, match="No space left"):
+        fork_session(file.id)
+    assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
