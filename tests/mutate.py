@@ -108,6 +108,7 @@ class Copy:
             "0",
             "-p",
             "no:cacheprovider",
+            f"--basetemp={self.root}-tmp",  # of two runs with one directory, each may clean up what the other looks at
             *shlex.split(tests),
         ]
         env = {"PILOTHOUSE_CACHE": str(cache_root()), **os.environ, "PILOTHOUSE_REQUIRE_CLI": "1"}

@@ -5,7 +5,7 @@
     result = await ph.query("What does this repository do?")
     print(result.text)
 
-The public names; nothing else. Each is loaded when it is first used, so that importing the package costs next to
+This package contains only the public names. Each is loaded on first use, so that importing the package costs next to
 nothing.
 """
 
@@ -360,7 +360,7 @@ if TYPE_CHECKING:
 
 _MODULES = read_lazy_names(__name__) or {}
 
-if not TYPE_CHECKING:  # type checkers read the imports above; to mypy a list that is made would be an empty one
+if not TYPE_CHECKING:  # type checkers read the imports above; mypy would take a computed list for an empty one
     __all__ = sorted(_MODULES)
 
 
@@ -376,7 +376,7 @@ def __getattr__(name: str) -> Any:
 
 def _make_error(module: str, name: str) -> Exception:
     caller = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    if caller.f_globals.get("__name__") == "importlib._bootstrap":  # it looks whether `name` has to be imported
+    if caller.f_globals.get("__name__") == "importlib._bootstrap":  # checks whether `name` has to be imported
         return AttributeError(name)
     from pilothouse.hints import make_name_error  # only on the way to an error
 
@@ -384,5 +384,5 @@ def _make_error(module: str, name: str) -> Exception:
 
 
 def __dir__() -> list[str]:
-    """The public names, without what this module itself is made of."""
+    """The public names, without the internals of this module."""
     return sorted([*_MODULES, *(name for name in globals() if name.startswith("__"))])

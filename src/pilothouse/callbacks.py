@@ -1,7 +1,7 @@
-"""A user's function as something that can be awaited: checked when it is registered, called off the event loop.
+"""Callbacks of users: checked when they are registered, called without blocking the event loop.
 
-Owns how functions of users are called, and how long they may take. Knows nothing of hooks, permissions or tools, nor
-what an answer means.
+Owns how callbacks are called, and how long they may take. Knows nothing of hooks, permissions or tools, nor what a
+return value means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anyio.lowlevel import RunVar
 from pilothouse.errors import PilothouseError, UsageError
 
 MAX_THREADS = 256
-"""Worker threads that functions may hold at once in an event loop: many of them wait for a person."""
+"""Worker threads that callbacks may hold at once in an event loop: many of them wait for a person."""
 
 T = TypeVar("T")
 
@@ -30,17 +30,17 @@ _limiter: RunVar[CapacityLimiter] = RunVar("pilothouse callback threads")
 class UserCallback:
     """A function, a method, or any callable; sync or async.
 
-    A coroutine function runs on the event loop, any other callable in a worker thread, so that one that waits never
-    holds up the stream; what it returns is awaited if it can be. Both see the context variables of whoever awaits
-    this. Cancelling it leaves a worker thread to its end, and drops what it returns.
+    A coroutine function runs on the event loop, any other callable in a worker thread, so that a blocking one never
+    holds up the stream; an awaitable that it returns is awaited. Both see the context variables of the caller.
+    Cancelling the call lets a worker thread run on, and drops its result.
 
     Args:
         function: what to call.
-        name: what it is, for errors; such as "can_use_tool".
+        name: its name for errors, such as "can_use_tool".
         *parameters: names of the positional arguments that it is called with.
 
     Raises:
-        UsageError: it cannot be called, or not with these arguments.
+        UsageError: the function is not callable, or not with these arguments.
     """
 
     __slots__ = ("_function", "_is_async", "name")
@@ -57,34 +57,34 @@ class UserCallback:
         return f"Callback({self.name!r}, {self._function!r})"
 
     async def __call__(self, *args: Any) -> Any:
-        """Call it. Raises what the function raises.
+        """Call the function. Raises what the function raises.
 
         Raises:
-            PilothouseError: it gave up because something that it awaited was cancelled; this call was not.
+            PilothouseError: the function failed because something that it awaited was cancelled; this call was not.
         """
         try:
             if self._is_async:
                 return await self._function(*args)
-            # In a tuple: trio takes a coroutine that comes out of a thread for a mistake.
+            # Wrapped in a tuple because trio rejects a bare coroutine returned from a worker thread.
             (answer,) = await run_in_worker(lambda: (self._function(*args),))
             return await answer if inspect.isawaitable(answer) else answer
         except anyio.get_cancelled_exc_class() as error:
             if _is_cancelled():
                 raise
-            # Passed on, it would end the caller's task in silence.
+            # Passed on, it would end the caller's task silently.
             raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
 
 
 class TimeLimited(Generic[T]):
-    """An answer that may take so long, and no longer. Await it; or await `work` and keep to the limit in another way.
+    """An awaitable with a time limit. Await it; or await `awaitable` and enforce the limit in another way.
 
-    A limit costs more than all the rest of most answers, which come without any waiting: whoever can, sets it only for
-    those that wait.
+    Setting a limit costs more than most calls, which return without waiting. So callers should set it only for calls
+    that have to wait.
 
     Args:
-        awaitable: gives the answer.
-        seconds: how long it may take; None: as long as it wants.
-        on_timeout: gives the answer in the place of one that takes longer.
+        awaitable: computes the result.
+        seconds: the limit; None: no limit.
+        on_timeout: returns the result in place of one that takes longer.
     """
 
     __slots__ = ("awaitable", "on_timeout", "seconds")
@@ -104,10 +104,10 @@ class TimeLimited(Generic[T]):
 
 
 async def run_in_worker(work: Callable[[], T]) -> T:
-    """Call a user's function in a worker thread. Cancelled, it leaves the thread to its end, and drops what it gives.
+    """Call a user's function in a worker thread. Cancelling lets the thread run on, and drops its result.
 
-    No more than `MAX_THREADS` are waited for at a time. They take none of the threads that the rest of the program
-    shares, and those that were left, and may never end, take nothing.
+    At most `MAX_THREADS` calls are awaited at a time. They take none of the threads that the rest of the program
+    shares. Threads of cancelled calls, which may never end, do not count.
     """
     places, place = _get_limiter(), object()
     try:
@@ -115,7 +115,7 @@ async def run_in_worker(work: Callable[[], T]) -> T:
     except anyio.WouldBlock:
         await places.acquire_on_behalf_of(place)
     try:
-        # Of trio's own limiters a thread that was left keeps its place.
+        # With a shared limiter of trio, a thread of a cancelled call would keep its slot.
         return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
     finally:
         places.release_on_behalf_of(place)
@@ -131,7 +131,7 @@ def _get_limiter() -> CapacityLimiter:
 
 
 def _is_cancelled() -> bool:
-    """Whether this very task is being cancelled."""
+    """Whether this task itself is being cancelled."""
     if anyio.current_effective_deadline() == -inf:
         return True
     asyncio = sys.modules.get("asyncio")
@@ -144,7 +144,7 @@ def _is_cancelled() -> bool:
 def _is_async(function: Any) -> bool:
     while isinstance(function, partial):
         function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004 - whether it can be called is known
+    call = getattr(function, "__call__", None)  # noqa: B004 - it is known to be callable
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
@@ -162,7 +162,7 @@ def _check_signature(function: Any, name: str, parameters: tuple[str, ...]) -> N
 
 
 def accepts_arguments(function: Any, count: int) -> bool:
-    """Whether a function can be called with so many positional arguments."""
+    """Whether a function can be called with `count` positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except (TypeError, ValueError):

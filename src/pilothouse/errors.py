@@ -278,8 +278,8 @@ class StructuredOutputError(ResultError):
         message: what is missing, or what does not fit and where.
         result: the `ResultMessage`, if one arrived.
         api_error_status: HTTP status of the API, if the API failed.
-        value: what the model gave, as plain Python values; None if it gave none.
-        raw: the beginning of the same as JSON, or of its text when it gave none.
+        value: the output of the model, as plain Python values; None if there was none.
+        raw: the beginning of the output as JSON, or of the answer's text if there was none.
         attempts: how often the model was asked.
     """
 
@@ -319,9 +319,9 @@ class RemoteError(PilothouseError):
     """The host of a remote session cannot be reached, refuses, or was lost for good.
 
     Args:
-        message: what happened and what to do next. It holds no token.
-        code: "unreachable" (nobody answers), "unauthorized" (the token), "lost" (the connection broke, and there was
-            none again in time), "replaced" (another client took over), "protocol" (one side broke the rules of the
+        message: what happened and what to do next. It contains no token.
+        code: "unreachable" (no response), "unauthorized" (the token), "lost" (the connection broke, and could not be
+            restored in time), "replaced" (another client took over), "protocol" (one side broke the rules of the
             link), or the code of the host's refusal: "unknown_session", "forbidden", "limit", "bad_request",
             "attached_elsewhere", "pruned", "version", "draining".
     """
@@ -337,7 +337,7 @@ class WorkspaceError(PilothouseError):
     `.path` is the directory or the file.
     """
 
-    path: str | None = None  # as long as a journal has not kept it
+    path: str | None = None  # for errors rebuilt from a journal that has not kept it
 
     def __init__(self, message: str, *, path: str | None = None) -> None:
         super().__init__(message)
@@ -363,7 +363,7 @@ class CassetteError(PilothouseError):
         self.line = line
 
 
-class ReplayMismatch(CassetteError):  # noqa: N818 - it is the program that is wrong, or the recording
+class ReplayMismatch(CassetteError):  # noqa: N818 - the program is wrong, or the recording
     """What happens now is not what was recorded. `.diff` shows both, line by line; `.line` is that of the recording."""
 
     def __init__(self, message: str, *, path: str | None = None, line: int | None = None, diff: str = "") -> None:
@@ -394,7 +394,7 @@ class SessionLeasedError(StoreError):
     Args:
         message: what was refused, and what to do.
         session_id: the session.
-        holder: who holds its lease.
+        holder: the holder of the lease.
         seconds_left: seconds until the lease runs out, unless its holder renews it.
     """
 
@@ -443,7 +443,7 @@ def find_cause(error: BaseException, kind: type[E]) -> E | None:
         kind: the class to look for.
 
     Returns:
-        The first match, nearest first, or None. (G40, G42, G44)
+        The first match, nearest first, or None.
     """
     seen: set[int] = set()
     queue: list[BaseException] = [error]

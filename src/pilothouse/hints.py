@@ -1,6 +1,6 @@
-"""Words for the commonest slips: names of other libraries, and arguments that are misspelt. Pure data and text.
+"""Hints for common mistakes: names of other libraries, and misspelt arguments. Pure data and text.
 
-Loaded only on the way to an error.
+Loaded only to make an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT_NAMES: dict[str, str] = {
     "SdkMcpTool": "pilothouse.Tool",
     "ToolPermissionContext": "pilothouse.PermissionRequest",
     "create_sdk_mcp_server": "pilothouse.sdk_server()",
-    # what comes to mind
+    # common guesses
     "Client": "pilothouse.Agent",
     "Conversation": "pilothouse.session()",
     "ask": "pilothouse.query()",
@@ -37,7 +37,7 @@ ROOT_NAMES: dict[str, str] = {
     "run_sync": "pilothouse.sync.query(…).result()",
     "query_sync": "pilothouse.sync.query(…).result()",
     "stream": "pilothouse.query(…).text_stream()",
-    # what is not in the root
+    # names outside the root
     "FakeCLI": "pilothouse.testing.FakeCLI",
     "Hooks": "pilothouse.hooks.Hooks",
     "OpenTelemetry": "pilothouse.integrations.otel.OpenTelemetry",
@@ -45,7 +45,7 @@ ROOT_NAMES: dict[str, str] = {
     "Settings": "pilothouse.options.Settings",
     "ToolUse": "pilothouse.testing.ToolUse, or pilothouse.ToolUseBlock in messages",
 }
-"""What others call a thing, and where it is here."""
+"""Names of other libraries and guesses, and what to use here."""
 
 RESULT_NAMES = frozenset(
     {
@@ -74,12 +74,12 @@ RESULT_NAMES = frozenset(
         "output_attempts",
     }
 )
-"""Attributes of a `QueryResult` that a query has not."""
+"""Attributes of a `QueryResult` that a `Query` does not have."""
 
 QUERY_WORDS = frozenset(
     {"ask", "call", "chat", "complete", "execute", "generate", "invoke", "prompt", "run", "run_sync", "send", "stream"}
 )
-"""What other libraries call the method that asks."""
+"""Names of other libraries for the method that sends a prompt."""
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
     "Agent": dict.fromkeys(QUERY_WORDS, "query(…)"),
@@ -94,7 +94,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
     "QueryResult": {"result_text": "text", "content": "text", "total_cost_usd": "cost_usd", "num_turns": "turns"},
     "Fleet": {**dict.fromkeys(QUERY_WORDS, "map(…) or submit(…)"), "results": "map(…), in a loop"},
 }
-"""What others call an attribute, and what it is called here, by class."""
+"""Attributes of other libraries, and what to use here, by class."""
 
 ARGUMENTS: dict[str, str] = {
     "max_concurrency": "concurrency",
@@ -106,15 +106,15 @@ ARGUMENTS: dict[str, str] = {
     "retries": "retry",
     "max_retries": "retry",
 }
-"""What others call an argument, and what it may be called here."""
+"""Arguments of other libraries, and what they may be called here."""
 
 
 def make_name_error(module: str, name: str, known: Iterable[str], caller: FrameType) -> AttributeError | ImportError:
-    """The error for a name that a module of pilothouse has not; `caller` is where it was asked for."""
+    """Make the error for a name that a module of pilothouse does not have; `caller` is the frame that used it."""
     text = f"module {module!r} has no attribute {name!r}"
     if name in ROOT_NAMES:
         text = f"{text}: here it is {ROOT_NAMES[name]}"
-        # `from … import` puts words of its own in the place of those of an AttributeError.
+        # `from … import` replaces the text of an AttributeError.
         is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
         return ImportError(text, name=module) if is_import else AttributeError(text)
     close = [] if name.startswith("__") else difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
@@ -122,7 +122,7 @@ def make_name_error(module: str, name: str, known: Iterable[str], caller: FrameT
 
 
 def make_attribute_error(owner: object, name: str) -> AttributeError:
-    """The error for an attribute that an object of pilothouse has not."""
+    """Make the error for an attribute that an object of pilothouse does not have."""
     cls = type(owner)
     text = f"{cls.__name__!r} object has no attribute {name!r}"
     if cls.__name__ == "Query" and name in RESULT_NAMES:
@@ -135,11 +135,11 @@ def make_attribute_error(owner: object, name: str) -> AttributeError:
     use = ATTRIBUTES.get(cls.__name__, {}).get(name)
     if use is not None:
         return AttributeError(f"{text}: here it is {use}")
-    return AttributeError(text, name=name, obj=owner)  # Python adds a name that is nearly the same
+    return AttributeError(text, name=name, obj=owner)  # Python suggests a similar name
 
 
 def make_argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
-    """The error for arguments that do not fit, with the name that was meant."""
+    """Make the error for arguments that do not fit, with the likely name."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if found is None:
         return error.with_traceback(None)

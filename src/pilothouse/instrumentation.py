@@ -1,7 +1,7 @@
-"""What watches queries from outside: the seam for tracing, metrics and logs of one's own. Pure.
+"""Observing queries from outside: the interface for tracing, metrics and custom logs. Pure.
 
-Owns what a watcher is told and when, and that a watcher which fails touches nothing. Knows no backend, no event loop,
-and not how queries run: those who run them call `Observers`.
+Owns what an observer gets and when, and that a failing observer affects nothing else. Knows no backend, no event
+loop, and not how queries run: the code that runs them calls `Observers`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 TOOL_USE_ID = "claudecode/toolUseId"
-"""Where the CLI (2.1.330) says which tool call it is that a tool of this process is to answer."""
+"""Key under which the CLI (2.1.330) names the tool call that a tool of this process runs for."""
 
 CallKind = Literal["hook", "permission", "tool", "dialog"]
 
@@ -30,17 +30,17 @@ class QueryStart(Struct, frozen=True, kw_only=True):
     """What is known when a query starts.
 
     Args:
-        prompt: as it was given; it may hold anything, so nobody should write it down unasked.
-        model: the one that was asked for, None for the default one.
-        agent: the name of the agent that answers (option `agent`), None for the usual one.
-        session_id: of the conversation, where it is known before anything was said.
-        provider: whose API it is (option `provider`).
-        base_url: address of the API, if it is not the usual one.
+        prompt: as it was given; it may contain anything, so it should not be recorded by default.
+        model: as requested, None for the default.
+        agent: the name of the agent (option `agent`), None for the default.
+        session_id: of the conversation, if known before the start.
+        provider: the provider of the API (option `provider`).
+        base_url: address of the API, None for the default.
         settings: all that was set, as text; values that may be keys are masked.
         in_session: whether it is one of the queries of a `Session`.
-        self_started: whether it is no query, but a turn that the CLI began by itself between the queries of a session,
-            because something in the background had ended. It has no prompt; the rest is that of the session.
-        redact: takes the keys of the child out of a text; for whoever writes down what was said.
+        self_started: whether it is not a query, but a turn that the CLI began by itself between the queries of a
+            session, because a background task had ended. It has no prompt; the rest is that of the session.
+        redact: removes the keys of the child from a text; for observers that record content.
     """
 
     prompt: Any
@@ -56,13 +56,13 @@ class QueryStart(Struct, frozen=True, kw_only=True):
 
 
 class CallStart(Struct, frozen=True, kw_only=True):
-    """Something in this process that the CLI has asked for: a hook, a permission, a tool of one's own, a dialog.
+    """A request of the CLI to this process: a hook, a permission, a custom tool, a dialog.
 
     Args:
-        kind: what it is.
+        kind: of the request.
         name: of the hook event, or of the tool, as the model sees it.
-        tool_use_id: the tool call that it is about, if it is about one.
-        input: what it is asked with; may hold anything, as `QueryStart.prompt`.
+        tool_use_id: the tool call that the request is about, if any.
+        input: of the request; may contain anything, as `QueryStart.prompt`.
     """
 
     kind: CallKind
@@ -76,7 +76,7 @@ class CallEnd(Struct, frozen=True, kw_only=True):
 
     Args:
         outcome: "allow" or "deny" of a permission or of a hook that decides; "ok" or "error" of a tool; "ok" of
-            anything else; "failed" when it raised; "cancelled" when nobody waits for it any more.
+            anything else; "failed" if it raised; "cancelled" if the CLI withdrew the request.
         error: what it raised.
     """
 
@@ -85,15 +85,15 @@ class CallEnd(Struct, frozen=True, kw_only=True):
 
 
 class ScheduledRetry(Struct, frozen=True, kw_only=True):
-    """A try of pilothouse's own (options `retry` and `on_usage_limit`) that is about to be waited for.
+    """A retry of pilothouse's own (options `retry` and `on_usage_limit`), before its wait.
 
     Args:
         way: "resend" the prompt; "resume" what the model had begun; "hold" the prompt back, before it was ever sent,
             because another query of the agent has met a limit.
         reason: "rate_limit", "overloaded", "server" or "network", as in `RetryPolicy.on`; or "usage_limit".
         delay: seconds until then.
-        attempt: number of the try, from 1; None for limits that are waited for.
-        error: what has failed; None when held back.
+        attempt: number of the retry, from 1; None for a wait for a limit.
+        error: what has failed; None for "hold".
     """
 
     way: Literal["resend", "resume", "hold"]
@@ -107,9 +107,9 @@ class QueryEnd(Struct, frozen=True, kw_only=True):
     """How a query ended.
 
     Args:
-        result: a `QueryResult`, whose `messages` are not kept; None: the CLI gave no result.
+        result: a `QueryResult`, whose `messages` are not kept; None: the CLI sent no result.
         error: why there is no answer: what `await query` raises, or the error of the result; None on success.
-        interrupted: whether it was stopped on request.
+        interrupted: whether the query was stopped on request.
     """
 
     result: Any
@@ -118,10 +118,10 @@ class QueryEnd(Struct, frozen=True, kw_only=True):
 
 
 class Observer:
-    """Watches one query. Inherit, and override what you want to be told; every method does nothing by itself.
+    """Observes one query. Inherit, and override the methods you need; by default every method does nothing.
 
-    All of them are called where things happen, before the reader of the query sees anything of it: times are true
-    however slow that reader is, and a method that takes long holds up the query. What they raise is logged once.
+    All methods are called when things happen, before the reader of the query sees them: times are accurate even for a
+    slow reader, and a slow method holds up the query. What they raise is logged once.
     """
 
     def environ(self) -> Mapping[str, str | None]:
@@ -129,55 +129,55 @@ class Observer:
         return {}
 
     def run_context(self) -> AbstractContextManager[object]:
-        """Context variables set in this block hold for all that runs for the query; it is left at once."""
+        """Context variables set in this block apply to everything that runs for the query; it is left at once."""
         return nullcontext()
 
     def on_message(self, message: Message) -> None:
         """A message of the query has arrived; calls of tools that run in this process look like all others."""
 
     def on_retry(self, message: ApiRetryMessage) -> None:
-        """The API failed, and the CLI tries again; `on_message` gets it too."""
+        """The API failed, and the CLI retries; `on_message` gets the message too."""
 
     def on_retry_scheduled(self, retry: ScheduledRetry) -> None:
-        """The CLI has given up, or a limit holds, and pilothouse waits before it tries again."""
+        """The CLI has given up, or a limit holds, and pilothouse waits before it retries."""
 
     def on_call_start(self, call: CallStart) -> None:
-        """The CLI asks for something in this process. Context variables set here hold until `on_call_end`."""
+        """The CLI sent a request to this process. Context variables set here apply until `on_call_end`."""
 
     def on_call_end(self, call: CallStart, end: CallEnd) -> None:
-        """It was answered; in the same task as `on_call_start`."""
+        """The call has ended; in the same task as `on_call_start`."""
 
     def on_restart(self, reason: BaseException | None) -> None:
-        """The child of the session had died, and another one has taken over for this query."""
+        """The child of the session died, and another one has taken over for this query."""
 
     def on_end(self, end: QueryEnd) -> None:
         """The query is over, and its child is gone or free for the next one.
 
-        Nothing is told after this but the ends of calls that had begun.
+        After this only the ends of calls that had begun are reported.
         """
 
 
 @runtime_checkable
 class Instrumentation(Protocol):
-    """Watches queries. Give it as option `instrumentation`, alone or in a list, in any layer."""
+    """Observes queries. Pass it as option `instrumentation`, alone or in a list, in any layer."""
 
     def query_started(self, start: QueryStart) -> Observer | None:
-        """A query starts, in the context of whoever asked. None: this one is not watched.
+        """A query starts; called in the context of its caller. None: this query is not observed.
 
-        A turn that the CLI starts by itself is told in the same way, in the context of whoever made the session.
+        For a turn that the CLI starts by itself, this is called in the context in which the session was made.
         """
         ...
 
     def session_environ(self) -> Mapping[str, str | None]:
-        """Environment variables for the child of a session, in the context of whoever made it; None removes one."""
+        """Environment variables for the child of a session, in the context in which it was made; None removes one."""
         ...
 
 
 class Observers:
-    """All that watch one query. Never raises.
+    """All observers of one query. Never raises.
 
     Args:
-        observers: those that the instrumentations gave.
+        observers: those that the instrumentations returned.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
@@ -186,20 +186,20 @@ class Observers:
 
     @classmethod
     def start(cls, given: Iterable[Instrumentation], start: QueryStart) -> Observers | None:
-        """Start watching; None when nobody wants to."""
+        """Start to observe; None if no instrumentation wants to."""
         there = collect_observers(given, lambda one: one.query_started(start))
         return cls(there) if there else None
 
     def environ(self) -> dict[str, str | None]:
-        """The variables of all of them; later ones win."""
+        """Merge the variables of all observers; later ones win."""
         return _merge_environs(self._all, lambda one: one.environ())
 
     def run_context(self) -> AbstractContextManager[None]:
-        """The block in which what runs for the query is started."""
+        """The block in which the work of the query is started."""
         return enter_contexts(self._all)
 
     def messages(self, batch: Iterable[Message]) -> None:
-        """Messages have arrived."""
+        """Report messages that have arrived."""
         if self._has_ended:
             return
         for one in self._all:
@@ -209,28 +209,28 @@ class Observers:
                     call_safely(one, lambda one=one, message=message: one.on_retry(message))
 
     def retry_scheduled(self, retry: ScheduledRetry) -> None:
-        """A try of our own is about to be waited for."""
+        """Report a retry of our own, before its wait."""
         if not self._has_ended:
             self._notify(lambda one: one.on_retry_scheduled(retry))
 
     def call_started(self, call: CallStart) -> bool:
-        """Something in this process begins; whether its end is to be told."""
+        """Report the start of a call; returns whether to report its end."""
         if self._has_ended:
             return False
         self._notify(lambda one: one.on_call_start(call))
         return True
 
     def call_ended(self, call: CallStart, end: CallEnd) -> None:
-        """The same has ended; in reverse order, as context variables want it."""
+        """Report the end of a call, in reverse order, which context variables need."""
         self._notify(lambda one: one.on_call_end(call, end), reverse=True)
 
     def restarted(self, reason: BaseException | None) -> None:
-        """Another child has taken over."""
+        """Report that another child has taken over."""
         if not self._has_ended:
             self._notify(lambda one: one.on_restart(reason))
 
     def ended(self, end: QueryEnd) -> None:
-        """The query is over. The first call counts."""
+        """Report the end of the query. The first call counts."""
         if not self._has_ended:
             self._has_ended = True
             self._notify(lambda one: one.on_end(end), reverse=True)
@@ -243,9 +243,10 @@ _reported: set[type] = set()
 
 
 def call_safely(owner: object, call: Callable[[], Any]) -> Any:
-    """What `call` gives; None if it raises, which is logged for the first time of each class.
+    """Return what `call` returns; None if it raises, which is logged the first time for each class.
 
-    What asyncio and trio raise to cancel is caught as well: nothing waits in there, so it is a mistake of the callee.
+    Cancellation errors of asyncio and trio are caught as well: nothing waits in there, so they are a mistake of the
+    callee.
     """
     try:
         return call()
@@ -260,13 +261,13 @@ def call_safely(owner: object, call: Callable[[], Any]) -> Any:
 
 
 def collect_observers(given: Iterable[T], ask: Callable[[T], W | None]) -> list[W]:
-    """What those who are asked give to watch with; neither those that want nothing nor those that fail."""
+    """Collect the observers; without those that are None or failed."""
     found = [call_safely(one, lambda one=one: ask(one)) for one in given]
     return [watcher for watcher in found if watcher is not None]
 
 
 def notify_all(observers: Sequence[T], call: Callable[[T], object], *, reverse: bool = False) -> None:
-    """Tell all of them something; ends in reverse order, as context variables want it."""
+    """Call all observers, in reverse order for ends, which context variables need."""
     for one in reversed(observers) if reverse else observers:
         call_safely(one, lambda one=one: call(one))
 
@@ -277,7 +278,7 @@ class _HasContext(Protocol):
 
 @contextmanager
 def enter_contexts(observers: Iterable[_HasContext]) -> Generator[None]:
-    """A block within the `run_context` of all of them; those that fail are left out."""
+    """The block inside the `run_context` of all observers; those that fail are left out."""
     blocks = [(one, block) for one in observers if (block := _enter_context(one)) is not None]
     try:
         yield
@@ -287,7 +288,7 @@ def enter_contexts(observers: Iterable[_HasContext]) -> Generator[None]:
 
 
 def _enter_context(one: _HasContext) -> AbstractContextManager[object] | None:
-    """The block that an observer wants around what runs, entered; None if that failed."""
+    """Enter the `run_context` of an observer; None if that failed."""
 
     def enter() -> AbstractContextManager[object]:
         block = one.run_context()
@@ -298,7 +299,7 @@ def _enter_context(one: _HasContext) -> AbstractContextManager[object] | None:
 
 
 def collect_environ(given: Iterable[Instrumentation]) -> dict[str, str | None]:
-    """What the child of a session gets from all of them; later ones win."""
+    """Merge the variables for the child of a session from all instrumentations; later ones win."""
     return _merge_environs(given, lambda one: one.session_environ())
 
 
@@ -310,27 +311,27 @@ def _merge_environs(given: Iterable[T], ask: Callable[[T], Mapping[str, str | No
 
 
 def _check_variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
-    """A copy; raises for what no environment can hold, so that no child fails to start for it.
+    """Copy the variables; rejects what no environment can hold, so that the child does not fail to start.
 
     Raises:
-        TypeError: names or values that are no text.
+        TypeError: names or values that are not text.
         ValueError: text that no variable can have.
     """
     for name, value in given.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"environment variables are text, not {name!r} and a {type(value).__name__}")
         both = name + (value or "")
-        both.encode("utf-8", "surrogateescape")  # which is a ValueError, too
+        both.encode("utf-8", "surrogateescape")  # raises UnicodeEncodeError, a ValueError, too
         if not name or "=" in name or "\0" in both:
             raise ValueError(f"no variable can have the name {name!r}, or its value")
     return dict(given)
 
 
-# Which question of the CLI is what.
+# Requests of the CLI as calls.
 
 
 def make_call_start(subtype: str, body: Mapping[str, Any]) -> CallStart | None:
-    """What the CLI asks for with a control request; None if it is a matter of the protocol only."""
+    """Describe a control request of the CLI; None if it only concerns the protocol."""
     read = _CALL_READERS.get(subtype)
     return None if read is None else read(body)
 
@@ -383,7 +384,7 @@ _CALL_READERS: dict[str, Callable[[Mapping[str, Any]], CallStart | None]] = {
 
 
 def find_outcome(call: CallStart, answer: Mapping[str, Any]) -> str:
-    """What the answer to a call says."""
+    """The outcome that the response to a call states."""
     if call.kind == "permission":
         return str(answer.get("behavior", "ok"))
     if call.kind == "tool":

@@ -1,9 +1,9 @@
-"""Values against a JSON Schema that somebody wrote. Pure; knows JSON Schema, no tools and no answers.
+"""Checks values against a user's JSON Schema. Pure; knows JSON Schema, not tools or answers.
 
-Owns the one check for both: the input of a tool that came with a schema, and an output that must fit one.
-`fastjsonschema` (extra `schema`) checks all of draft 07; without it, and where a schema is beyond it, types, required
-and unknown properties, enums and bounds are checked, as deep as properties and items go. The words for tuples and
-dependents of draft 2020-12 are understood.
+Owns the one check for both: the input of a tool with a given schema, and an output that must fit one.
+`fastjsonschema` (extra `schema`) checks all of draft 07. Without it, or for a schema that it does not support, types,
+required and unknown properties, enums and bounds are checked, at every depth of properties and items. The keywords of
+draft 2020-12 for tuples and dependents are supported.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias, cast
 
 ROOT = "$"
-"""The place of the whole value."""
+"""The path of the whole value."""
 
 
 class SchemaViolation(NamedTuple):
-    """What is wrong with a value.
+    """One violation of a schema.
 
     Attributes:
         path: the place, such as "$.lines[1].price"; `ROOT` for the whole value.
@@ -33,7 +33,7 @@ SchemaCheck: TypeAlias = Callable[[Any], list[SchemaViolation]]
 
 
 def make_checker(schema: Mapping[str, Any]) -> SchemaCheck:
-    """A function that lists what is wrong with a value. It is compiled when the first value comes."""
+    """Make a function that lists the violations of a value. The schema is compiled at the first value."""
     compiled: list[SchemaCheck] = []
 
     def check(value: Any) -> list[SchemaViolation]:
@@ -48,18 +48,18 @@ def make_checker(schema: Mapping[str, Any]) -> SchemaCheck:
 def _make_library_checker(schema: Mapping[str, Any]) -> SchemaCheck | None:
     try:
         library: Any = import_module("fastjsonschema")
-        # Formats are notes, as they are to the CLI; nothing is fetched, and defaults are not filled in.
+        # Formats are notes, as for the CLI; nothing is fetched, and defaults are not filled in.
         validate = library.compile(
             dict(schema), handlers=dict.fromkeys(_SCHEMES, _refuse_reference), use_default=False, use_formats=False
         )
-    except Exception:  # noqa: BLE001 - not installed, or a schema beyond the library
+    except Exception:  # noqa: BLE001 - not installed, or an unsupported schema
         return None
 
     def check(value: Any) -> list[SchemaViolation]:
         try:
             validate(value, name_prefix=ROOT)
         except library.JsonSchemaValueException as error:
-            # The own check has all faults, with their places; the library has the keywords that are left.
+            # Our own check finds all violations, with their paths; the library covers the remaining keywords.
             words = str(error.message).removeprefix(f"{error.name} ")
             return list(find_violations(schema, value)) or [SchemaViolation(str(error.name), words)]
         except RecursionError:
@@ -93,7 +93,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "number": _is_number,
 }
 
-# Keywords that say how large a number, a text or a list may be: what is measured, and what is said.
+# Keywords that bound a number, a text or a list: the type they apply to, the test, and the text.
 _BOUNDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], Callable[[Any, Any], bool], str]] = {
     "minimum": ((int, float), lambda value, bound: value >= bound, "must be at least"),
     "maximum": ((int, float), lambda value, bound: value <= bound, "must be at most"),
@@ -107,7 +107,7 @@ _BOUNDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], Callable[[Any, Any],
 
 
 def find_violations(schema: Any, value: Any, path: str = ROOT) -> Iterator[SchemaViolation]:
-    """What is wrong with `value`, as far as this module sees it by itself; `schema` in the words of draft 07."""
+    """Yield the violations in `value` that this module detects by itself; `schema` has the keywords of draft 07."""
     if not isinstance(schema, Mapping):
         if schema is False:
             yield SchemaViolation(path, "not allowed")
@@ -124,7 +124,7 @@ def find_violations(schema: Any, value: Any, path: str = ROOT) -> Iterator[Schem
         yield SchemaViolation(path, f"must be {source['const']!r}")
     for keyword, (kind, fits, text) in _BOUNDS.items():
         bound = source.get(keyword)
-        # Draft 04 has True and False for bounds.
+        # In draft 04 these bounds are True and False.
         if _is_number(bound) and isinstance(value, kind) and not isinstance(value, bool) and not fits(value, bound):
             yield SchemaViolation(path, f"{text} {bound}")
     if isinstance(value, Mapping):
@@ -158,9 +158,9 @@ def _type_name(value: Any) -> str:
     return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)
 
 
-# Later drafts in the words of draft 07.
+# Later drafts in the keywords of draft 07.
 
-# What stands under a keyword: one schema or a list of them, or schemas by name. All others hold values, not schemas.
+# Keywords with one schema or a list of them, and with schemas by name. All others have values, not schemas.
 _SCHEMAS = frozenset(
     {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "else", "if", "items", "not", "oneOf"}
     | {"prefixItems", "propertyNames", "then"}
@@ -171,7 +171,7 @@ _NAMED_SCHEMAS = frozenset(
 
 
 def to_draft_7(schema: Any) -> Any:
-    """`schema` with the later keywords for tuples and dependents in the words of draft 07; the rest as it is."""
+    """Convert the later keywords for tuples and dependents to those of draft 07; the rest stays as it is."""
     if _is_list(schema):
         return [to_draft_7(item) for item in schema]
     if not isinstance(schema, Mapping):
@@ -213,7 +213,7 @@ _KEYWORD_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def find_schema_problem(schema: Any, path: str = ROOT) -> SchemaViolation | None:
-    """The first thing that makes a JSON Schema invalid: a misspelt type, or a keyword with a value it cannot have."""
+    """Find the first error in a JSON Schema: a misspelt type, or a keyword with an impossible value."""
     if isinstance(schema, bool):
         return None
     if not isinstance(schema, Mapping):
@@ -245,7 +245,7 @@ def _iterate_inner(rules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _iterate_list(keyword: str, inner: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas of a list; what is no list is given as it is, and is no schema."""
+    """Yield the schemas of a list; a value that is not a list is yielded as None, which is not a schema."""
     if not isinstance(inner, list):
         yield keyword, None
         return

@@ -1,7 +1,7 @@
-"""Names of a package that are loaded when somebody first asks for them.
+"""Names of a package that are loaded on first use.
 
-Owns the two functions that Python looks for in such a package. The imports below `if TYPE_CHECKING:` in the package
-are the one list of its names: type checkers read it, and so does `make_lazy_exports`.
+Owns the functions `__getattr__` and `__dir__` of such a package. The imports below `if TYPE_CHECKING:` in the package
+are the only list of its names: type checkers read it, and so does `make_lazy_exports`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _read_source(module: ModuleType) -> str | None:
     try:
         with open(module.__file__ or "", encoding="utf-8") as file:  # noqa: PTH123 - pathlib is not loaded yet
             return file.read()
-    except (OSError, UnicodeDecodeError):  # in a zip file, or there is none
+    except (OSError, UnicodeDecodeError):  # the module is in a zip file, or has no source
         get_source: Callable[[str], str | None] | None = getattr(module.__loader__, "get_source", None)
         return get_source and get_source(module.__name__)
 

@@ -1,6 +1,7 @@
-"""SQLite files that several processes may make, and open, at the same moment.
+"""SQLite files that several processes may create, and open, at the same moment.
 
-Owns the marks that say whose file it is, and the making of its tables. Knows no table, and no error of its users.
+Owns the marks that identify the program of a file, and the creation of its tables. Knows no specific tables, and no
+errors of its callers.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import sqlite3
 import time
 
 WAL_PAUSE = 0.01
-"""Seconds between two tries to change to a write-ahead log."""
+"""Seconds between two attempts to change to a write-ahead log."""
 
 
 class SqliteFileError(Exception):
-    """The file is of another program, or of a newer version of this one: `.is_ours`, `.version`."""
+    """The file belongs to another program, or to a newer version of this one: `.is_ours`, `.version`."""
 
     def __init__(self, version: int, *, is_ours: bool) -> None:
         super().__init__(f"version {version}")
@@ -24,25 +25,25 @@ class SqliteFileError(Exception):
 def prepare_database(
     connection: sqlite3.Connection, tables: str, *, application: int, version: int, patience: float
 ) -> None:
-    """Make what is not there yet, in a write-ahead log; whoever comes at the same moment finds it made.
+    """Create missing tables, in write-ahead mode; safe if several processes do it at the same moment.
 
     Args:
-        connection: without transactions of its own (`isolation_level=None`).
-        tables: statements that make them, each ended by `;` at the end of a line.
+        connection: without implicit transactions (`isolation_level=None`).
+        tables: statements that create them, each ended by `;` at the end of a line.
         application: the `application_id` of such files.
         version: the `user_version` of such files.
-        patience: seconds to wait for others who change to the write-ahead log.
+        patience: seconds to wait for other processes that change to the write-ahead log.
 
     Raises:
-        SqliteFileError: it is left as it is.
-        sqlite3.Error: it cannot be read or written, or is no database.
+        SqliteFileError: the file is not ours, or newer; it is left unchanged.
+        sqlite3.Error: the file cannot be read or written, or is not a database.
     """
     if not _is_new(connection, application, version):
         return
     _use_wal(connection, patience)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(connection, application, version):  # nobody was quicker
+        if _is_new(connection, application, version):  # no other process was faster
             for statement in tables.split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {application}")
@@ -55,7 +56,7 @@ def prepare_database(
 
 
 def _is_new(connection: sqlite3.Connection, application: int, version: int) -> bool:
-    # One statement, so that all three are of the same moment.
+    # One statement, so that all three values are of the same moment.
     query = (
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
         "FROM pragma_application_id, pragma_user_version"
@@ -69,7 +70,7 @@ def _is_new(connection: sqlite3.Connection, application: int, version: int) -> b
 
 
 def _use_wal(connection: sqlite3.Connection, patience: float) -> None:
-    # The one step in which SQLite does not wait for others by itself.
+    # The only step in which SQLite does not wait for other processes by itself.
     end = time.monotonic() + patience
     while True:
         try:

@@ -1,8 +1,8 @@
-"""What users meet when something goes wrong: tracebacks that open at their line, and hints for slips.
+"""Errors as users see them: tracebacks that begin at their line, and hints for mistakes.
 
-Owns which frames are shown, and what every class and function gets that users hold and call. An error that a public
-method raises starts anew there; its cause keeps the frames of the user's own functions. Errors that are not of
-pilothouse pass as they are. With `python -X dev` no frame is left out.
+Owns which frames are shown, and the wrappers of all classes and functions that users call. The traceback of an error
+of a public method starts there; its cause keeps the frames of the user's own functions. Errors of other packages pass
+unchanged. With `python -X dev` all frames are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASYNC_FORMS = (
     ("__exit__", "__aexit__", "use `async with`, or `with` on what pilothouse.sync has"),
     ("__iter__", "__aiter__", "use `async for`, or `for` on what pilothouse.sync has"),
 )
-"""What Python looks for in a loop or block of the wrong kind, what there is in its place, and what to do."""
+"""The method that Python looks up for the wrong kind of loop or block, the method of the right kind, and a hint."""
 _SYNC_FORMS = (
     ("__aenter__", "__enter__", "use `with`: pilothouse.sync is blocking; `async with` is for what pilothouse has"),
     ("__aexit__", "__exit__", "use `with`: pilothouse.sync is blocking; `async with` is for what pilothouse has"),
@@ -39,9 +39,9 @@ _SYNC_FORMS = (
 
 
 def user_function(function: F) -> F:
-    """A function that users call, sync or async: errors of pilothouse open at the line that called or awaited it.
+    """Wrap a function that users call, sync or async: tracebacks of our errors begin at the calling line.
 
-    A misspelt argument gets the name that was meant.
+    For a misspelt argument the error names the likely one.
     """
     if iscoroutinefunction(function):
 
@@ -73,9 +73,9 @@ def user_function(function: F) -> F:
 
 
 def user_class(cls: C) -> C:
-    """A class whose objects users hold: its public methods are as with `user_function`, and slips get a hint.
+    """Wrap the public methods of a class as `user_function` does, and add hints for mistakes.
 
-    Slips are attributes that other libraries have, and a loop or block of the wrong kind, sync in place of async.
+    Such mistakes are attributes of other libraries, and the wrong kind of loop or block, sync in place of async.
     """
     names = vars(cls)
     for name, value in list(names.items()):
@@ -98,7 +98,7 @@ def _make_refusal(text: str) -> Callable[..., Any]:
 
 
 def _missing_attribute(self: object, name: str) -> Any:
-    from pilothouse.hints import make_attribute_error  # only on the way to an error
+    from pilothouse.hints import make_attribute_error  # only to make an error
 
     raise make_attribute_error(self, name)
 
@@ -109,13 +109,13 @@ def _is_signature_error(error: TypeError) -> bool:
 
 
 def _argument_error(error: TypeError, function: Callable[..., Any]) -> TypeError:
-    from pilothouse.hints import make_argument_error  # only on the way to an error
+    from pilothouse.hints import make_argument_error  # only to make an error
 
     return make_argument_error(error, function)
 
 
 def shorten_traceback(error: PilothouseError) -> PilothouseError:
-    """The error without the frames that it has gone through; its causes keep those of the user. Raise it at once."""
+    """Remove the frames of an error, except the user's in its causes. Raise the result at once."""
     if sys.flags.dev_mode:
         return error
     _shorten_causes(error, set())
@@ -123,7 +123,7 @@ def shorten_traceback(error: PilothouseError) -> PilothouseError:
 
 
 def make_exc_info(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """What `exc_info` of a log takes, for an error of a user's function: the frames of the user alone."""
+    """Return `exc_info` for a log about an error of a user's function, with the frames of the user only."""
     if not sys.flags.dev_mode:
         _shorten(error, set())
     return type(error), error, error.__traceback__
@@ -145,7 +145,7 @@ def _shorten_causes(error: BaseException, seen: set[int]) -> None:
         _shorten(error.__cause__, seen)
     elif error.__context__ is not None and not error.__suppress_context__:
         _shorten(error.__context__, seen)
-        # What was being handled inside says nothing to the user.
+        # An inner error that was being handled does not help the user.
         error.__suppress_context__ = error.__context__.__traceback__ is None
 
 

@@ -1,6 +1,6 @@
-"""Which files and directories are trusted: because this program said so, or because the user once said yes.
+"""Which files and directories are trusted: by this program, or by a remembered decision of the user.
 
-Owns the set of this process, and the file with the remembered answers. What needs trust, others decide.
+Owns the set of this process, and the file with the remembered decisions. Callers decide what needs trust.
 """
 
 # ruff: noqa: PTH103, PTH105, PTH108, PTH111, PTH117, PTH118, PTH120 - pathlib raises where there is no home, and is slow to import
@@ -17,7 +17,7 @@ from typing import Any, cast
 from pilothouse.errors import UsageError
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Bytes of the file with the answers: thousands of them."""
+"""Maximum size of the file with the decisions, in bytes: enough for thousands."""
 
 _trusted_in_process: set[str] = set()
 
@@ -36,7 +36,7 @@ def trust_path(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def restore_trust() -> Generator[None]:
-    """A block after which this process trusts what it trusted before."""
+    """Restore at the end of the block what this process trusted before."""
     before = set(_trusted_in_process)
     try:
         yield
@@ -46,25 +46,25 @@ def restore_trust() -> Generator[None]:
 
 
 def is_trusted_directory(directory: str | os.PathLike[str]) -> bool:
-    """Whether this program trusts the directory. One above or beneath it does not count."""
+    """Whether this program trusts the directory. Trust in a directory above or below it does not count."""
     return os.path.realpath(directory) in _trusted_in_process
 
 
 def is_trusted_in_process(path: str) -> bool:
-    """Whether this program trusts the file, or the directory in which it lies."""
+    """Whether this program trusts the file, or its directory."""
     return os.path.realpath(path) in _trusted_in_process or is_trusted_directory(os.path.dirname(path))
 
 
 def is_remembered(path: str, digest: str) -> bool:
-    """Whether the user once said yes to the file with this content."""
+    """Whether the user has once trusted the file with this content."""
     return _load_remembered().get(os.path.realpath(path)) == digest
 
 
 def remember_trust(path: str, digest: str) -> None:
-    """Keep the yes of the user to a file with this content. Blocking.
+    """Remember that the user trusts a file with this content. Blocking.
 
     Raises:
-        OSError: the answer cannot be written.
+        OSError: the decision cannot be written.
     """
     answers = {**_load_remembered(), os.path.realpath(path): digest}
     store = store_path()
@@ -83,15 +83,15 @@ def remember_trust(path: str, digest: str) -> None:
 
 
 def store_path() -> str:
-    """The file with the remembered answers: `pilothouse/trusted.json` in the user's directory for configuration."""
+    """Path of the file with the decisions: `pilothouse/trusted.json` in the user's directory for configuration."""
     chosen = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification says to ignore a relative one.
+    # The XDG specification says to ignore a relative path.
     root = chosen if os.path.isabs(chosen) else os.path.expanduser("~/.config")
     return os.path.join(root, "pilothouse", "trusted.json")
 
 
 def _load_remembered() -> dict[str, str]:
-    """The remembered answers; none if the file is damaged, or if another user can have written it."""
+    """Load the decisions; none if the file is damaged, or if another user can have written it."""
     try:
         with open(store_path(), "rb", opener=_open_file) as file:
             if not _is_private(os.fstat(file.fileno())):

@@ -246,13 +246,6 @@ def test_every_public_name_is_documented() -> None:
     assert not set(read_lazy_names("pilothouse.testing") or ()) - words
 
 
-def test_the_packages_are_those_of_the_import_contract() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [layer for layer in contracts[0]["layers"] if layer != "__main__"]
-    (packages,) = [b.text for b in blocks(DOCS / "design.md", "text") if b.text.startswith("cli ")]
-    assert [re.split(r" {2,}", line)[0] for line in packages.splitlines()] == layers
-
-
 # --- generated tables
 
 
@@ -280,11 +273,3 @@ def test_the_options_page_has_every_option(reference: dict[str, Any]) -> None:
         assert reference["default"](option) in row
     stale = text.replace("| `'auto'` |", "| `'global'` |")
     assert reference["fresh"](stale) == text
-
-
-def test_the_map_for_contributors_has_every_package() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [layer for layer in contracts[0]["layers"] if layer != "__main__"]
-    [drawn] = blocks(ROOT / "CONTRIBUTING.md", "text")
-    lines = [re.split(r" {2,}", line)[0] for line in drawn.text.splitlines()]
-    assert [line for line in lines if line] == layers

@@ -1,4 +1,4 @@
-"""The command line: its flags, its help, its parsed requests as plain data, and what it suggests for mistakes."""
+"""The command line: flags, help, parsed requests as plain data, and suggestions for mistakes."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ from pilothouse.options.value_errors import InvalidValueError
 from pilothouse.options.value_types import make_parse_error
 
 SIMILARITY_CUTOFF = 0.6
-"""How alike two names are at least, from 0 to 1, so that one is suggested for the other."""
+"""Minimum similarity of two names, from 0 to 1, for a suggestion."""
 
 
 def find_closest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like `name`; None if none is like it."""
+    """Return the known name that is most similar to `name`, or None."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=SIMILARITY_CUTOFF)), None)
 
 
 def explain_wrong_command(word: str, commands: Collection[str]) -> str:
-    """What to say about a first word that is not a command: it may be a question, or a slip."""
+    """Explain a first word that is not a command: a prompt without a command, or a typing mistake."""
     if word.startswith("-"):
         return f"{word.partition('=')[0]} stands behind a command, as in `pilothouse ask {word.partition('=')[0]} …`"
     if " " in word.strip() or word.endswith("?"):
@@ -88,11 +88,11 @@ def explain_wrong_command(word: str, commands: Collection[str]) -> str:
 
 
 def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
-    """What to say about arguments that a command does not take.
+    """Explain arguments that a command does not take.
 
     Args:
         rest: the arguments; not empty.
-        flags: the flags that the command takes.
+        flags: the flags of the command.
     """
     unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
     if unknown is None:
@@ -102,12 +102,12 @@ def explain_wrong_arguments(rest: Sequence[str], flags: Collection[str]) -> str:
 
 
 def collect_flags(words: Sequence[str], flags: Mapping[str, Action], without: Collection[str]) -> Iterator[str]:
-    """The flags of a command line with their values, to be given again; not its other arguments.
+    """Yield the flags of a command line with their values, to be repeated; without its other arguments.
 
     Args:
-        words: what stood behind the command.
-        flags: the flags that the command takes; each has one value or none.
-        without: the destinations of flags that are left out.
+        words: the words after the command.
+        flags: the flags of the command; each has one value or none.
+        without: the destinations of flags to omit.
     """
     rest = iter(words)
     for word in rest:
@@ -122,20 +122,20 @@ def collect_flags(words: Sequence[str], flags: Mapping[str, Action], without: Co
             yield from given
 
 
-# Already taken relative to the directory of this process, and shown as they were typed.
+# Already resolved relative to the directory of this process, and shown as typed.
 _PROCESS_OPTIONS = frozenset({"cli", "cwd"})
 _FROM_FILE = "@FILE"
 
 
 def parse_value(option: Option, text: str) -> Any:
-    """The value of `option` that `text` stands for.
+    """Parse the value of an option.
 
     Args:
         option: a row of the table.
-        text: as it was typed; `@path` stands for the content of a file where the value is JSON.
+        text: the typed text; `@path` is the content of a file where the value is JSON.
 
     Raises:
-        ValueError: it cannot be read; the message says what was expected.
+        ValueError: the text is not valid; the message says what was expected.
     """
     kind = option.value_type
     if kind.parse is None:
@@ -147,7 +147,7 @@ def parse_value(option: Option, text: str) -> Any:
         raise (
             ValueError(fault.describe()) if fault.path or fault.message else make_parse_error(fault.expected, text)
         ) from None
-    # The child may run in another directory: a path means what it means here.
+    # The process may run in another directory: a path is relative to this one.
     return value if option.name in _PROCESS_OPTIONS else kind.resolve_paths(value, os.getcwd())  # noqa: PTH109
 
 
@@ -170,11 +170,11 @@ class Assignment:
 
     @classmethod
     def parse(cls, text: str) -> Assignment:
-        """Read one.
+        """Parse one assignment.
 
         Raises:
-            argparse.ArgumentTypeError: it has no name, the option is unknown or not for the command line, or the
-                value does not fit.
+            argparse.ArgumentTypeError: there is no name, the option is unknown or not for the command line, or the
+                value is not valid.
         """
         name, equals, value = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -200,7 +200,7 @@ USAGE_ERROR = 2
 
 OutputFormat = Literal["text", "json", "stream-json"]
 
-# Options that the help shows, in groups. Every other one that can be written as text has a flag as well.
+# Options that the help shows, in groups. All other options with a text form have a flag as well.
 _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("model", ("model", "fallback_model", "effort")),
     ("limits", ("max_turns", "max_budget_usd", "timeout", "idle_timeout")),
@@ -209,7 +209,7 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("conversation", ("resume", "continue_conversation", "fork_session", "session_id")),
     ("place", ("cwd", "add_dirs", "cli")),
 )  # fmt: skip
-# Where the claude command has a name for it already, or this one means something else by it.
+# The claude command has this name already, or pilothouse uses it for something else.
 _SPELLING = {
     "add_dirs": "--add-dir",
     "continue_conversation": "--continue",
@@ -258,7 +258,7 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class AskRequest:
-    """What `pilothouse ask` was asked for."""
+    """The parsed arguments of `pilothouse ask`."""
 
     prompt: str | None
     settings: Mapping[str, Any]
@@ -270,7 +270,7 @@ class AskRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What `pilothouse chat` was asked for."""
+    """The parsed arguments of `pilothouse chat`."""
 
     prompt: str | None
     settings: Mapping[str, Any]
@@ -280,12 +280,12 @@ class ChatRequest:
     quiet: bool = False
     history: str | None = None
     flags: tuple[str, ...] = field(default=(), compare=False)
-    """As they were given, to go on with another time; without those that say which session."""
+    """The flags as typed, for the hint how to resume; without those that select the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionsRequest:
-    """What `pilothouse options` was asked for."""
+    """The parsed arguments of `pilothouse options`."""
 
     name: str | None = None
     explain: bool = False
@@ -295,7 +295,7 @@ class OptionsRequest:
 
 @dataclass(frozen=True, slots=True)
 class DoctorRequest:
-    """What `pilothouse doctor` was asked for."""
+    """The parsed arguments of `pilothouse doctor`."""
 
     cli: str | None = None
     json: bool = False
@@ -318,19 +318,19 @@ Request = (
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line that says where the help is."""
+    """A parser that reports an error in one line, with a pointer to the help."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the line and end with exit code 2."""
+        """Print the line and exit with code 2."""
         text = " ".join(message.split())
         self.exit(USAGE_ERROR, f"{PROGRAM}: {text} (see `{self.prog} --help`)\n")
 
 
 def parse(argv: list[str] | None) -> Request:
-    """Read the command line; `None` stands for that of this process.
+    """Parse the command line; `None` means that of this process.
 
     Raises:
-        SystemExit: help or the version was asked for (0), or something is wrong (2).
+        SystemExit: for help and the version (0), or for an error (2).
     """
     words = _add_default_action(sys.argv[1:] if argv is None else argv)
     parser, below = _build_parsers()
@@ -346,13 +346,13 @@ def parse(argv: list[str] | None) -> Request:
 
 
 def _add_default_action(words: list[str]) -> list[str]:
-    """`pilothouse sessions`, with flags or without, lists them."""
+    """Add the action `list` to `pilothouse sessions` without an action."""
     lists = words[:1] == ["sessions"] and (len(words) == 1 or words[1] in ("--all", "--directory", "--json", "--limit"))
     return ["sessions", "list", *words[1:]] if lists else words
 
 
 def _build_parsers() -> tuple[CommandParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of everything, and those of the commands."""
+    """Build the main parser and those of the commands."""
     parser = CommandParser(
         prog=PROGRAM,
         description="Steer Claude Code, the claude command-line agent, from Python. Unofficial.",
@@ -410,16 +410,16 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    """What `ask` and `chat` have in common: where the answer comes from, and every option of a query."""
+    """Add the flags that `ask` and `chat` share: the source of answers, and all options of a query."""
     parser.add_argument("--local", action="store_true", help="a small open model on this machine; no key")
-    # With a name of its own: `thinking` is an option as well.
+    # With its own destination: `thinking` is an option as well.
     parser.add_argument("--thinking", dest="shows_thinking", action="store_true", help="show what the model thinks")
     parser.add_argument("--verbose", action="store_true", help="show what Claude Code writes to its standard error")
     _add_settings(parser)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Every option of a query."""
+    """Add flags for all options of a query."""
     parser.add_argument(
         "--transport",
         type=parse_transport,
@@ -448,7 +448,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def get_flag(option: Option) -> str | None:
-    """The flag of `pilothouse ask` that sets an option; None for keys, and for what cannot be written as text."""
+    """Return the flag of `pilothouse ask` for an option; None for keys, and for options without a text form."""
     if option.secret or option.value_type.parse is None:
         return None
     return _SPELLING.get(option.name, "--" + option.name.replace("_", "-"))
@@ -545,7 +545,7 @@ def _doctor_request(asked: argparse.Namespace) -> DoctorRequest:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: how it presents itself, its flags, and how they are read."""
+    """One command: its help, its flags, and the function that makes its request."""
 
     help: str
     description: str

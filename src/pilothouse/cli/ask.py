@@ -35,19 +35,19 @@ from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.transports.discovery import check_version, find_cli
 
 STDIN_GRACE_SECONDS = 3.0
-"""How long a question waits for text on a standard input that may never bring any, such as that of a job runner."""
+"""Seconds to wait for text on a standard input that may never have any, such as that of a job runner."""
 CHUNK_BYTES = 1 << 20
 
 
 def read_prompt(argument: str | None, note: Callable[[str], object]) -> str:
-    """The prompt.
+    """Return the prompt.
 
     Args:
-        argument: the one on the command line: None for none, "-" for standard input.
-        note: told what a person should know, such as that input is awaited.
+        argument: the argument of the command line: None for none, "-" for standard input.
+        note: called with notes for a person, such as that input is awaited.
 
     Raises:
-        UsageError: there is none, or standard input is not text.
+        UsageError: there is no prompt, or standard input is not text.
     """
     if argument is None and _read_from_terminal():
         raise UsageError('no prompt: pass one, as in `pilothouse ask "…"`, or pipe it in')
@@ -65,7 +65,7 @@ def _read_from_terminal() -> bool:
 
 
 def _read_stdin() -> bytes:
-    # Not through sys.stdin: a thread that is left waiting there would hold its lock while the interpreter ends.
+    # Not through sys.stdin: a thread left waiting there would hold its lock at interpreter exit.
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
         return b""
     fd = sys.stdin.fileno()
@@ -76,7 +76,7 @@ def _read_stdin() -> bytes:
 
 
 def _read_stdin_when_ready(note: Callable[[str], object]) -> bytes:
-    """All of standard input, unless not a byte of it comes in time."""
+    """Read all of standard input, unless no byte arrives in time."""
     fd = sys.stdin.fileno()
     first: list[bytes] = []
     reader = threading.Thread(
@@ -100,12 +100,12 @@ def _decode_text(data: bytes) -> str:
 
 
 async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
-    """Ask, show the answer, and return the exit code.
+    """Make the query, show the answer, and return the exit code.
 
     Args:
-        request: what was asked for.
-        prompt: the question.
-        screen: what the person sees.
+        request: the request.
+        prompt: the prompt.
+        screen: the output for the user.
     """
     run = AskRun(request, prompt, screen)
     try:
@@ -117,7 +117,7 @@ async def ask(request: AskRequest, prompt: str, screen: Screen) -> int:
 
 
 class AskRun:
-    """One run of the command, with what its parts share."""
+    """One run of the command, with the state that its parts share."""
 
     def __init__(self, request: AskRequest, prompt: str, screen: Screen) -> None:
         self._request = request
@@ -126,13 +126,13 @@ class AskRun:
         self._redact = Redactor(secret_values(os.environ)).redact
         self._options = Options()
         self._query: Query | None = None
-        self._was_truncated = False  # the embedded model was stopped where it may not say more
+        self._was_truncated = False  # the embedded model reached its output limit
 
     async def run(self) -> int:
-        """Ask and show.
+        """Make the query and show the answer.
 
         Raises:
-            PilothouseError: what kept an answer from coming.
+            PilothouseError: a failure that prevents an answer.
         """
         self._options = self._check_options(self._request.settings)
         async with AsyncExitStack() as stack:
@@ -142,7 +142,7 @@ class AskRun:
             self._screen.busy("starting Claude Code")
             await stack.enter_async_context(query)
             self._screen.busy("waiting for the model")
-            # With a schema the answer is the value, whole at the end; what the model says beside it is not.
+            # With a schema the answer is the value, complete at the end; other text of the model is not shown.
             printer = ProgressPrinter(
                 self._screen,
                 self._redact,
@@ -157,7 +157,7 @@ class AskRun:
         return await self._print_end(result, printer)
 
     def _check_options(self, settings: Mapping[str, Any]) -> Options:
-        """Options that can work, so that a mistake is told before anything is fetched or started."""
+        """Validate the options, so that mistakes are reported before anything is fetched or started."""
         values = dict(settings)
         if self._request.form == "text" or self._request.local:
             values.setdefault("partial_messages", True)
@@ -201,7 +201,7 @@ class AskRun:
         if self._options.json_schema is not None:
             write_line(msgspec.json.encode(result.structured))
         elif not printer.has_printed_text and result.text:
-            # A command such as /cost answers without a message of the model.
+            # Commands such as /cost answer without a message of the model.
             self._screen.text(result.text)
             self._screen.end_text()
         if (denials := format_denials(result)) is not None:
@@ -210,7 +210,7 @@ class AskRun:
         self._screen.note(model + format_summary(result, free=self._request.local), "quiet")
 
     async def fail(self, error: Exception) -> int:
-        """Tell why there is no answer, and return the exit code."""
+        """Report why there is no answer, and return the exit code."""
         self._screen.end_text()
         self._screen.idle()
         if isinstance(error, CLIExitedError | ControlTimeout) and not self._has_output():
@@ -223,7 +223,7 @@ class AskRun:
         return self._query is not None and self._query.session_id is not None
 
     async def _check_cli(self, error: Exception) -> Exception:
-        """A child that said nothing at all may not be Claude Code: then that is the error."""
+        """Return the error for a program without output that is not Claude Code; otherwise `error`."""
         env = render_child_env(self._options, os.environ)
         try:
             path = find_cli(self._options.cli, env)
@@ -249,7 +249,7 @@ class AskRun:
     def _write_json(self, result: QueryResult | None, error: Exception | None) -> None:
         body = make_result_body(result or QueryResult(()), error)
         if self._request.local:
-            body["cost_usd"] = 0.0  # the CLI counts what the model it believes to talk to would cost
+            body["cost_usd"] = 0.0  # the CLI computes the cost of the model that it believes to use
         if self._was_truncated and result is not None and error is None:
             body |= {"text": result.full_text, "outcome": "success", "cut": True}
         text = msgspec.json.encode(body).decode()
@@ -257,13 +257,13 @@ class AskRun:
 
 
 async def forward_messages(query: Query, listener: Callable[[Message], object], *, may_cut: bool) -> bool:
-    """Give every message to `listener`.
+    """Pass every message to `listener`.
 
     Args:
         query: the run.
         listener: called with each message.
-        may_cut: stop the run when the model may not say more in one go. Claude Code would ask it to go on, and a
-            small model then tells the same again; after three times that counts as a failure.
+        may_cut: whether to stop the run when the model reaches its output limit. Claude Code would ask the model to
+            continue, and a small model then repeats itself; after three times that counts as a failure.
 
     Returns:
         Whether the answer was cut.
@@ -271,7 +271,7 @@ async def forward_messages(query: Query, listener: Callable[[Message], object], 
     cut = False
     async for message in query:
         if cut:
-            continue  # the end of a run that was stopped
+            continue  # the end of a stopped run
         listener(message)
         if may_cut and is_truncated(message):
             cut = True
@@ -280,7 +280,7 @@ async def forward_messages(query: Query, listener: Callable[[Message], object], 
 
 
 def print_failure(screen: Screen, report: FailureReport, redact: Callable[[str], str]) -> None:
-    """Write a failure and its advice."""
+    """Print a failure and its advice."""
     screen.idle()
     screen.note(redact(f"pilothouse: {report.line}"), "error")
     for line in report.advice:
@@ -288,7 +288,7 @@ def print_failure(screen: Screen, report: FailureReport, redact: Callable[[str],
 
 
 def make_result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:
-    """The object that `--json` prints. Its keys are those of `QueryResult`; `error` is null after a success."""
+    """Make the object for `--json`. Its keys are those of `QueryResult`; `error` is null after a success."""
     return {
         "text": result.text if error is None else "",
         "is_success": error is None,
@@ -315,7 +315,7 @@ def _make_error_body(error: Exception) -> dict[str, Any]:
 
 
 def write_line(line: bytes) -> None:
-    """Write a line of JSON to standard output, at once."""
+    """Write a line of JSON to standard output, and flush."""
     sys.stdout.flush()
     sys.stdout.buffer.write(line.rstrip(b"\n") + b"\n")
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""`pilothouse batch` and `pilothouse worker`: run many prompts, show a journal, work for other processes."""
+"""`pilothouse batch` and `pilothouse worker`: run many prompts, show a journal, execute runs of other processes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class PromptLine(Struct, frozen=True):
     """One prompt of the file.
 
     Args:
-        key: the name of its run.
-        prompt: what is asked.
-        options: of this run alone.
+        key: the key of its run.
+        prompt: the prompt.
+        options: options of this run alone.
     """
 
     key: str
@@ -61,7 +61,7 @@ class PromptLine(Struct, frozen=True):
 
 
 class PromptFile:
-    """The prompts. The whole file is checked first, then read as it is needed.
+    """The prompts of a file. The whole file is checked first, then read as needed.
 
     Args:
         path: the file; "-" for standard input.
@@ -76,10 +76,10 @@ class PromptFile:
         self._lines = sys.stdin.buffer.read().splitlines() if path == STDIN else None
 
     def check(self) -> int:
-        """Read all of it; how many prompts there are.
+        """Check the whole file; return the number of prompts.
 
         Raises:
-            UsageError: it cannot be read, has no prompt, or a line is wrong; the message names it.
+            UsageError: the file cannot be read, has no prompts, or a line is not valid; the message names it.
         """
         known: dict[str, tuple[str, int]] = {}
         for line, asked in self._read_prompts():
@@ -136,11 +136,11 @@ class PromptFile:
 MAX_LISTED_FAILURES = 10
 WATCH_SECONDS = 1.0
 PAGE_SIZE = 200
-"""Runs that are read at a time; each brings an answer."""
+"""Number of runs that are read at a time; each has an answer."""
 
 
 async def print_status(request: BatchRequest, screen: Screen) -> int:
-    """Print what stands where; returns the exit code."""
+    """Print the number of runs by state; return the exit code."""
     async with _open_journal(request) as journal:
         found = await journal.status()
         while request.watch and found.left:
@@ -170,7 +170,7 @@ async def _wait_for_change(journal: Journal, before: FleetStatus) -> FleetStatus
 
 
 async def print_results(request: BatchRequest, screen: Screen) -> int:
-    """Write every run that has ended, in the order in which they were put in; returns the exit code."""
+    """Print all ended runs in the order they were added; return the exit code."""
     redact = make_redactor(request)
     count = 0
     with ExitStack() as stack:
@@ -214,7 +214,7 @@ JOURNAL_ACTIONS = {"status": print_status, "results": print_results}
 
 
 async def batch(request: BatchRequest, screen: Screen) -> int:
-    """Do what was asked for.
+    """Execute the command.
 
     Returns:
         The exit code.
@@ -251,7 +251,7 @@ class BatchRun:
         self._failed_count = 0
 
     async def run(self) -> int:
-        """Run all, and return the exit code."""
+        """Execute all runs, and return the exit code."""
         prompts = self._open_prompts()
         total = None if prompts is None else prompts.check()
         if self._request.enqueue:
@@ -320,13 +320,13 @@ class BatchRun:
         return self._submit_prompts(fleet, prompts)
 
     async def _submit_prompts(self, fleet: Fleet, prompts: PromptFile) -> AsyncIterator[Run]:
-        if self._request.journal is not None:  # all of it, so that `resume` needs no file
+        if self._request.journal is not None:  # all prompts first, so that `resume` does not need the file
             await fleet.enqueue(prompts, key="key", options=self._make_options)
         async for run in fleet.map(prompts, key="key", options=self._make_options):
             yield run
 
     async def _enqueue(self, prompts: PromptFile | None) -> int:
-        """Leave the prompts to workers."""
+        """Add the prompts for workers to execute."""
         assert prompts is not None
         if self._request.local:
             raise UsageError("--local is for those who do the runs: give it to the worker")
@@ -338,14 +338,14 @@ class BatchRun:
         return 0
 
     def _make_options(self, prompt: PromptLine) -> Mapping[str, Any]:
-        """Those of one run. Where others do it they have no agent of this command, so its options go with the run."""
+        """Return the options of one run. Workers lack this command's agent, so its options go with the run."""
         if self._request.enqueue or not self._request.concurrency:
             return {**self._request.settings, **prompt.options}
         return prompt.options
 
 
 async def worker(request: WorkerRequest, screen: Screen) -> int:
-    """Work.
+    """Execute runs of a journal.
 
     Returns:
         The exit code.

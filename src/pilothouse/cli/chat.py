@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from pilothouse.client import Session
 
 
-# A path such as /etc/hosts is no command.
+# A path such as /etc/hosts is not a command.
 _COMMAND_LINE = re.compile(r"/([\w:.-]+)(?:\s+(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatCommand:
-    """One command.
+    """One slash command.
 
     Args:
-        usage: what may follow its name.
-        help: what it does, in one line.
-        run: does it; gets what follows the name.
-        values: what may follow, for completion.
+        usage: its arguments, for the help.
+        help: its effect, in one line.
+        run: executes it; receives the text after the name.
+        values: possible arguments, for completion.
     """
 
     usage: str
@@ -68,20 +68,20 @@ class ChatCommand:
 
 
 def split_command(line: str) -> tuple[str, str] | None:
-    """The name of a command and what follows it; None for anything else."""
+    """Return the name of a command and the text after it; None for other lines."""
     match = _COMMAND_LINE.fullmatch(line.strip())
     return None if match is None else (match[1].lower(), (match[2] or "").strip())
 
 
 async def run_command(chat: Chat, line: str) -> str | None:
-    """Do what a line asks for.
+    """Execute a slash command.
 
     Returns:
         The prompt to send, if the line is one, or a command of Claude Code; else None.
 
     Raises:
         UsageError: there is no such command.
-        PilothouseError: it failed.
+        PilothouseError: the command failed.
     """
     asked = split_command(line)
     if asked is None:
@@ -99,7 +99,7 @@ async def run_command(chat: Chat, line: str) -> str | None:
 
 
 def complete_input(session: Session, before: str) -> Iterator[tuple[str, str]]:
-    """What the last word of `before` may become, and what each means."""
+    """Yield completions of the last word of `before`, with their descriptions."""
     if not before.startswith("/"):
         return
     name, space, rest = before[1:].partition(" ")
@@ -115,7 +115,7 @@ def complete_input(session: Session, before: str) -> Iterator[tuple[str, str]]:
 
 
 def _list_cli_commands(session: Session) -> Iterator[tuple[str, str]]:
-    """The commands of Claude Code that are not ours, each with what it does."""
+    """Yield the commands of Claude Code that pilothouse does not have, with their descriptions."""
     for command in session.info.commands():
         for name in (command.name, *command.aliases):
             if name and name not in CHAT_COMMANDS:
@@ -150,7 +150,7 @@ async def _model(chat: Chat, rest: str) -> None:
 
 
 def _resolve_model(name: str, known: Collection[str]) -> str | None:
-    """The model that a slip of the pen stands for; None for a known name, a full id, and what is like no name."""
+    """Return the model for a mistyped name; None for a known name, a full id, and a name unlike any other."""
     aliases = {"default", "haiku", "opus", "opusplan", "sonnet", *known}
     return None if name in aliases or "-" in name or "[" in name else find_closest(name, aliases)
 
@@ -233,14 +233,14 @@ SIGNAL_BASE = 128
 
 
 async def chat(request: ChatRequest, screen: Screen) -> int:
-    """Talk until the user leaves, or the piped lines end, and return the exit code.
+    """Run a conversation until the user leaves or the piped lines end; return the exit code.
 
     Args:
-        request: what was asked for.
-        screen: what the person sees.
+        request: the request.
+        screen: the output for the user.
 
     Raises:
-        UsageError: settings that cannot work.
+        UsageError: settings that are not valid.
     """
     if request.settings.get("json_schema") is not None:
         raise UsageError("--json-schema is for one answer: use `pilothouse ask`")
@@ -251,17 +251,17 @@ class Chat:
     """One run of the command.
 
     Attributes:
-        session: the conversation; `/fork` and `/resume` put another in its place.
-        costs: what its answers have cost.
-        model: as the CLI last named it.
-        mode: the permission mode, as the CLI last named it.
+        session: the conversation; `/fork` and `/resume` replace it.
+        costs: the costs of its answers.
+        model: the model last reported by the CLI.
+        mode: the permission mode last reported by the CLI.
     """
 
     def __init__(self, request: ChatRequest, screen: Screen) -> None:
         self._request = request
         self._screen = screen
         self._redact = Redactor(secret_values(os.environ)).redact
-        # A person who sees what is asked, and can answer.
+        # Whether a person sees questions and can answer.
         self._interactive = _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
         self._terminal = Terminal(sys.stdin.fileno()) if self._interactive else None
         self._input = self._open_input()
@@ -269,21 +269,21 @@ class Chat:
         self._prompter = TerminalPrompter(screen, self._input, self._interrupt, self._wait_until_printed)
         self._options = Options()
         self._printer: ChatProgressPrinter | None = None
-        self._stop_action: Callable[[], object] | None = None  # what Ctrl-C does now; None: at the prompt
+        self._stop_action: Callable[[], object] | None = None  # the current effect of Ctrl-C; None: at the prompt
         self._stopping = False
         self._scope = anyio.CancelScope()
         self._code = 0
         self._is_started = False
-        self._answered_session_id: str | None = None  # the session of the last answer: there is something to go on with
+        self._answered_session_id: str | None = None  # the session of the last answer, which can be resumed
         self._is_leaving = False
         self.costs = ChatCosts(is_free=request.local)
         self.model: str | None = None
         self.mode: str | None = None
 
-    # The run.
+    # Running.
 
     async def run(self) -> int:
-        """Talk, and return the exit code."""
+        """Run the conversation, and return the exit code."""
         with forward_signals(self._on_signal):
             try:
                 with self._scope:
@@ -333,7 +333,7 @@ class Chat:
         if self._request.local and values.get("model") is not None:
             raise UsageError("--local brings its own model: leave --model away")
         own = Options(**cast("Settings", values)).with_origin("command line")
-        cwd = default_agent().session(own).options.cwd  # a mistake is told before anything is fetched
+        cwd = default_agent().session(own).options.cwd  # mistakes are reported before anything is fetched
         if cwd is not None and not os.path.isdir(cwd):  # noqa: PTH112, ASYNC240 - nothing else runs yet
             raise UsageError(f"--cwd: there is no directory {cwd}")
         return own if not self._request.local else (await self._start_local_model(stack)).merge(own)
@@ -364,13 +364,13 @@ class Chat:
             try:
                 await self._read_prompts()
             except BrokenPipeError as error:
-                broken = error  # alone, not in a group
+                broken = error  # raised alone, not in a group
             tasks.cancel_scope.cancel()
         if broken is not None:
             raise broken
 
     async def _print_woken_answers(self) -> None:
-        """Tell what the model says without having been asked, as when a background task has ended."""
+        """Print answers that the model gives without a prompt, for example after a background task."""
         session = None
         while session is not self.session:
             session = self.session
@@ -397,7 +397,7 @@ class Chat:
             line = None
 
     async def _handle_line(self, line: str) -> None:
-        """Do what a line asks for. A failure is told, and the conversation goes on."""
+        """Handle one line. A failure is printed, and the conversation continues."""
         try:
             prompt = await self._run_command(line)
             if prompt is not None:
@@ -418,7 +418,7 @@ class Chat:
 
     @asynccontextmanager
     async def _interruptible(self, stop: Callable[[], object]) -> AsyncGenerator[None]:
-        """A block that Ctrl-C stops."""
+        """A block that Ctrl-C stops by calling `stop`."""
         self._stop_action, self._stopping = stop, False
         if self._terminal is not None:
             self._terminal.disable_echo()
@@ -430,7 +430,7 @@ class Chat:
             if self._terminal is not None:
                 self._terminal.restore_echo()
 
-    # One turn.
+    # Turns.
 
     async def _run_turn(self, prompt: str) -> None:
         query = self.session.query(prompt)
@@ -442,7 +442,7 @@ class Chat:
         ):
             self._screen.busy("waiting for the model")
             outcome = await self._print_answer(query, printer)
-            tasks.cancel_scope.cancel()  # an interrupt that came too late
+            tasks.cancel_scope.cancel()  # a late interrupt
         self._screen.end_text()
         self._screen.idle()
         self._printer = None
@@ -452,7 +452,7 @@ class Chat:
         self._finish_turn(result, printer, prompt, was_truncated=was_cut)
 
     async def _print_answer(self, query: Query, printer: ChatProgressPrinter) -> tuple[QueryResult, bool] | Exception:
-        """Tell the answer. Gives the result, and whether it was cut; or what kept it from coming."""
+        """Print the answer. Return the result and whether it was cut; or the error that prevented it."""
         restarts, cut = self.session.restarts, False
         try:
             await query.start()
@@ -460,8 +460,8 @@ class Chat:
                 self.print_line("Claude Code had ended; it was started again, and the conversation goes on", "warning")
             async for message in query:
                 if cut:
-                    continue  # the end of a run that was stopped
-                async with self._prompter.lock:  # not into a question
+                    continue  # the end of a stopped run
+                async with self._prompter.lock:  # not during a question
                     printer.print_message(message)
                 if self._request.local and is_truncated(message):
                     cut = True
@@ -488,7 +488,7 @@ class Chat:
         elif result.error is not None:
             self._print_failure(result.error, prompt)
         elif not printer.has_printed_text and result.text:
-            # A command such as /context answers without a message of the model.
+            # Commands such as /context answer without a message of the model.
             self._screen.text(result.text)
             self._screen.end_text()
         if not self._interactive and (denials := format_denials(result)) is not None:
@@ -498,7 +498,7 @@ class Chat:
         if not self._request.quiet:
             self.print_line(self.costs.format_last(), "quiet")
 
-    # What is asked in between.
+    # Permissions.
 
     async def _can_use_tool(self, request: PermissionRequest) -> Allow | Deny:
         decision = await self._prompter.can_use_tool(request)
@@ -510,7 +510,7 @@ class Chat:
         if self._printer is not None:
             await self._printer.wait_until_printed(tool_use_id)
 
-    # Ctrl-C, and the end.
+    # Ctrl-C and exit.
 
     def _on_signal(self, signum: int) -> None:
         if signum == signal.SIGINT:
@@ -519,7 +519,7 @@ class Chat:
             self._end(SIGNAL_BASE + signum)
 
     def _interrupt(self) -> None:
-        """Ctrl-C, or the end of input in the middle of an answer."""
+        """Handle Ctrl-C, or the end of input during an answer."""
         if self._stop_action is None:
             self._end(self._code if self._interactive else SIGNAL_BASE + signal.SIGINT)
         elif self._stopping or not self._interactive:
@@ -536,7 +536,7 @@ class Chat:
         self._scope.cancel()
 
     def _print_failure(self, error: Exception, prompt: str) -> None:
-        """Tell what went wrong. In a terminal that is no reason for an exit code: the user leaves when it pleases."""
+        """Print a failure. In a terminal it does not set the exit code: the user decides when to leave."""
         self._screen.end_text()
         told = suggest_login(error, prompt, self._find_known_cli()) or describe_failure(error)
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
@@ -559,10 +559,10 @@ class Chat:
             f"session {self._answered_session_id}; go on with: {get_own_command()} {self._redact(again)}", "quiet"
         )
 
-    # What commands use.
+    # Used by commands.
 
     def print_line(self, line: str, style: Style = "") -> None:
-        """One line for the person."""
+        """Print one line for the user."""
         self._screen.note(escape_invisible(line), style)
 
     def leave(self) -> None:
@@ -570,10 +570,10 @@ class Chat:
         self._is_leaving = True
 
     def make_session(self, *, resume: str | None = None) -> Session:
-        """A session with the settings of the command line, not started.
+        """Make a session with the settings of the command line, not started.
 
         Args:
-            resume: go on with this one, whatever the command line says about that.
+            resume: the session to resume, instead of that of the command line.
         """
         own = self._options
         if resume is not None:
@@ -583,7 +583,7 @@ class Chat:
         return default_agent().session(own)
 
     async def switch_session(self, session: Session) -> None:
-        """Start another session, then end the one before. When it does not start, nothing changes."""
+        """Start another session, then close the previous one. If the start fails, nothing changes."""
         self._screen.busy("starting Claude Code")
         await session.start()
         before, self.session = self.session, session
@@ -591,7 +591,7 @@ class Chat:
             await before.close()
 
     def model_name(self) -> str:
-        """The model, as far as it is known."""
+        """The name of the model, if known."""
         known = self.model or self.session.options.model
         if known is not None:
             return known
@@ -601,12 +601,12 @@ class Chat:
         )
 
     def mode_name(self) -> str:
-        """The permission mode."""
+        """The name of the permission mode."""
         known = self.mode or self.session.options.permission_mode
         return known or str(self.session.server_info.get("current_permission_mode") or "default")
 
     def directory(self) -> str:
-        """Where the tools work."""
+        """The working directory of the tools."""
         return str(self.session.options.cwd or Path.cwd())
 
 

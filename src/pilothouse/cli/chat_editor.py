@@ -1,6 +1,6 @@
 """The line editor of a conversation: history, completion, several lines. The only file that imports prompt_toolkit.
 
-Owns the keys. What can be completed, it is told.
+Owns the keys. The caller supplies the completions.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from prompt_toolkit.output import create_output
 from pilothouse.cli.chat_input import CONTINUATION, PROMPT, CtrlC, InterruptiblePrompt, Terminal
 
 CompletionFunction = Callable[[str], Iterable[tuple[str, str]]]
-"""Given the text before the cursor: what its last word may become, and what that means."""
+"""Takes the text before the cursor; returns completions of its last word, with their descriptions."""
 
 
 class EditorInput(InterruptiblePrompt):
-    """Lines that are edited in a terminal.
+    """Lines that the user edits in a terminal.
 
     Args:
-        notes: the terminal that it is drawn on.
-        terminal: the one that is typed in.
-        complete: what can be completed.
-        history: a file that keeps what was typed; None: nothing is kept.
+        notes: the output of the editor.
+        terminal: the terminal of the input.
+        complete: returns completions.
+        history: the file of the history; None: none is kept.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class EditorInput(InterruptiblePrompt):
     ) -> None:
         super().__init__()
         self._terminal = terminal
-        self._typed = ""  # what was typed when something came between
+        self._typed = ""  # text typed before an interruption
         self._input = create_input(sys.stdin)
         output = create_output(stdout=notes)
         kept: History = InMemoryHistory() if history is None else FileHistory(str(Path(history).expanduser()))
@@ -59,11 +59,11 @@ class EditorInput(InterruptiblePrompt):
             enable_open_in_editor=True,
             **common,
         )
-        # Of its own: answers are no prompts, and do not belong in their history.
+        # A separate session: answers are not prompts, and do not belong in their history.
         self._answers: PromptSession[str] = PromptSession(**common)
 
     async def read_prompt(self) -> str | None:
-        """The next thing to say; None for Ctrl-D. Raises `CtrlC` when the line is empty."""
+        """Return the next prompt; None for Ctrl-D. Raises `CtrlC` when the line is empty."""
         self._typed = ""
         return await self.read_interruptibly(self._read_prompt_text)
 
@@ -74,7 +74,7 @@ class EditorInput(InterruptiblePrompt):
             self._typed = self._prompts.default_buffer.text
 
     async def ask(self, question: str) -> str | None:
-        """The answer to a question, typed after it was shown."""
+        """Return the answer to a question, typed after it was shown."""
         self._terminal.discard_typed()
         clear_typeahead(self._input)
         return await self._prompt_user(self._answers, question, "")
@@ -82,7 +82,7 @@ class EditorInput(InterruptiblePrompt):
     async def _prompt_user(self, session: PromptSession[str], message: str | None, typed: str) -> str | None:
         with self._terminal.enable_echo():
             try:
-                # Signals belong to the chat; Ctrl-C comes as a key here.
+                # The chat handles signals; Ctrl-C arrives as a key here.
                 return await session.prompt_async(
                     message, default=typed, handle_sigint=False, set_exception_handler=False
                 )
@@ -98,7 +98,7 @@ def _make_key_bindings() -> KeyBindings:
         buffer = event.current_buffer
         state = buffer.complete_state
         if state is not None and state.current_completion is not None:
-            buffer.complete_state = None  # it stands in the line already
+            buffer.complete_state = None  # the completion is already in the line
         if buffer.document.current_line_before_cursor.endswith(CONTINUATION):
             buffer.delete_before_cursor()
             buffer.insert_text("\n")
@@ -113,8 +113,8 @@ def _make_key_bindings() -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         if buffer.text:
-            # A reset would take the history away until the next time the screen is drawn: an arrow key that comes with
-            # this one would find none.
+            # A reset would remove the history until the next redraw: an arrow key that arrives together with this key
+            # would not find any.
             buffer.go_to_history(len(buffer.history.get_strings()))
             buffer.text = ""
         else:

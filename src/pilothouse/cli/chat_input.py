@@ -17,41 +17,41 @@ T = TypeVar("T")
 
 PROMPT = "> "
 CONTINUATION = "\\"
-READ_BYTES = 1 << 16  # bytes
+READ_BYTES = 1 << 16
 
 
-class CtrlC(Exception):  # noqa: N818 - no error
-    """Ctrl-C was pressed in an editor, which gets it as a key and not as a signal."""
+class CtrlC(Exception):  # noqa: N818 - not an error
+    """Ctrl-C was pressed in an editor, where it arrives as a key instead of a signal."""
 
 
 class ChatInput(Protocol):
-    """What a person, or a pipe, says."""
+    """The input of a person or a pipe."""
 
     async def read_prompt(self) -> str | None:
-        """The next thing to say; None at the end. Raises `CtrlC`."""
+        """Return the next prompt; None at the end. Raises `CtrlC`."""
         ...
 
     def pause_prompt(self) -> AbstractAsyncContextManager[None]:
-        """A block that has the screen: a prompt that waits is taken away, and comes back with what was typed."""
+        """A block that owns the screen: a waiting prompt is removed, and restored later with its text."""
         ...
 
     async def ask(self, question: str) -> str | None:
-        """Within `pause_prompt`: the answer to `question`; what was typed before it does not count. None at the end."""
+        """Within `pause_prompt`: return the answer to `question`, ignoring text typed before it. None at the end."""
         ...
 
 
 class InterruptiblePrompt:
-    """A prompt that gives way to whatever comes between."""
+    """A prompt that other output can interrupt."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
         self._prompt_scope: anyio.CancelScope | None = None
-        self._interruptions = 0  # who has the floor, or waits for it, beside the prompt
+        self._interruptions = 0  # number of blocks that own the screen or wait for it
 
     async def read_interruptibly(self, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` gives; it is called again after each thing that came between."""
+        """Return the result of `read`, which is called again after each interruption."""
         while True:
-            async with self._lock:  # first come, first served: who was waiting is next
+            async with self._lock:  # first in, first out: the block that was waiting is next
                 if not self._interruptions:
                     with anyio.CancelScope() as self._prompt_scope:
                         return await read()
@@ -70,12 +70,13 @@ class InterruptiblePrompt:
 
 
 class PlainInput(InterruptiblePrompt):
-    """Lines as the system gives them.
+    """Lines without editing.
 
     Args:
-        fd: to read from.
-        notes: where prompts and questions are shown; None: nobody looks.
-        terminal: whether a person types: then a line that ends in a backslash goes on, and questions can be asked.
+        fd: the descriptor to read from.
+        notes: the output of prompts and questions; None: none.
+        terminal: the terminal of a person, if there is one: a line that ends in a backslash continues, and questions
+            can be asked.
     """
 
     def __init__(self, fd: int, notes: TextIO | None, terminal: Terminal | None = None) -> None:
@@ -88,7 +89,7 @@ class PlainInput(InterruptiblePrompt):
         self._reader: _ReadThread | None = None
 
     async def read_prompt(self) -> str | None:
-        """The next line, or several that are joined by backslashes."""
+        """Return the next line, or several lines joined by backslashes."""
         return await self.read_interruptibly(self._read_prompt_lines)
 
     async def _read_prompt_lines(self) -> str | None:
@@ -99,7 +100,7 @@ class PlainInput(InterruptiblePrompt):
         return line
 
     async def ask(self, question: str) -> str | None:
-        """A line that is typed after the question was shown."""
+        """Return a line that is typed after the question was shown."""
         if self._terminal is not None:
             self._buffer = b""
             self._terminal.discard_typed()
@@ -116,12 +117,12 @@ class PlainInput(InterruptiblePrompt):
 
     async def _read_line(self) -> str | None:
         while b"\n" not in self._buffer and not self._ended:
-            # One that was given up reads on; what it gets belongs to the next line.
+            # An abandoned read continues; its data belongs to the next line.
             self._reader = self._reader or _ReadThread(self._fd)
             chunk = await self._reader.wait()
             self._reader = None
             self._buffer += chunk
-            # Ctrl-D in a terminal ends a line that was begun, and is no end for good.
+            # Ctrl-D in a terminal ends a partial line, but not the input.
             self._ended = not chunk
         line, newline, self._buffer = self._buffer.partition(b"\n")
         if not (line or newline):
@@ -130,7 +131,7 @@ class PlainInput(InterruptiblePrompt):
 
 
 class _ReadThread:
-    """One read, in a thread that nobody has to wait for: it may last until the process ends."""
+    """One read in a thread without a join: it may last until the process ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -152,13 +153,13 @@ class _ReadThread:
 
 
 class Terminal:
-    """The terminal that standard input is: whether it shows what is typed.
+    """The terminal of standard input, and its echo.
 
-    Nothing is shown while an answer is written, so that the two do not mix; what is typed then is kept for the next
-    prompt. Does nothing where there is no termios.
+    Echo is off while an answer is written, so that the two do not mix; text typed then is kept for the next prompt.
+    Does nothing on systems without termios.
 
     Args:
-        fd: of standard input.
+        fd: descriptor of standard input.
     """
 
     def __init__(self, fd: int) -> None:
@@ -171,7 +172,7 @@ class Terminal:
             self._termios = termios
 
     def disable_echo(self) -> None:
-        """Show nothing of what is typed from now on."""
+        """Turn the echo off."""
         if self._termios is None or self._saved_attributes is not None:
             return
         try:
@@ -184,7 +185,7 @@ class Terminal:
         self._saved_attributes = before
 
     def restore_echo(self) -> None:
-        """Show again what is typed."""
+        """Turn the echo on again."""
         before, self._saved_attributes = self._saved_attributes, None
         if before is not None:
             try:
@@ -193,16 +194,16 @@ class Terminal:
                 return
 
     def enable_echo(self) -> _EchoContext:
-        """A block in which what is typed is shown."""
+        """A block with the echo on."""
         return _EchoContext(self)
 
     @property
     def is_echo_disabled(self) -> bool:
-        """Whether nothing is shown now."""
+        """Whether the echo is off."""
         return self._saved_attributes is not None
 
     def discard_typed(self) -> None:
-        """Drop what was typed and not read: it was meant for something else."""
+        """Discard typed text that was not read: it was meant for something else."""
         if self._termios is not None:
             try:
                 self._termios.tcflush(self._fd, self._termios.TCIFLUSH)

@@ -1,4 +1,4 @@
-"""Asks the user of a conversation for permissions, answers and plans, and previews the tool calls."""
+"""Asks the user of a conversation for permissions, answers and plans, and previews tool calls."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pilothouse.permissions import (
 
 StyledLine = tuple[str, Style]
 
-MAX_LINES = 40  # of a preview; a command that one approves should be seen whole
+MAX_LINES = 40  # of a preview; a command to approve should be visible in full
 MAX_LINE_CHARS = 2000
 
 
 def preview_call(request: PermissionRequest) -> list[StyledLine]:
-    """What the call would do, in lines."""
+    """Return the effect of the call, in lines."""
     show = _PREVIEWS.get(request.tool_name, _arguments)
     lines = [*show(request.tool_input)]
     for label, text in (("why asked", request.reason), ("path", request.blocked_path)):
@@ -95,12 +95,12 @@ _PREVIEWS: dict[str, Callable[[Mapping[str, Any]], Iterable[StyledLine]]] = {
 
 
 def find_session_updates(request: PermissionRequest) -> list[PermissionUpdate]:
-    """The changes that the CLI suggests, as far as they allow more and can be told, held until the session ends."""
+    """Return the CLI's suggested changes that allow more and can be described, limited to the session."""
     return [update.with_destination("session") for update in request.suggestions if _describe_update(update)]
 
 
 def describe_updates(updates: Iterable[PermissionUpdate]) -> str:
-    """What these changes allow, in a few words."""
+    """Describe in a few words what these changes allow."""
     return escape_invisible(", ".join(filter(None, map(_describe_update, updates))))
 
 
@@ -131,13 +131,13 @@ class TerminalPrompter:
     """Asks on the screen. Its methods are `can_use_tool`, `on_question` and `on_plan` of the session.
 
     Args:
-        screen: where questions are shown.
-        chat_input: where answers come from.
-        stop: called when the user would rather stop the answer.
-        wait_until_printed: waits until what came before a tool call has been told.
+        screen: the output of questions.
+        chat_input: the input of answers.
+        stop: called when the user wants to stop the answer.
+        wait_until_printed: waits until everything before a tool call has been printed.
 
     Attributes:
-        lock: held while somebody writes to the screen: whoever tells the answer takes it too.
+        lock: held while writing to the screen; code that prints the answer takes it too.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class TerminalPrompter:
         self.lock = anyio.Lock()
 
     async def can_use_tool(self, request: PermissionRequest) -> Allow | Deny:
-        """Once, for the session, or not at all."""
+        """Ask whether a call may run: once, for the session, or not at all."""
         call = (request.tool_name, json.dumps(request.tool_input, sort_keys=True))
         async with self._begin_question(request):
             if call in self._session_updates:
@@ -180,7 +180,7 @@ class TerminalPrompter:
         return Allow(updated_permissions=updates or None)
 
     async def _read_decision(self, has_session: bool) -> tuple[PermissionChoice, str]:
-        """A word, and the reason that was given with it."""
+        """Return the decision and the reason that the user gave."""
         question = f"  [o]nce, {'for the [s]ession, ' if has_session else ''}[d]eny (d REASON tells why): "
         while True:
             answer = await self._read_answer(question)
@@ -190,7 +190,7 @@ class TerminalPrompter:
                 return word, rest.strip()
 
     async def on_question(self, request: QuestionRequest) -> Answers | bool:
-        """The answers, in order; False if there is none at all."""
+        """Return the answers, in order; False if there are none."""
         async with self._begin_question(request.request):
             if request.title:
                 self._screen.note(escape_invisible(f"? {request.title}"), "title")
@@ -211,7 +211,7 @@ class TerminalPrompter:
         return parse_choice(typed, [option.label for option in question.options], several=question.multi_select)
 
     async def on_plan(self, request: PlanRequest) -> bool | str:
-        """Approved, rejected, or what to change."""
+        """Return True if approved, False if rejected, or the changes to make."""
         async with self._begin_question(request.request):
             self._screen.note("? The plan:", "title")
             for line in request.plan.splitlines():
@@ -228,7 +228,7 @@ class TerminalPrompter:
             answer = None
         if answer is None:
             self._stop()
-            await anyio.sleep_forever()  # until the CLI takes the question back, as it does when it is interrupted
+            await anyio.sleep_forever()  # until the CLI cancels the question, as it does after an interrupt
             raise AssertionError  # for the type checker
         return answer
 
@@ -243,7 +243,7 @@ class TerminalPrompter:
 
 
 def parse_choice(typed: str, labels: Sequence[str], *, several: bool) -> str | list[str] | None:
-    """What was chosen by what was typed: labels by their numbers, a text of one's own, or nothing."""
+    """Return the choice for a typed text: labels by their numbers, a free text, or None."""
     if not typed:
         return None
     numbers = typed.replace(",", " ").split()

@@ -27,12 +27,12 @@ from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.testing.scripted_model import hermetic_environment
 
 QUERY_TIMEOUT_SECONDS = 180.0
-"""A demo that hangs is worse than one that fails; on a slow machine an answer takes some 20 s."""
+"""Timeout in seconds, so that a demo fails instead of hanging; on a slow machine an answer takes some 20 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoContext:
-    """Where the demo runs: its screen, the CLI, and a directory that goes when it ends."""
+    """The context of the demo: its screen, the CLI, and a temporary directory."""
 
     screen: Screen
     redact: Callable[[str], str]
@@ -44,11 +44,11 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     """Show both parts.
 
     Args:
-        request: what was asked for.
-        screen: what the person sees.
+        request: the request.
+        screen: the output for the user.
 
     Returns:
-        0, or 1 if a part failed, or the exit code of what kept it from starting.
+        0, or 1 if a part failed, or the exit code of the error that prevented the start.
     """
     redact = Redactor(secret_values(os.environ)).redact
     started = time.monotonic()
@@ -82,7 +82,7 @@ def _print_next_steps(request: DemoRequest) -> str:
 
 
 async def _run_part(number: int, name: str, request: DemoRequest, context: DemoContext) -> bool:
-    """Show one part; whether it worked."""
+    """Show one part; return whether it worked."""
     part = _DEMO_PARTS[name]
     context.screen.note("")
     context.screen.note(f"{number}. {part.title}", "title")
@@ -163,7 +163,7 @@ async def _run_tools(request: DemoRequest, context: DemoContext) -> None:
             "strict_mcp_config": True,
             "tools": ["Bash", "Read", "Write"],
         }
-        # What the program says, and nothing of this machine's configuration.
+        # The program's settings, and nothing of this machine's configuration.
         settings |= {name: getattr(agent.options, name) for name in ("can_use_tool", "custom_tools", "hooks")}
         answer, used = await _run_query(context, demo_script.PROMPT, settings, free=True)
     if used != ["Bash", "mcp__tools__find_place", "Write"] or not asked or not soundings.is_answered_by(answer):
@@ -183,15 +183,15 @@ def _print_prompt(screen: Screen, model: str, prompt: str) -> None:
 async def _run_query(
     context: DemoContext, prompt: str, settings: dict[str, Any], *, free: bool
 ) -> tuple[str, list[str]]:
-    """Ask and show.
+    """Make a query and show it.
 
     Returns:
         The answer, and the names of the tools that ran without an error.
 
     Raises:
-        PilothouseError: no answer came, or an error.
+        PilothouseError: there was no answer, or an error.
     """
-    # Not for keeps: nothing of it is written to the user's sessions.
+    # Temporary: nothing of it is written to the user's sessions.
     own = {"cli": context.cli, "partial_messages": True, "persist_session": False, "timeout": QUERY_TIMEOUT_SECONDS}
     options = Options(**cast("Settings", {**settings, **own}))
     printer = ProgressPrinter(context.screen, context.redact)

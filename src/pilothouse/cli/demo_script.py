@@ -22,7 +22,7 @@ PLACE_NAMES = (
     "Mill Creek",
 )
 MAX_DEPTH = 90  # metres
-DELTA_SECONDS = 0.02  # between the pieces of a text, so that it can be seen to stream
+DELTA_SECONDS = 0.02  # between the chunks of a text, so that streaming is visible
 
 PROGRAM = '''\
 import pilothouse as ph
@@ -42,26 +42,26 @@ def may_run(request):                                   # asked when a tool need
 agent = ph.Agent(custom_tools=[find_place], hooks={"PreToolUse": [ph.HookMatcher("Bash", keep_files)]},
                  can_use_tool=may_run)
 '''
-"""Shown and run as it stands. `LOGBOOK` and `print` are given."""
+"""Shown and run unchanged. `LOGBOOK` and `print` are defined for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DepthFile:
-    """The file that the tools work on, and what is to be found in it."""
+    """The file that the tools work on, and the expected result."""
 
     path: Path
     places: dict[int, str]
 
     @classmethod
     def write(cls, directory: Path) -> DepthFile:
-        """Draw depths, no two alike, and write them."""
+        """Generate distinct depths and write them."""
         depths = random.sample(range(2, MAX_DEPTH), len(PLACE_NAMES))
         path = directory / DATA_FILE
         path.write_text("".join(f"{depth}\n" for depth in depths))
         return cls(path, dict(zip(depths, PLACE_NAMES, strict=True)))
 
     def is_answered_by(self, answer: str) -> bool:
-        """Whether an answer names the least depth and its place, and the files are as they should be."""
+        """Whether an answer names the least depth and its place, and the files are correct."""
         least = min(self.places)
         noted = self.path.with_name(ANSWER_FILE)
         found = f"{least} m" in answer and self.places[least] in answer
@@ -69,19 +69,19 @@ class DepthFile:
 
 
 def make_agent(depths: DepthFile, show: Callable[[str], object]) -> Any:
-    """The agent of `PROGRAM`.
+    """Make the agent of `PROGRAM`.
 
     Args:
-        depths: what its tool knows.
-        show: what stands for `print`.
+        depths: the data of its tool.
+        show: replaces `print`.
     """
     names: dict[str, Any] = {"LOGBOOK": depths.places, "print": show, "__name__": "demo"}
-    exec(PROGRAM, names)  # noqa: S102 - a constant: what is shown is what runs
+    exec(PROGRAM, names)  # noqa: S102 - a constant: the shown program is executed
     return names["agent"]
 
 
 def script_replies(model: ScriptedModel, depths: DepthFile) -> None:
-    """Give the model its plan: Bash for the least depth, the tool for its place, Write, Bash again, the answer."""
+    """Script the model's replies: Bash for the least depth, the tool for its place, Write, Bash again, the answer."""
     found: list[str] = []
 
     def find_place(request: RecordedRequest) -> list[Text | ToolUse]:
@@ -113,6 +113,6 @@ def script_replies(model: ScriptedModel, depths: DepthFile) -> None:
 
 
 def _last_text(request: RecordedRequest) -> str:
-    # Claude Code may add a reminder of its own to the output of a tool.
+    # Claude Code may append a reminder to the output of a tool.
     result = request.last_tool_result
     return result.text.partition("<system-reminder>")[0].strip() if result is not None else ""

@@ -1,4 +1,4 @@
-"""`pilothouse doctor`: checks what a query needs, and says what to do about what is missing."""
+"""`pilothouse doctor`: checks the requirements of a query, and says how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from pilothouse.transports.discovery import OLDEST_VERSION, check_version, find_
 CheckStatus = Literal["ok", "note", "warning", "failed", "skipped"]
 
 FILES_PER_QUERY = 6
-"""Descriptors that a running child takes: three pipes, its exit, and a moment's more at the start."""
+"""Descriptors of a running process: three pipes, its exit, and a few more during the start."""
 MEMORY_PER_CHILD = 450 * 1000 * 1000
-"""Bytes; what a Claude Code child takes at most without work on large files."""
+"""Maximum bytes of a Claude Code process that does not work on large files."""
 MIN_OPEN_FILES = 1024
 INSTALLED_BYTES = 600 * 1000 * 1000
-"""Bytes that installing the CLI takes at its peak: the archive and the executable side by side."""
+"""Maximum bytes during the installation of the CLI: the archive and the executable side by side."""
 
-# Variables of ours that are no options.
+# Variables of pilothouse that are not options.
 OTHER_VARIABLES = {
     CACHE_VARIABLE: "where fetched files are kept",
     CONFIG_VARIABLE: "which configuration file to read",
@@ -63,7 +63,7 @@ OTHER_VARIABLES = {
 
 
 class CheckResult(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     status: CheckStatus
@@ -72,11 +72,11 @@ class CheckResult(Struct, frozen=True):
 
 
 def check_configuration(environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """The layers beneath every query: the file and the variables."""
+    """Check the layers of configuration for every query: the file and the variables."""
     try:
         file = find_config_file()
         yield from _check_config_file(file)
-        default_agent().options  # noqa: B018 - the variables are checked
+        default_agent().options  # noqa: B018 - validates the variables
     except OptionsError as error:
         yield CheckResult("configuration", "failed", str(error), f"{CONFIG_VARIABLE}=none goes on without a file")
         return
@@ -106,7 +106,7 @@ def _check_config_file(file: ConfigFile | None) -> Iterator[CheckResult]:
 
 
 def check_claude_settings(environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """The files from which Claude Code takes settings here, unless `setting_sources` says otherwise."""
+    """List the files from which Claude Code takes settings here, unless `setting_sources` says otherwise."""
     home = get_claude_directory(environ)
     here = Path.cwd()
     files = (
@@ -124,11 +124,11 @@ def check_claude_settings(environ: Mapping[str, str]) -> Iterator[CheckResult]:
 
 
 def check_credentials(environ: Mapping[str, str], options: Options) -> CheckResult:
-    """Whether there is a key or a login; never its value.
+    """Check whether there is a key or a login, without showing its value.
 
     Args:
         environ: the environment.
-        options: the settings of a query that is asked here.
+        options: the settings of a query made here.
     """
     variable = find_credentials({**environ, **{name: value or "" for name, value in (options.env or {}).items()}})
     if variable is not None:
@@ -149,7 +149,7 @@ def check_credentials(environ: Mapping[str, str], options: Options) -> CheckResu
 
 
 def _has_key(settings: Path) -> bool:
-    """Whether settings of the CLI have a key, or a program that gives one."""
+    """Whether settings of the CLI contain a key, or a program that returns one."""
     try:
         text = settings.read_text("utf-8", "replace")
     except OSError:
@@ -158,12 +158,12 @@ def _has_key(settings: Path) -> bool:
 
 
 def get_claude_directory(environ: Mapping[str, str]) -> Path:
-    """Where Claude Code keeps its own settings and login."""
+    """Return the directory of Claude Code's own settings and login."""
     return Path(environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"))  # noqa: PTH111 - may be no home
 
 
 def check_limits() -> Iterator[CheckResult]:
-    """What this system allows: open files, memory, room for temporary files and for the cache."""
+    """Check limits of this system: open files, memory, space for temporary files and for the cache."""
     yield from _check_open_files()
     yield from _check_memory()
     yield _check_directory("temporary files", Path(tempfile.gettempdir()), 10**7, "TMPDIR names another directory")
@@ -195,7 +195,7 @@ def _check_memory() -> Iterator[CheckResult]:
 
 
 def _read_available_memory() -> int | None:
-    """What Linux says could be used without swapping; free memory alone leaves the page cache out."""
+    """Return Linux's estimate of memory available without swapping; free memory would exclude the page cache."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -215,7 +215,7 @@ def _check_directory(what: str, path: Path, needed: int, advice: str) -> CheckRe
 
 
 ROUND_TRIP_SECONDS = 60.0
-"""The first start of the executable on a cold disk takes some 10 s."""
+"""Timeout in seconds; the first start of the executable on a cold disk takes some 10 s."""
 QUESTION, ANSWER = "Is anybody there?", "Aye."
 
 _STATUS_MARKS: dict[CheckStatus, tuple[str, Style]] = {
@@ -228,22 +228,22 @@ _STATUS_MARKS: dict[CheckStatus, tuple[str, Style]] = {
 
 
 class DoctorContext:
-    """What is examined: the settings of this place, and what earlier checks found out."""
+    """The subject of the checks: the settings of this directory, and results of earlier checks."""
 
     def __init__(self, request: DoctorRequest) -> None:
         self.request = request
         self.executable: str | None = None
 
     def options(self) -> Options:
-        """The settings of a query that is asked here.
+        """The settings of a query made here.
 
         Raises:
-            OptionsError: the file or a variable is wrong.
+            OptionsError: the file or a variable is not valid.
         """
         return default_agent().options.merge(Options(cli=self.request.cli) if self.request.cli else None)
 
     def find_untrusted_cli(self) -> str | None:
-        """The executable that the configuration file names, if it is the one in force: nothing runs it here."""
+        """Return the executable set by an untrusted configuration file, if it is in effect: nothing runs it here."""
         options, file = self.options(), find_config_file()
         if file is None or self.request.cli or os.sep not in options.cli:
             return None
@@ -251,7 +251,7 @@ class DoctorContext:
 
 
 async def doctor(request: DoctorRequest, screen: Screen) -> int:
-    """Examine, show, and return the exit code: 0, or 1 if something failed."""
+    """Run all checks, print them, and return the exit code: 0, or 1 if a check failed."""
     patient = DoctorContext(request)
     redact = Redactor(secret_values(os.environ)).redact
     found: list[CheckResult] = []
@@ -290,7 +290,7 @@ def _format_verdict(failed: Sequence[str], warned: int) -> str:
     return "Everything that a query needs is there." + (f" Warnings: {warned}." if warned else "")
 
 
-# The checks, in the order in which they are shown.
+# The checks, in display order.
 
 
 async def _check_program(context: DoctorContext) -> Iterable[CheckResult]:
@@ -344,7 +344,7 @@ async def _check_login(context: DoctorContext) -> Iterable[CheckResult]:
     try:
         options = context.options()
     except PilothouseError:
-        options = Options()  # what is wrong with them has been said
+        options = Options()  # an earlier check has reported the error
     return [check_credentials(os.environ, options)]
 
 
@@ -372,13 +372,13 @@ async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
 
 
 async def _ask_scripted(executable: str) -> tuple[float, str]:
-    """Ask the real CLI with a model whose answer is known. Nothing of this machine's configuration takes part.
+    """Make a query with the real CLI and a scripted model. Nothing of this machine's configuration is used.
 
     Returns:
-        Seconds from the start of the child to its first message, and its version.
+        Seconds from the start of the process to its first message, and its version.
 
     Raises:
-        PilothouseError: no answer came, or another one.
+        PilothouseError: there was no answer, or another one than scripted.
     """
     from pilothouse.testing import ScriptedModel
 

@@ -1,6 +1,6 @@
-"""What an error means to a person at a command line: an exit code, one line, and what to do next.
+"""Converts an error for a person at a command line: to an exit code, one line, and the next step.
 
-Owns the exit codes. Looks at errors and at the names of environment variables; prints and ends nothing.
+Owns the exit codes. Inspects errors and names of environment variables; prints and ends nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pilothouse.errors import (
 
 FAILED = 1
 USAGE = 2
-TIMED_OUT = 124  # that of timeout(1)
+TIMED_OUT = 124  # as timeout(1)
 
 INSTALL = "pilothouse install-cli"
 KEY_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
@@ -44,7 +44,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
     (CLIExitedError, "--verbose shows all that it said"),
 )
-_SHOWN_PROMPT_CHARS = 60  # of a prompt that is repeated in a suggestion
+_SHOWN_PROMPT_CHARS = 60  # of a prompt that a suggestion repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class FailureReport:
 
 
 def describe_failure(error: Exception) -> FailureReport:
-    """What to tell about `error`."""
+    """Describe `error` for a person."""
     code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, ReplayMismatch) and error.diff:
         return FailureReport(code, str(error).partition(":\n")[0], tuple(error.diff.splitlines()))
@@ -67,7 +67,7 @@ def describe_failure(error: Exception) -> FailureReport:
 
 
 def _get_first_error(error: Exception) -> str:
-    # The list of the places that were tried, and the ways to install, take a screen; --verbose is for that.
+    # The list of searched paths and ways to install would fill a screen; --verbose shows it.
     return (
         str(error).partition(" Tried:")[0].rstrip(".")
         if isinstance(error, CLINotFoundError)
@@ -90,7 +90,7 @@ def _find_next_step(error: Exception) -> str:
 
 
 def join_lines(text: str) -> str:
-    """`text` as one line: a line that introduces others keeps its colon, the rest is joined by bars."""
+    """Return `text` as one line: a line that ends in a colon keeps it, the others are joined by bars."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = ""
     for line in lines:
@@ -99,9 +99,9 @@ def join_lines(text: str) -> str:
 
 
 def get_own_command() -> str:
-    """How this program was called, so that a command can be repeated as it is printed.
+    """Return the command that started this program, so that printed commands can be repeated.
 
-    `pilothouse` where that is what a shell finds; else a path that holds from the working directory.
+    `pilothouse` if a shell finds it under that name; else a path relative to the working directory.
     """
     if not os.path.basename(sys.argv[0]).startswith("pilothouse"):  # noqa: PTH119
         return f"{shlex.quote(_format_path(sys.executable))} -m pilothouse"
@@ -112,12 +112,12 @@ def get_own_command() -> str:
 
 
 def _format_path(path: str) -> str:
-    whole, here = os.path.abspath(path), os.getcwd()  # noqa: PTH100, PTH109 - a link to the interpreter stays
+    whole, here = os.path.abspath(path), os.getcwd()  # noqa: PTH100, PTH109 - a link to the interpreter is kept
     return os.path.relpath(whole, here) if whole.startswith(here + os.sep) else whole
 
 
 def find_credentials(environ: Mapping[str, str]) -> str | None:
-    """The name of the first variable that holds a key, a login or a provider; never its value."""
+    """Return the name of the first variable with a key, a login or a provider; never its value."""
     for name in (*KEY_VARIABLES, *PROVIDER_VARIABLES):
         if environ.get(name, "").strip():
             return name
@@ -125,12 +125,12 @@ def find_credentials(environ: Mapping[str, str]) -> str | None:
 
 
 def suggest_login(error: Exception, prompt: str, cli: str | None) -> FailureReport | None:
-    """The ways on for who has neither a key nor a login; None if that is not what `error` says.
+    """Suggest how to log in or get a key; None if `error` has another reason.
 
     Args:
-        error: how the run failed.
-        prompt: what was asked.
-        cli: the path of Claude Code, if it is known.
+        error: the error of the run.
+        prompt: the prompt.
+        cli: the path of Claude Code, if known.
     """
     if not isinstance(error, AuthenticationError) or find_credentials(os.environ):
         return None

@@ -36,7 +36,7 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class SessionsRequest:
-    """What `pilothouse sessions` was asked for."""
+    """The parsed arguments of `pilothouse sessions`."""
 
     action: str
     session: str | None = None
@@ -68,7 +68,7 @@ def add_sessions(parser: argparse.ArgumentParser) -> None:
 
 
 def sessions_request(asked: argparse.Namespace) -> SessionsRequest:
-    """What the flags say."""
+    """Make the request from the parsed flags."""
     values = {name: getattr(asked, name) for name in SessionsRequest.__slots__ if hasattr(asked, name)}
     if getattr(asked, "all", False):
         values["directory"] = None
@@ -201,7 +201,7 @@ _SESSION_ACTIONS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]
 
 
 TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
-"""The environment variable with the token of the host of `--transport ws://…`."""
+"""The environment variable with the host's token for `--transport ws://…`."""
 ReplayFormat = Literal["text", "json", "stream-json"]
 
 REPLAY_HELP = "show a recorded run"
@@ -213,7 +213,7 @@ REPLAY_DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What `pilothouse replay` was asked for."""
+    """The parsed arguments of `pilothouse replay`."""
 
     file: str
     form: ReplayFormat = "text"
@@ -244,7 +244,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
 
 
 def replay_request(asked: argparse.Namespace) -> ReplayRequest:
-    """The request that the flags stand for."""
+    """Make the request from the parsed flags."""
     return ReplayRequest(asked.file, asked.form, asked.speed, asked.thinking, asked.verbose)
 
 
@@ -259,10 +259,10 @@ def _parse_speed(text: str) -> float:
 
 
 def parse_transport(text: str) -> Callable[[], Any]:
-    """What `--transport` stands for.
+    """Parse the value of `--transport`.
 
     Raises:
-        argparse.ArgumentTypeError: it is nothing that is known.
+        argparse.ArgumentTypeError: the value is not known.
     """
     if text == "native":
         from pilothouse.native import NativeTransport
@@ -275,7 +275,7 @@ def parse_transport(text: str) -> Callable[[], Any]:
         raise argparse.ArgumentTypeError(
             f"expected native, record:FILE, replay:FILE, ws://HOST:PORT or wss://HOST:PORT, got {text!a}"
         )
-    # The child may run in another directory: a path means what it means here.
+    # The process may run in another directory: a path is relative to this one.
     from pilothouse.transports import Player, Recorder
 
     return (Recorder if kind == "record" else Player)(Path(path).absolute())
@@ -313,7 +313,7 @@ DEFAULT_PORT = 8750
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """What `pilothouse serve` was asked for. Times in seconds."""
+    """The parsed arguments of `pilothouse serve`. Times in seconds."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -409,7 +409,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def serve_request(asked: argparse.Namespace) -> ServeRequest:
-    """The request that the flags stand for."""
+    """Make the request from the parsed flags."""
     fields: dict[str, Any] = {name: getattr(asked, name) for name in ServeRequest.__dataclass_fields__}
     for name in ("roots", "env", "origins", "names", "clients", "allow_flags"):
         fields[name] = tuple(fields[name])
@@ -426,7 +426,7 @@ command, and a permission is asked, in a temporary directory; what the model say
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """What `pilothouse demo` was asked for."""
+    """The parsed arguments of `pilothouse demo`."""
 
     prompt: str
     parts: frozenset[str] = field(default_factory=frozenset[str])
@@ -444,6 +444,6 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def demo_request(asked: argparse.Namespace) -> DemoRequest:
-    """What the flags say."""
+    """Make the request from the parsed flags."""
     parts = frozenset({"tools"} if asked.scripted else {"question", "tools"})
     return DemoRequest(prompt=asked.prompt, parts=parts, local=asked.local, cli=asked.cli)

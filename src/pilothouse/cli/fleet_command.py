@@ -1,4 +1,4 @@
-"""What `batch` and `worker` share: the fleet made from flags, and the progress display."""
+"""Code that `batch` and `worker` share: the fleet made from flags, and the progress display."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ JOURNAL_VARIABLE = "PILOTHOUSE_JOURNAL"
 
 
 def apply_journal_variable(request: R) -> R:
-    """The request with the journal of the environment, unless the flag says which.
+    """Return the request with the journal of the environment variable, unless a flag sets it.
 
-    The variable is taken out of the environment: Claude Code inherits that, and the address may hold a password.
+    The variable is removed from the environment: Claude Code inherits that, and the address may contain a password.
     """
     there = os.environ.pop(JOURNAL_VARIABLE, None)
     return replace(request, journal=request.journal or there or None)
 
 
 def require_journal(request: FleetRequest, command: str) -> str:
-    """The journal of a command that has no use without one.
+    """Return the journal of a command that needs one.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no journal.
     """
     if request.journal is None:
         raise UsageError(f"{command} needs --journal, or the variable {JOURNAL_VARIABLE}")
@@ -53,17 +53,17 @@ def require_journal(request: FleetRequest, command: str) -> str:
 
 
 def is_address(journal: str) -> bool:
-    """Whether a journal is on a server, and no file."""
+    """Whether a journal is on a server instead of in a file."""
     return "://" in journal
 
 
 def redact_journal(journal: str) -> str:
-    """A journal as it may be shown: an address without its password and its parameters."""
+    """Return a journal's address without password and parameters."""
     return redact_address(journal) if is_address(journal) else journal
 
 
 def make_redactor(request: FleetRequest) -> Callable[[str], str]:
-    """What takes keys and passwords out of a text."""
+    """Make a function that removes keys and passwords from a text."""
     keys = Redactor(secret_values(os.environ))
     secrets = (
         find_address_secrets(request.journal) if request.journal is not None and is_address(request.journal) else ()
@@ -72,10 +72,10 @@ def make_redactor(request: FleetRequest) -> Callable[[str], str]:
 
 
 def make_fleet(request: FleetRequest, **overrides: Any) -> Fleet:
-    """The fleet that was asked for; `more` are arguments of `Fleet` that take the place of what the flags say.
+    """Make the fleet for a request; `overrides` are arguments of `Fleet` that replace those of the flags.
 
     Raises:
-        UsageError: something that cannot be.
+        UsageError: an argument is not valid.
     """
     settings: dict[str, Any] = {
         "concurrency": request.concurrency,
@@ -97,10 +97,10 @@ def make_fleet(request: FleetRequest, **overrides: Any) -> Fleet:
 
 
 async def apply_local_model(request: R, stack: AsyncExitStack, screen: Screen) -> R:
-    """The request as it is; with --local, with the settings of the embedded model, which the stack ends.
+    """Return the request; with --local, with the settings of the embedded model, which the stack ends.
 
     Raises:
-        UsageError: the runs would be done elsewhere, another model is named, or an extra is missing.
+        UsageError: other processes would execute the runs, another model is set, or an extra is missing.
     """
     if not request.local:
         return request
@@ -115,7 +115,7 @@ async def apply_local_model(request: R, stack: AsyncExitStack, screen: Screen) -
 
 @contextmanager
 def log_warnings_to(screen: Screen, redact: Callable[[str], str]) -> Generator[None]:
-    """A block in which a person sees what the fleet warns of, such as a journal that cannot be reached."""
+    """A block in which warnings of the fleet are shown, for example about a journal that cannot be reached."""
     log = logging.getLogger("pilothouse.fleet")
     noted = _ScreenLogHandler(screen, redact)
     log.addHandler(noted)
@@ -126,7 +126,7 @@ def log_warnings_to(screen: Screen, redact: Callable[[str], str]) -> Generator[N
 
 
 class _ScreenLogHandler(logging.Handler):
-    """Log records as notes on a screen, a line each."""
+    """Shows log records as notes on a screen, one line each."""
 
     def __init__(self, screen: Screen, redact: Callable[[str], str]) -> None:
         super().__init__(logging.WARNING)
@@ -140,19 +140,19 @@ class _ScreenLogHandler(logging.Handler):
 
 REDRAW_SECONDS = 0.5
 MAX_LISTED_RUNS = 12
-"""Of those that run, in the table."""
+"""Maximum number of running ones in the table."""
 MAX_NAME_CHARS = 60
-"""Of a prompt that stands for its run."""
+"""Maximum length of a prompt that is shown as the name of its run."""
 DIGEST_CHARS = 32
 _STATE_STYLES: dict[str, Style] = {"succeeded": "good", "failed": "error", "cancelled": "warning"}
 
 
 class RunPrinter:
-    """Plain lines.
+    """Prints progress as plain lines.
 
     Args:
-        screen: where they go.
-        total: how many runs there are; None: not known.
+        screen: the output.
+        total: number of runs; None: unknown.
     """
 
     def __init__(self, screen: Screen, total: int | None) -> None:
@@ -161,7 +161,7 @@ class RunPrinter:
         self._count = 0
 
     def print_ended(self, run: Run) -> None:
-        """A run has ended."""
+        """Print a run that has ended."""
         self._count += 1
         of = "" if self._total is None else f" of {self._total}"
         words = f": {run.error}" if run.error is not None and not run.is_success else ""
@@ -175,11 +175,11 @@ class RunPrinter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class LiveRunTable(RunPrinter):
-    """A table that is drawn anew; failures stay above it."""
+    """A table that is redrawn; failures stay above it."""
 
     def __init__(self, screen: Screen, total: int | None, console: Any) -> None:
         from rich.live import Live
@@ -188,14 +188,14 @@ class LiveRunTable(RunPrinter):
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def print_ended(self, run: Run) -> None:
-        """A run has ended; only failures are worth a line."""
+        """Count a run that has ended; only failures are printed."""
         if not run.is_success:
             super().print_ended(run)
         else:
             self._count += 1
 
     def show(self, status: FleetStatus, running: list[Run], now: float) -> None:
-        """Draw it."""
+        """Redraw the table."""
         self._live.update(render_table(status, running, now), refresh=True)
 
     def __enter__(self) -> Self:
@@ -209,13 +209,13 @@ class LiveRunTable(RunPrinter):
 
 
 def make_run_printer(screen: Screen, total: int | None) -> RunPrinter:
-    """The board that fits the screen."""
+    """Make the printer that fits the screen."""
     console = getattr(screen, "console", None)
     return RunPrinter(screen, total) if console is None else LiveRunTable(screen, total, console)
 
 
 async def redraw_periodically(fleet: Fleet, table: LiveRunTable) -> None:
-    """Draw the table anew, until it is cancelled, or the journal is lost: who reads the runs is told of that."""
+    """Redraw the table until cancelled, or the journal is lost, which the reader of the runs reports."""
     with suppress(FleetJournalError):
         while True:
             table.show(await fleet.status(), fleet.running, time.time())
@@ -223,7 +223,7 @@ async def redraw_periodically(fleet: Fleet, table: LiveRunTable) -> None:
 
 
 def render_table(status: FleetStatus, running: list[Run], now: float) -> RenderableType:
-    """The table: what runs, and beneath it the line of all."""
+    """Render the table: the running ones, and a summary line."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -244,7 +244,7 @@ def render_table(status: FleetStatus, running: list[Run], now: float) -> Rendera
 
 
 def format_status(status: FleetStatus) -> str:
-    """All in one line."""
+    """Format the numbers of all runs in one line."""
     states = ("succeeded", "failed", "cancelled", "running", "queued", "interrupted")
     counted = [(getattr(status, state), state) for state in states]
     parts = [f"{count} {state}" for count, state in counted if count or state in ("succeeded", "failed")]
@@ -258,7 +258,7 @@ def format_status(status: FleetStatus) -> str:
 
 
 def format_run_name(run: Run) -> str:
-    """The key of a run; where that was made by itself, the beginning of the prompt, which says more."""
+    """Return the key of a run; for a generated key the beginning of the prompt, which is more readable."""
     blocks: list[Any] = [{"text": run.prompt}] if isinstance(run.prompt, str) else run.prompt
     given = [cast("dict[str, Any]", block) for block in blocks if isinstance(block, dict)]
     start = " ".join(str(next((block["text"] for block in given if block.get("text")), "")).split())
@@ -269,12 +269,12 @@ def format_run_name(run: Run) -> str:
 
 
 def format_run_duration(run: Run) -> str:
-    """How long its last attempt took."""
+    """Format the duration of the last attempt."""
     return "-" if run.started is None or run.ended is None else format_seconds(run.ended - run.started)
 
 
 def format_seconds(value: float) -> str:
-    """A time as a person reads it."""
+    """Format a duration for people."""
     value = max(0.0, value)
     if value < 60:
         return f"{value:.1f} s"

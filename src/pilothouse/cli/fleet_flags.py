@@ -18,7 +18,7 @@ KEEP_CHOICES = ("always", "failed", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceRequest:
-    """In which directories runs were asked to work, and what was to be saved."""
+    """The parsed flags for working directories and artifacts of runs."""
 
     worktree: str | None = None
     ref: str | None = None
@@ -48,22 +48,22 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
 
 
 def workspace_request(asked: argparse.Namespace) -> WorkspaceRequest:
-    """What the flags say."""
+    """Make the request from the parsed flags."""
     values: dict[str, Any] = {one.name: getattr(asked, one.name) for one in fields(WorkspaceRequest)}
     values["artifact"] = tuple(asked.artifact or ())
     return WorkspaceRequest(**values)
 
 
 def make_workspace_settings(request: WorkspaceRequest) -> dict[str, Any]:
-    """The arguments of `Fleet` for what was asked.
+    """Make the arguments of `Fleet` for a request.
 
     Raises:
-        UsageError: flags that do not go together, or a value that cannot be.
+        UsageError: flags that exclude each other, or a value that is not valid.
     """
     return {"workspace": _make_workspace(request), "artifacts": _make_artifacts(request)}
 
 
-# Flags that say nothing without one of others.
+# Flags that have no effect without one of the others.
 _REQUIRED_TOGETHER = (
     (("ref", "branch"), ("worktree",)),
     (("subdirectory", "workspaces", "keep_workspaces", "artifacts"), ("worktree", "copy_from")),
@@ -81,7 +81,10 @@ def _check_request(request: WorkspaceRequest) -> None:
 
 
 def _make_workspace(request: WorkspaceRequest) -> Workspace | None:
-    from pilothouse.fleet import CopiedDirectory, GitWorktree  # other commands read these flags as well
+    from pilothouse.fleet import (
+        CopiedDirectory,
+        GitWorktree,
+    )  # slow to import, and other commands read these flags too
 
     _check_request(request)
     more: dict[str, Any] = {
@@ -106,12 +109,12 @@ def _format_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-STOP_AFTER = 3  # that of `Fleet`, which is slow to import
+STOP_AFTER = 3  # as in `Fleet`, which is slow to import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRequest:
-    """How a fleet was asked to work. `retry` is what the flag --attempts says."""
+    """The parsed flags of a fleet. `retry` is the value of the flag --attempts."""
 
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     journal: str | None = None
@@ -148,8 +151,8 @@ def add_fleet(parser: argparse.ArgumentParser, journal: str) -> None:
     """Add the flags.
 
     Args:
-        parser: of the command.
-        journal: what the journal is to it.
+        parser: the parser of the command.
+        journal: the help on the journal for this command.
     """
     parser.add_argument(
         "--journal", metavar="FILE|postgresql://…", help=f"{journal} (default: PILOTHOUSE_JOURNAL, if it is set)"
@@ -158,7 +161,7 @@ def add_fleet(parser: argparse.ArgumentParser, journal: str) -> None:
     limits = parser.add_argument_group("limits of all runs together")
     for flag, (kind, metavar, meaning) in _LIMIT_FLAGS.items():
         limits.add_argument(flag, type=kind, metavar=metavar, help=meaning, default=_LIMIT_DEFAULTS.get(flag))
-    # With a name of its own: `retry` is an option of a query as well.
+    # With its own destination: `retry` is an option of a query as well.
     limits.add_argument(
         "--attempts",
         dest="fleet_retry",
@@ -177,7 +180,7 @@ def add_fleet(parser: argparse.ArgumentParser, journal: str) -> None:
 
 
 def read_fleet_fields(asked: argparse.Namespace, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the flags say, by the names of `FleetRequest`."""
+    """Return the values of the flags by the names of `FleetRequest`."""
     own = {"settings": settings, "retry": asked.fleet_retry, "workspace": workspace_request(asked)}
     names = [one.name for one in fields(FleetRequest)]
     return {name: own[name] if name in own else getattr(asked, name) for name in names}
@@ -218,7 +221,7 @@ SOURCES = "|".join(("FILE", *ACTIONS))
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest(FleetRequest):
-    """What `pilothouse batch` was asked for."""
+    """The parsed arguments of `pilothouse batch`."""
 
     source: str
     output: str | None = None
@@ -228,7 +231,7 @@ class BatchRequest(FleetRequest):
 
     @property
     def action(self) -> str:
-        """What to do: one of `ACTIONS`, or "run"."""
+        """The action: one of `ACTIONS`, or "run"."""
         return self.source if self.source in ACTIONS else "run"
 
 
@@ -243,7 +246,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
 
 
 def batch_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> BatchRequest:
-    """What the flags say."""
+    """Make the request from the parsed flags."""
     names = ("source", "output", "enqueue", "watch", "json")
     return BatchRequest(**{name: getattr(asked, name) for name in names}, **read_fleet_fields(asked, settings))
 
@@ -274,7 +277,7 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest(FleetRequest):
-    """What `pilothouse worker` was asked for."""
+    """The parsed arguments of `pilothouse worker`."""
 
     until_empty: bool = False
     accepts: tuple[str, ...] = ()
@@ -299,7 +302,7 @@ def add_worker(parser: argparse.ArgumentParser) -> None:
 
 
 def worker_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> WorkerRequest:
-    """What the flags say."""
+    """Make the request from the parsed flags."""
     return WorkerRequest(
         until_empty=asked.until_empty,
         accepts=tuple(asked.accept),

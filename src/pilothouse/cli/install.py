@@ -1,7 +1,7 @@
-"""`pilothouse install-cli`: the managed copy of Claude Code, fetched, checked, shown or removed.
+"""`pilothouse install-cli`: installs, checks, shows or removes the managed copy of Claude Code.
 
-Owns the flags of this command and what a person sees of an installation, also on the way to other commands. What is
-fetched from where, and how it is verified, is known to `provision`.
+Owns the flags of this command and the display of an installation, also for other commands. `provision` knows what is
+downloaded from where, and how it is verified.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """What `pilothouse install-cli` was asked for."""
+    """The parsed arguments of `pilothouse install-cli`."""
 
     action: InstallAction = "install"
     force: bool = False
@@ -80,13 +80,13 @@ def add_install(parser: argparse.ArgumentParser) -> None:
 
 
 def install_request(asked: argparse.Namespace) -> InstallRequest:
-    """What the flags say."""
+    """Make the request from the parsed flags."""
     return InstallRequest(action=asked.action, force=asked.force, form=asked.form)
 
 
 @dataclass(slots=True)
 class _InstallReport:
-    """What there is to tell at the end; the object of `--json`."""
+    """The final report; the object of `--json`."""
 
     path: str
     version: str
@@ -100,11 +100,11 @@ class _InstallReport:
 
 
 async def install(request: InstallRequest, screen: Screen) -> int:
-    """Do what was asked for and show it.
+    """Execute the request and show the result.
 
     Args:
-        request: what was asked for.
-        screen: what the person sees; the path or the JSON object goes to its text, and then everything else to
+        request: the request.
+        screen: the output for the user; the path or the JSON object goes to its text, and then everything else to
             standard error.
 
     Returns:
@@ -164,7 +164,7 @@ async def _check(request: InstallRequest, report: _InstallReport, notes: Screen)
 
 
 async def _check_executable(path: Path) -> None:
-    """Whether it runs: the right file may still lack a library here, or lie where nothing may be executed."""
+    """Check that the executable runs: a library may be missing, or the directory may forbid execution."""
     import os
 
     from anyio import to_thread
@@ -215,20 +215,20 @@ def _format_report(report: _InstallReport) -> list[str]:
     return [*removed, f"Claude Code {report.version}: {how}", report.path]
 
 
-# On the way to other commands.
+# For other commands.
 
 
 async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str:
-    """The path of the executable for a command; the managed copy is installed, with a bar, if need be and allowed.
+    """Return the path of the executable; install the managed copy, with a progress bar, if needed and allowed.
 
     Args:
         wanted: "auto", "bundled", "global" or a path.
         env: the environment of the child.
-        screen: where the progress is shown.
+        screen: the output of the progress.
 
     Raises:
-        CLINotFoundError: there is none, and none may be installed.
-        ProvisionError: it could not be installed.
+        CLINotFoundError: there is no executable, and none may be installed.
+        ProvisionError: the installation failed.
     """
     from anyio import to_thread
 
@@ -247,7 +247,7 @@ async def ensure_cli(wanted: str, env: Mapping[str, str], screen: Screen) -> str
 
 
 async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path:
-    """Install in a thread; when this task is cancelled, that ends, and has removed what it made."""
+    """Install in a thread; when this task is cancelled, the installation ends and removes what it made."""
     from pilothouse.provision.managed import install_cli
     from pilothouse.transports.errands import run_errand
 

@@ -1,4 +1,4 @@
-"""`--local`: the embedded model for a command, with what it needs fetched first."""
+"""`--local`: the embedded model for a command; missing parts are downloaded first."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ LOCAL_MODEL_NOTES = {
     False: "the answer comes from a small open model on this machine; it is weak and calls no tools",
     True: "the answer comes from a small open model on this machine; it is weak, and calls tools with little sense",
 }
-"""By whether it is given tools."""
+"""By whether the model gets tools."""
 
 
 async def start_local_model(options: Options, stack: AsyncExitStack, screen: Screen) -> Options:
-    """Start the model, and give the settings with which Claude Code asks it; others are merged onto them.
+    """Start the model, and return the settings for Claude Code to use it, merged with those of the command.
 
     Args:
-        options: what the command was asked for.
+        options: the options of the command.
         stack: ends the model.
-        screen: where it is said, and where the progress is shown.
+        screen: the output of notes and progress.
 
     Raises:
         UsageError: an extra is missing.
-        PilothouseError: Claude Code or the model cannot be fetched or started.
+        PilothouseError: Claude Code or the model cannot be downloaded or started.
     """
     check_extra()
     await ensure_cli(options.cli, os.environ, screen)
-    # A JSON Schema is asked for with a tool. Where tools are called, it answers more slowly.
+    # A JSON Schema needs a tool. With tools the model answers more slowly.
     calls_tools = bool(options.tools) or options.json_schema is not None
     screen.note(LOCAL_MODEL_NOTES[calls_tools], "quiet")
     with screen.progress("local model") as progress:

@@ -1,6 +1,6 @@
-"""The way in: arguments, the one event loop, signals, and the exit code, whatever happens.
+"""The entry point: arguments, the one event loop, signals, and the exit code in every case.
 
-Imports little before it runs, so that Ctrl-C is quiet from the first moment on.
+Imports little before it runs, so that Ctrl-C prints no traceback from the first moment on.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _print_error(error: Exception, screen: Screen) -> int:
     return told.code
 
 
-# By the class of the request, so that a command loads nothing of the others.
+# By the class of the request, so that a command imports nothing of the others.
 _RUNNERS = {
     "BatchRequest": ("batch", "batch"),
     "ChatRequest": ("chat", "chat"),
@@ -112,17 +112,17 @@ _RUNNERS = {
     "SessionsRequest": ("sessions", "sessions"),
     "WorkerRequest": ("batch", "worker"),
 }
-# Those whose standard output is for answers alone.
+# Commands whose standard output is for answers alone.
 _NOTES_ON_STDERR = frozenset(
     {"BatchRequest", "ChatRequest", "ReplayRequest", "ServeRequest", "SessionsRequest", "WorkerRequest"}
 )
 
-# Those whose queries take settings from the configuration file; `ask` does, too.
+# Commands whose queries take settings from the configuration file, in addition to `ask`.
 _CONFIGURED_REQUESTS = frozenset({"BatchRequest", "ChatRequest", "WorkerRequest"})
 
 
 class _SignalExit:
-    """Which signal ended the run: SIGTERM and SIGHUP take the way of Ctrl-C, so that the child is ended in order."""
+    """The signal that ended the run: SIGTERM and SIGHUP are handled like Ctrl-C, so that the process ends cleanly."""
 
     def __init__(self) -> None:
         self.signum = signal.SIGINT
@@ -132,7 +132,7 @@ class _SignalExit:
         before: dict[signal.Signals, Any] = {}
         for name in ("SIGTERM", "SIGHUP"):
             signum: signal.Signals | None = getattr(signal, name, None)
-            # One that is ignored, as under nohup, stays so.
+            # An ignored signal, as under nohup, stays ignored.
             if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
                 before[signum] = signal.signal(signum, self._raise_interrupt)
         try:
@@ -154,14 +154,14 @@ def _interrupted(signum: signal.Signals) -> int:
         print("\npilothouse: interrupted", file=sys.stderr, flush=True)
     except OSError:
         _discard_output()
-    # CPython (3.11) ends itself by SIGINT, whatever is returned, if the interrupt went through code that was compiled
-    # from text, as importing dataclasses does. Running such code once more takes the mark away.
+    # CPython 3.11 ends itself by SIGINT, whatever is returned, if the interrupt passed through code compiled from text,
+    # as when importing dataclasses. Running such code again clears that state.
     eval("None")  # noqa: S307 - a constant
     return SIGNAL_BASE + signum
 
 
 def _discard_output() -> None:
-    """Keep the interpreter from complaining, at its end, about streams that nobody reads any more."""
+    """Keep the interpreter from reporting errors at exit about closed output streams."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

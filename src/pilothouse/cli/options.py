@@ -1,6 +1,6 @@
-"""`pilothouse options`: the table of options for people, one option in full, and where values come from here.
+"""`pilothouse options`: the table of options for people, one option in full, and the sources of values here.
 
-Owns how the table looks in a terminal. What stands in it comes from the table itself.
+Owns the display of the table in a terminal. The content comes from the table itself.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_WIDTH = 110
 
 
 async def show_options(request: OptionsRequest, screen: Screen) -> int:
-    """Show what was asked for.
+    """Show the table or one option.
 
     Raises:
-        UsageError: no option has that name, or the configuration here is wrong.
+        UsageError: no option has that name, or the configuration here is not valid.
     """
     if request.policy:
         _print_policy(request, screen)
@@ -68,7 +68,7 @@ def _find_option(name: str) -> str:
 
 
 def make_option_dict(option: Option, now: OptionExplanation) -> dict[str, Any]:
-    """A row of the table, and what it is here, as JSON."""
+    """Return a row of the table and its value here, as JSON."""
     return {
         "name": option.name,
         "group": option.group,

@@ -35,7 +35,7 @@ from pilothouse.messages import (
     ToolUseBlock,
 )
 
-# The argument that says most about a call, of the tools of Claude Code and of many others.
+# The most informative argument of a call, for tools of Claude Code and many others.
 _DESCRIPTIVE_INPUTS = (
     "command",
     "file_path",
@@ -53,13 +53,13 @@ TRUNCATED_NOTE = "the answer was cut here: the embedded model may not say more i
 
 
 class ProgressPrinter:
-    """Tells one run, message by message.
+    """Prints one run, message by message.
 
     Args:
-        screen: where to.
-        redact: takes keys out of a text.
-        text: whether the answer is told while it is written.
-        thinking: whether the model's thinking is told.
+        screen: the output.
+        redact: removes keys from a text.
+        text: whether to print the answer while it is written.
+        thinking: whether to print the model's thinking.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class ProgressPrinter:
         self.init: InitMessage | None = None
 
     def print_message(self, message: Message) -> None:
-        """Tell what a message adds."""
+        """Print what a message adds."""
         if isinstance(message, AssistantMessage) and (message.is_api_error_message or message.error):
-            return  # the CLI speaks in the model's place because the API failed; the closing error says it
+            return  # a text of the CLI because the API failed; the final error reports it
         if isinstance(message, InitMessage):
             self.init = message
         if self._is_text_printed:
@@ -136,7 +136,7 @@ def _indent(agent: str | None) -> str:
 
 
 def format_tool_input(values: Mapping[str, Any]) -> str:
-    """The input of a tool in a few words: its most telling argument, else all of it as JSON."""
+    """Format the input of a tool in a few words: its most informative argument, else all of it as JSON."""
     for name in _DESCRIPTIVE_INPUTS:
         if isinstance(values.get(name), str):
             return str(values[name])
@@ -144,7 +144,7 @@ def format_tool_input(values: Mapping[str, Any]) -> str:
 
 
 def format_tool_result(result: ToolResultBlock, redact: Callable[[str], str]) -> str:
-    """The first line of a result, and how many lines there are."""
+    """Return the first line of a result, and the number of lines."""
     lines = [line for line in redact(result.text).splitlines() if line.strip()]
     if not lines:
         return ""
@@ -154,13 +154,13 @@ def format_tool_result(result: ToolResultBlock, redact: Callable[[str], str]) ->
 
 
 def shorten_text(text: str) -> str:
-    """`text` on one line, cut to a readable length."""
+    """Return `text` on one line, cut to a readable length."""
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
 
 
 def format_retry(message: ApiRetryMessage) -> str:
-    """A failed try in words."""
+    """Describe a failed attempt in words."""
     status = f"HTTP {message.error_status}" if message.error_status else message.error or "no connection"
     return (
         f"the API failed ({status}); try {message.attempt} of {message.max_retries} "
@@ -169,12 +169,12 @@ def format_retry(message: ApiRetryMessage) -> str:
 
 
 def format_summary(result: QueryResult, *, free: bool = False, session: bool = True) -> str:
-    """Turns, cost, time and session of a run, on one line.
+    """Format turns, cost, time and session of a run, on one line.
 
     Args:
         result: the run.
-        free: nobody is paid: the CLI counts what the model it believes to talk to would cost.
-        session: whether the session can be resumed, so that its id is worth telling.
+        free: whether the run costs nothing: the CLI computes the cost of the model that it believes to use.
+        session: whether the session can be resumed, so that its id is shown.
     """
     counted = "cost unknown" if result.cost_usd is None else f"${result.cost_usd:.4f}"
     cost = f"nothing spent (Claude Code counts {counted})" if free else counted
@@ -186,13 +186,13 @@ def format_summary(result: QueryResult, *, free: bool = False, session: bool = T
 
 
 def is_truncated(message: Message) -> bool:
-    """Whether the model stopped because it may not say more; Claude Code then asks it to go on, up to three times."""
+    """Whether the model reached its output limit; Claude Code then asks it to continue, up to three times."""
     event = message.event if isinstance(message, StreamEvent) else None
     return isinstance(event, MessageDelta) and event.delta.stop_reason == "max_tokens"
 
 
 def format_denials(result: QueryResult) -> str | None:
-    """Which tools were not permitted, and what to do; None if there were none."""
+    """Return which tools were not permitted, and what to do; None if there were none."""
     names = sorted({denial.tool_name for denial in result.permission_denials})
     if not names:
         return None
@@ -200,7 +200,7 @@ def format_denials(result: QueryResult) -> str | None:
 
 
 CATCH_UP_SECONDS = 0.5
-"""How long a question waits for the text before it; a call of a sub-agent may never be told."""
+"""Seconds that a question waits for the text before it; a call of a sub-agent may never be printed."""
 
 
 class ChatProgressPrinter(ProgressPrinter):
@@ -213,12 +213,12 @@ class ChatProgressPrinter(ProgressPrinter):
         self._printed_events: dict[str, anyio.Event] = {}
 
     async def wait_until_printed(self, tool_use_id: str) -> None:
-        """Wait until this call has been told, and with it all that was said before."""
+        """Wait until this call has been printed, and with it all output before."""
         with anyio.move_on_after(CATCH_UP_SECONDS):
             await self._printed_events.setdefault(tool_use_id, anyio.Event()).wait()
 
     def record_decision(self, tool_use_id: str, *, denied: bool) -> None:
-        """Its user was asked about a call: it begins to run only now, or not at all."""
+        """Record that the user was asked about a call: it starts only now, or not at all."""
         self._started_at[tool_use_id] = time.monotonic()
         if denied:
             self._denied.add(tool_use_id)
@@ -252,27 +252,27 @@ class ChatProgressPrinter(ProgressPrinter):
 
 @dataclass(slots=True)
 class ChatCosts:
-    """What the answers of a conversation have cost so far.
+    """The costs of a conversation's answers so far.
 
     Attributes:
-        is_free: nobody is paid: the CLI counts what the model it believes to talk to would cost.
+        is_free: whether answers cost nothing: the CLI computes the cost of the model that it believes to use.
     """
 
     is_free: bool = False
     turns: list[AnswerCost] = field(default_factory=list["AnswerCost"])
 
     def add(self, result: QueryResult) -> None:
-        """One more answer."""
+        """Add one answer."""
         usage = result.usage
         tokens = (0, 0) if usage is None else (usage.total_input_tokens, usage.output_tokens)
         self.turns.append(AnswerCost(result.cost_usd, *tokens, result.duration_ms / 1000))
 
     def format_last(self) -> str:
-        """The last answer, in words."""
+        """Format the cost of the last answer."""
         return self._format_cost(self.turns[-1]) if self.turns else "nothing was asked yet"
 
     def format_all(self) -> list[str]:
-        """Every answer, and all together."""
+        """Format the cost of every answer, and the total."""
         if not self.turns:
             return [self.format_last()]
         rows = [f"{number:>3}. {self._format_cost(cost)}" for number, cost in enumerate(self.turns, start=1)]
@@ -293,7 +293,7 @@ class ChatCosts:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCost:
-    """Of one answer, or of several: dollars as the CLI counts them, tokens, seconds."""
+    """The cost of one answer, or of several: dollars as the CLI computes them, tokens, seconds."""
 
     usd: float | None
     tokens_in: int

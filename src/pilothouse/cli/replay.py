@@ -1,7 +1,7 @@
-"""`pilothouse replay`: a cassette, shown as the command would have shown the run.
+"""`pilothouse replay`: shows a cassette as the command would have shown the run.
 
-Owns how turns are told apart, and the pace. `progress` prints the messages; no peer is played here: what both
-sides said is read off the file.
+Owns the separation of turns, and the pace. `progress` prints the messages. Nothing is executed: the recorded lines of
+both sides are read from the file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ async def replay(request: ReplayRequest, screen: Screen) -> int:
     """Show a cassette, and return the exit code that the run had.
 
     Args:
-        request: what was asked for.
-        screen: what the person sees.
+        request: the request.
+        screen: the output for the user.
     """
     showing = _ReplayPrinter(request, screen)
     try:
@@ -50,7 +50,7 @@ async def replay(request: ReplayRequest, screen: Screen) -> int:
 
 
 class _ReplayPrinter:
-    """What the connections of a cassette have in common, and where one of them is."""
+    """The shared state of a cassette's connections, and the position in the current one."""
 
     def __init__(self, request: ReplayRequest, screen: Screen) -> None:
         self._request = request
@@ -121,7 +121,7 @@ class _ReplayPrinter:
         return code
 
     def _end(self, connection: Recorded, noise: str) -> int:
-        """After the last entry: a turn without an end, or a run that never came to one, is told."""
+        """After the last entry: report a turn without an end, or a run that did not finish."""
         self._screen.end_text()
         ending = connection.ending()
         broke = bool(ending.exit_code) or ending.signal is not None
@@ -136,7 +136,7 @@ class _ReplayPrinter:
         return 0
 
     def print_failure(self, error: PilothouseError) -> int:
-        """Tell a failure, and return its exit code."""
+        """Print a failure, and return its exit code."""
         told = describe_failure(error)
         print_failure(self._screen, told, self._redact)
         return told.code

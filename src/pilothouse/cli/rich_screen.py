@@ -1,6 +1,6 @@
-"""What a person sees in a terminal: colours, a spinner and bars.
+"""What a person sees in a terminal: colours, a spinner and progress bars.
 
-Only this file and the board of `batch` (in `fleet_command`) import rich.
+Only this file and the table of `batch` (in `fleet_command`) import rich.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _STYLES: dict[Style, str] = {
     "tool": "cyan",
     "warning": "yellow",
 }
-# Stages that tell how far they are while they last; the others get a bar that only moves.
+# Stages that report their progress; the others get a bar that only moves.
 _BYTE_STAGES = frozenset({"download", "extract", "read", "verify"})
 
 
 class RichScreen(Screen):
-    """As `Screen`, for a terminal. NO_COLOR takes the colours away."""
+    """A `Screen` for a terminal. NO_COLOR turns the colours off."""
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
         super().__init__(out, notes)
@@ -42,27 +42,27 @@ class RichScreen(Screen):
 
     @property
     def console(self) -> Console:
-        """Where notes go."""
+        """The console for notes."""
         return self._console
 
     @property
     def has_styles(self) -> bool:
-        """Unless NO_COLOR is set."""
+        """True unless NO_COLOR is set."""
         return not self._console.no_color
 
     def line(self, line: str, style: Style) -> None:
         """Write a clean line to the notes; a spinner stays below it."""
-        # A Text, never markup: what others wrote may hold square brackets.
+        # A Text, never markup: text of others may contain square brackets.
         self._console.print(Text(line, style=_STYLES[style]))
 
     def styled(self, text: str, style: Style) -> str:
-        """Clean text with the codes of its style."""
+        """Return clean text with the codes of its style."""
         with self._console.capture() as captured:
             self._console.print(Text(text, style=_STYLES[style]), end="")
         return captured.get()
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """An answer in columns; what is too long for the window is cut."""
+        """Print an answer in columns, cut to the width of the window."""
         self.idle()
         table = Table(*head, box=None, header_style="bold", pad_edge=False)
         for column in table.columns:
@@ -74,7 +74,7 @@ class RichScreen(Screen):
     def busy(self, what: str) -> None:
         """Show a spinner, as long as nothing else is written."""
         if self._open is not None:
-            return  # it would write over the text before the cursor
+            return  # the spinner would overwrite the text before the cursor
         if self._status is None:
             self._status = self._console.status(Text(what, style="dim"))
             self._status.start()
@@ -82,14 +82,14 @@ class RichScreen(Screen):
             self._status.update(Text(what, style="dim"))
 
     def idle(self) -> None:
-        """Take the spinner away."""
+        """Remove the spinner."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     @contextmanager
     def progress(self, label: str) -> Generator[Progress]:
-        """Show a bar, gone when the block ends."""
+        """Show a bar until the block ends."""
         self.idle()
         columns = (
             TextColumn("{task.description}"),

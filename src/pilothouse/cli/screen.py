@@ -14,15 +14,15 @@ from typing import Literal, TextIO
 
 BOLD_ON, BOLD_OFF = "\x1b[1m", "\x1b[22m"
 CODE_ON, CODE_OFF = "\x1b[36m", "\x1b[39m"
-ERASE_LINE = "\x1b[K"  # from the cursor on
+ERASE_LINE = "\x1b[K"  # from the cursor to the end of the line
 
 
 class AnswerFormatter:
-    """One answer after the other. Headings, lists, bold text, code and fenced blocks are known; all else is text.
+    """Formats answers one by one: headings, lists, bold text, code and fenced blocks; all else is plain text.
 
     Args:
-        width: gives the columns of the terminal.
-        styled: whether Markdown is shown by codes; else it stays as it was written, and only lines are broken.
+        width: returns the number of columns of the terminal.
+        styled: whether to convert Markdown to terminal codes; otherwise lines are only wrapped.
     """
 
     def __init__(self, width: Callable[[], int], *, styled: bool) -> None:
@@ -43,20 +43,19 @@ class AnswerFormatter:
         self._heading = False
 
     def feed(self, piece: str) -> str:
-        """What to write once `piece` has come.
+        """Return the output for the next piece of text.
 
-        A word whose end has not come is shown as far as it is known, and taken back when it turns out that it does not
-        fit in the line.
+        An incomplete word is shown as far as it is known, and removed if it then does not fit in the line.
         """
         done = "".join(map(self._feed_character, piece))
         preview = self._make_preview()
         if not done and not preview:
-            return ""  # what the word shows now still stands
+            return ""  # the word is shown unchanged
         shown, self._preview = self._replace_preview(done + preview), preview
         return shown
 
     def finish(self) -> str:
-        """The rest, and the end of all codes; the next piece begins an answer."""
+        """Return the rest, and the end of all codes; the next piece begins a new answer."""
         rest = self._replace_preview(self._end_word() + self._end_codes())
         self._preview = ""
         self._fenced = False
@@ -64,7 +63,7 @@ class AnswerFormatter:
         return rest
 
     def _make_preview(self) -> str:
-        """The word that has no end yet, where it stands in the line; nothing if Markdown may change it."""
+        """Return the preview of an incomplete word; empty if Markdown may change the word."""
         word, gap = self._word, self._gap
         if not word or "\t" in gap or re.search("[`*]", word) or (self._first and word[0] in "#-+"):
             return ""
@@ -75,14 +74,14 @@ class AnswerFormatter:
         end = self._column + len(gap) + _count_columns(word)
         if not self._first and end > self._width():
             gap, end = "\n" + " " * self._indent, self._indent + _count_columns(word)
-        # In the last column a terminal has not gone to the next line yet: taking back would count wrong.
+        # In the last column a terminal has not moved to the next line yet: erasing would be wrong.
         return gap + word if end < self._width() else ""
 
     def _replace_preview(self, text: str) -> str:
-        """What to write so that `text` stands where the preview stands."""
+        """Return the output that replaces the preview by `text`."""
         if text.startswith(self._preview):
             return text[len(self._preview) :]
-        if "\n" in self._preview:  # the window has become wider: what is written stays
+        if "\n" in self._preview:  # the window has become wider: the written text stays
             return "\n" + text
         return "\b" * _count_columns(self._preview) + ERASE_LINE + text
 
@@ -128,7 +127,7 @@ class AnswerFormatter:
         return self._wrap_word(gap, word, first=first)
 
     def _begin_item(self, word: str, gap: str) -> str:
-        """The first word of a line; the lines beneath it stand under its text."""
+        """Format the first word of a line; following lines are indented to its text."""
         is_bullet = word in ("-", "*", "+")
         is_item = is_bullet or re.fullmatch(r"\d+[.)]", word) is not None
         self._indent = len(gap) + (len(word) + 1 if is_item else 0)
@@ -161,23 +160,23 @@ class AnswerFormatter:
         return shown
 
     def _toggles_bold(self, word: str, at: int) -> bool:
-        """Two stars begin bold text before a word, and end it after one; in `2**3` they are text."""
+        """Whether two stars start bold text (before a word) or end it (after one); in `2**3` they are text."""
         if self._bold:
             return at > 0
         return (at == 0 or not word[at - 1].isalnum()) and len(word) > at + 2
 
 
 def _count_columns(text: str) -> int:
-    """The columns that a text takes."""
+    """Return the number of columns of a text."""
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 Style = Literal["", "error", "good", "quiet", "thought", "title", "tool", "warning"]
 Progress = Callable[[str, int, int | None], object]
-"""Called with a stage, the bytes done in it and, if known, the bytes it takes; from any thread."""
+"""Called with a stage, its bytes done and, if known, its total bytes; from any thread."""
 
-# Text that others wrote must not steer the terminal: control characters go, but for newline and tab.
-# What moves the cursor, and what makes a terminal show text in another order than it stands.
+# Text of others must not control the terminal: control characters are removed, except newline and tab, and so are
+# characters that move the cursor or reorder displayed text.
 CONTROL_CHARACTERS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _ANSWER_CONTROLS = {key: None for key in CONTROL_CHARACTERS if chr(key) not in "\n\t"}
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -193,7 +192,7 @@ STAGE_LABELS = {
 
 
 def escape_invisible(text: str) -> str:
-    """`text` on one line, with escapes for what cannot be seen."""
+    """Return `text` on one line, with escapes for invisible characters."""
     return "".join(
         _escape_character(char) if unicodedata.category(char) in _INVISIBLE_CATEGORIES else char for char in text
     )
@@ -204,11 +203,11 @@ def _escape_character(char: str) -> str:
 
 
 class Screen:
-    """Plain lines, for pipes, files, plain terminals, and whenever rich is not installed.
+    """Plain lines, for pipes, files, plain terminals, and if rich is not installed.
 
     Args:
-        out: for the answer.
-        notes: for everything else.
+        out: the output of the answer.
+        notes: the output of everything else.
     """
 
     def __init__(self, out: TextIO, notes: TextIO) -> None:
@@ -216,22 +215,22 @@ class Screen:
         self._notes = notes
         self._to_terminal = out.isatty()
         self._is_shared = out is notes or (self._to_terminal and notes.isatty())
-        self._open: TextIO | None = None  # the stream that stands in the middle of a line
+        self._open: TextIO | None = None  # the stream with an unfinished line
         self._thinking = False
         self._formatter: AnswerFormatter | None = None
 
     def enable_formatting(self) -> None:
-        """From now on break lines of the answer between words, and show its Markdown, if it goes to a terminal."""
+        """Wrap lines of the answer between words, and format its Markdown, from now on, if output is a terminal."""
         if self._to_terminal:
             self._formatter = AnswerFormatter(lambda: shutil.get_terminal_size().columns, styled=self.has_styles)
 
     @property
     def has_styles(self) -> bool:
-        """Whether text can be shown in other than plain letters."""
+        """Whether text can have styles."""
         return False
 
     def text(self, piece: str) -> None:
-        """A piece of the answer, shown at once."""
+        """Print a piece of the answer at once."""
         if self._thinking:
             self.end_text()
         piece = piece.translate(_ANSWER_CONTROLS) if self._to_terminal else piece
@@ -241,7 +240,7 @@ class Screen:
             self._write(self._out, shown)
 
     def thought(self, piece: str) -> None:
-        """A piece of what the model thinks."""
+        """Print a piece of the model's thinking."""
         self._finish_formatting()
         self.idle()
         if not self._thinking:
@@ -252,20 +251,20 @@ class Screen:
         self._open = self._notes if not piece.endswith("\n") else None
 
     def end_text(self) -> None:
-        """The block of text is complete: what comes next starts on a line of its own."""
+        """End the block of text: further output starts on a new line."""
         self._finish_formatting()
         self._thinking = False
         if self._open is not None:
             self._write(self._open, "\n")
 
     def _finish_formatting(self) -> None:
-        """Write the word that waits for its end."""
+        """Write the incomplete word."""
         if self._formatter is not None and (rest := self._formatter.finish()):
             self.idle()
             self._write(self._out, rest)
 
     def note(self, line: str, style: Style = "") -> None:
-        """One line for a person."""
+        """Print one line for a person."""
         self._finish_formatting()
         if self._open is self._notes or (self._open is not None and self._is_shared):
             self._write(self._notes, "\n")
@@ -279,11 +278,11 @@ class Screen:
         self._notes.flush()
 
     def styled(self, text: str, style: Style) -> str:
-        """Clean text with what gives it its looks."""
+        """Return clean text with the codes of its style."""
         return text
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """An answer in columns, the last one as wide as it is."""
+        """Print an answer in columns; the last one is not cut."""
         cells = [[cell.translate(CONTROL_CHARACTERS) for cell in row] for row in (head, *rows)]
         widths = [max(len(row[place]) for row in cells) for place in range(len(head) - 1)]
         for row in cells:
@@ -294,11 +293,11 @@ class Screen:
         """Show that something is awaited, as long as nothing else is written."""
 
     def idle(self) -> None:
-        """Nothing is awaited any more."""
+        """Stop showing that something is awaited."""
 
     @contextmanager
     def progress(self, label: str) -> Generator[Progress]:
-        """Show how far something is: a line for every stage that takes a while."""
+        """Show progress: a line for every long stage."""
         shown: set[str] = set()
 
         def report(stage: str, done: int, total: int | None) -> None:

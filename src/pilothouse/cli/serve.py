@@ -1,6 +1,6 @@
-"""`pilothouse serve`: a host on an address, until it is told to end.
+"""`pilothouse serve`: a host on an address, until it is stopped.
 
-Owns what is said about it. What a host does is in `pilothouse.server`, which is an extra and loaded here.
+Owns the output about it. The host itself is in `pilothouse.server`, which is an extra and imported here on use.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SECONDS_PER_DAY = 86400.0
 
 
 async def serve(request: ServeRequest, screen: Screen) -> int:
-    """Serve until SIGTERM or Ctrl-C; returns the exit code.
+    """Serve until SIGTERM or Ctrl-C; return the exit code.
 
     Args:
-        request: what was asked for.
-        screen: what the person sees.
+        request: the request.
+        screen: the output for the user.
 
     Raises:
-        UsageError: the address or the journal is taken, the token is none, or the extra is not installed.
+        UsageError: the address or the journal is in use, the token is not valid, or the extra is not installed.
     """
     from pilothouse import server
 
@@ -58,7 +58,7 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
     def tell() -> None:
         _print_address(screen, f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
         if made:
-            # Once, and to this terminal alone: it stands in no log.
+            # Printed once, to this terminal alone, and never logged.
             print(f"  token (shown once): {token}", file=sys.stderr, flush=True)
 
     try:

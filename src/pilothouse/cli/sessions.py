@@ -1,7 +1,6 @@
-"""`pilothouse sessions`: what each of its actions does, and what a person sees of it.
+"""`pilothouse sessions`: its actions and their output.
 
-Owns the words, the tables and the question before something is deleted. What stands on disk, and how it is read and
-changed, is known to `transcripts`.
+Owns texts, tables and the question before a deletion. `transcripts` reads and changes the files.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from pilothouse.transcripts.paths import is_session_id, list_project_directories
 from pilothouse.transcripts.search import OnProgress
 
 LONG_SCAN_BYTES = 100_000_000
-"""Bytes from which on a scan shows how far it is."""
+"""Minimum bytes of a scan that shows its progress."""
 MIN_PREFIX_CHARS = 4
-"""Characters of an id that name a session."""
+"""Minimum length of the start of an id that selects a session."""
 NOTHING_FOUND = 1
 
 _PART_LABELS = {"prompt": "you", "text": "claude", "thinking": "thinking", "tool": "tool", "result": "result"}
 
 
 async def sessions(request: SessionsRequest, screen: Screen) -> int:
-    """Do what was asked for.
+    """Execute the request.
 
     Returns:
         The exit code.
@@ -230,11 +229,11 @@ def _format_usage(usage: UsageTotals) -> tuple[str, ...]:
 
 
 def _resolve_id(name: str | None) -> str:
-    """The id that begins like that.
+    """Return the session id with this prefix.
 
     Raises:
-        UsageError: several do, or it cannot be the beginning of one.
-        SessionNotFoundError: none does.
+        UsageError: several ids match, or `name` cannot be the start of an id.
+        SessionNotFoundError: no id matches.
     """
     prefix = (name or "").lower()
     if is_session_id(prefix):
@@ -251,7 +250,7 @@ def _resolve_id(name: str | None) -> str:
 
 
 def _print_json(value: Any) -> None:
-    # Text of a transcript may hold half of a surrogate pair, which msgspec does not encode.
+    # Text of a transcript may contain a lone surrogate, which msgspec does not encode.
     write_line(encode_json(msgspec.to_builtins(value, str_keys=True)))
 
 
@@ -261,7 +260,7 @@ def _print_problem(screen: Screen, problem: TranscriptProblem) -> None:
 
 @contextmanager
 def _show_progress(screen: Screen, label: str, *, quiet: bool) -> Generator[OnProgress | None]:
-    """How far a scan is, if it is a long one."""
+    """Show the progress of a scan, if it is a long one."""
     if quiet:
         yield None
         return

@@ -1,6 +1,6 @@
 """Signals of commands with an event loop.
 
-They are forwarded to the loop. For fleets the first one stops gracefully, the second one at once.
+They are forwarded to the loop. For fleets the first signal stops gracefully, the second one at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORWARDED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 def forward_signals(on_signal: Callable[[int], object]) -> Generator[None]:
     """A block in which these signals call `on_signal` with their number, soon, in the running loop.
 
-    What is ignored, as under nohup, stays ignored.
+    Ignored signals, as under nohup, stay ignored.
     """
     call = make_loop_caller()
 
@@ -49,10 +49,10 @@ SIGNAL_BASE = 128
 
 
 class GracefulSignals:
-    """What signals mean to a command with a fleet.
+    """Signals of a command with a fleet: the first one interrupts, the second one cancels.
 
     Args:
-        screen: where a person is told.
+        screen: the output of notes.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -61,7 +61,7 @@ class GracefulSignals:
         self._stop_event = anyio.Event()
         self.signal_count = 0
         self.first_signal: int | None = None
-        """The number of the first one."""
+        """The number of the first signal."""
 
     @contextmanager
     def handle_signals(self) -> Generator[None]:
@@ -70,13 +70,13 @@ class GracefulSignals:
             yield
 
     async def interrupt_on_signal(self, fleet: Fleet) -> None:
-        """Wait for the first one, and interrupt the fleet then."""
+        """Wait for the first signal, and then interrupt the fleet."""
         await self._stop_event.wait()
         await fleet.interrupt()
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that was ended by them."""
+        """The exit code of a command that was ended by signals."""
         return SIGNAL_BASE + (self.first_signal or signal.SIGINT)
 
     def _on_signal(self, signum: int) -> None:

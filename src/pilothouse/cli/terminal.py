@@ -1,6 +1,6 @@
-"""The standard streams of a command, and the screen that fits them: rich on a terminal, else plain.
+"""The standard streams of a command, and its screen: rich on a terminal, else plain.
 
-Imports rich only where it is used.
+Imports rich only on use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilothouse.cli.screen import Screen
 
 
 def make_screen(out: TextIO, notes: TextIO) -> Screen:
-    """The screen that fits: rich on a terminal where it is installed, else plain."""
+    """Make the screen: rich on a terminal if it is installed, else plain."""
     if out.isatty() and notes.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and find_spec("rich"):
         from pilothouse.cli.rich_screen import RichScreen
 
@@ -23,11 +23,11 @@ def make_screen(out: TextIO, notes: TextIO) -> Screen:
 
 
 def open_streams() -> tuple[TextIO, TextIO]:
-    """Standard output and error, fit for any text; what was closed goes nowhere."""
+    """Return standard output and error, able to write any text; closed streams are replaced by the null device."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - lives as long as we do
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - never closed
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     return sys.stdout, sys.stderr

@@ -1,7 +1,7 @@
-"""What a command says about the configuration file, and the one question whether the user trusts it.
+"""The output of a command about the configuration file, and the question whether the user trusts it.
 
-Owns when it asks: a person at a terminal, once for each content of a file. Runs before the event loop, so that Ctrl-C
-ends it as every program. What holds in a file without trust, `client.config_file` knows.
+Owns when to ask: a person at a terminal, once per content of a file. Runs before the event loop, so that Ctrl-C works
+as usual. `client.config_file` knows which settings of an untrusted file apply.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ YES_WORDS = frozenset({"y", "yes"})
 
 
 def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
-    """Say which configuration file is in force and what it sets; ask about one that is not trusted.
+    """Print which configuration file is in effect and what it sets; ask about an untrusted one.
 
     Args:
-        screen: what the person sees.
-        may_ask: whether the command may ask a question, if a person is there.
+        screen: the output for the user.
+        may_ask: whether the command may ask a question, if a person is present.
     """
     try:
         file = find_config_file()
@@ -41,7 +41,7 @@ def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
             clear_cache()
             file = find_config_file()
     except UsageError:
-        return  # the command itself comes upon it, and says it in its own form
+        return  # the command itself meets the error and reports it in its own form
     except OSError as error:
         screen.note(f"the answer could not be kept in {trust_store.store_path()}: {error.strerror}", "warning")
         return
@@ -55,7 +55,7 @@ def announce_config_file(screen: Screen, *, may_ask: bool) -> None:
 
 
 def _is_interactive() -> bool:
-    """Whether a person sees what is asked, and can answer."""
+    """Whether a person sees questions and can answer."""
     if os.environ.get("CI"):
         return False
     # A closed stream is None.
@@ -75,13 +75,13 @@ def _ask_for_trust(file: ConfigFile, screen: Screen) -> bool:
 
 def _format_value(options: Options, name: str) -> str:
     value: Any = options.as_dict()[name]
-    if name == "env" and isinstance(value, Mapping):  # a key may stand there; the names say what it is about
+    if name == "env" and isinstance(value, Mapping):  # the values may contain a key; the names are enough
         return ", ".join(str(variable) for variable in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return options.explain()[name].value
 
 
 def _discard_typed() -> None:
-    """What was typed before the question is no answer to it."""
+    """Discard what was typed before the question: it is not an answer to it."""
     try:
         import termios
     except ImportError:  # not on Windows

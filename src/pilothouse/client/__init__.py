@@ -1,4 +1,8 @@
-"""What users touch: `Agent`, `Query`, `QueryResult`, `Session`, and the default agent."""
+"""What users call: `Agent`, `Query`, `QueryResult`, `Session`, and the default agent.
+
+It turns options into one run of the driver, with handlers and middleware, and knows nothing of bytes or processes.
+Start at `agent.Agent.query`, then `query_plan.QueryPlan` and `queries.Query`.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -38,5 +42,5 @@ if TYPE_CHECKING:
     from pilothouse.client.sessions import Session as Session
 
 
-# One query needs none of them.
+# Loaded lazily: a plain query needs none of them.
 __getattr__, __dir__ = make_lazy_exports(__name__)

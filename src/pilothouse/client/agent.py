@@ -1,7 +1,7 @@
-"""`Agent`: a reusable configuration, and the way in.
+"""`Agent`: a reusable configuration, and the entry point for queries and sessions.
 
-Also the option layers beneath every agent, with the default agent on top of them, and the warning for permission
-settings that contradict each other.
+Also here: the layers of options beneath every agent, the default agent, and the warning about permission settings
+that contradict each other.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 
 
 SUBJECTS = frozenset({"allowed_tools", "can_use_tool", "confirm", "disallowed_tools", "hooks", "tools"})
-"""Options of which each contradiction has one."""
+"""Every contradiction involves one of these options."""
 
 WATCHED = SUBJECTS | {"permission_mode", "settings"}
-"""Options that can make a contradiction."""
+"""Options that can cause a contradiction."""
 
 
 def warn_contradictions(layer: Options, settings: Options) -> None:
-    """Warn of what does not go together in `settings`, if `layer`, which came last, may have brought it.
+    """Warn about permission settings that contradict each other in `settings`.
 
-    Each is a `PolicyWarning`, at the line outside of pilothouse that gave the settings.
+    `layer` is the layer that came last; without an option that can cause a contradiction in it, nothing is checked.
+    Each warning is a `PolicyWarning` at the line of user code that gave the settings.
     """
     if WATCHED.isdisjoint(layer) or SUBJECTS.isdisjoint(settings):
         return
@@ -59,12 +60,12 @@ def warn_contradictions(layer: Options, settings: Options) -> None:
 class Agent:
     """A reusable configuration. Immutable, and may be shared by any tasks and threads.
 
-    Between queries it keeps two things, which agents made by `with_options` share: until when the API wants no more of
-    them, for those that wait for that (`retry`, `on_usage_limit="wait"`), and the children that `prewarm` has started.
-    `async with agent:` ends these; nothing else has to be closed. (E70)
+    Between queries an agent keeps two things, which it shares with agents made by `with_options`: until when a limit
+    of the API holds (for queries with `retry` or `on_usage_limit="wait"`), and the children that `prewarm` has
+    started. `async with agent:` ends these children; nothing else has to be closed.
 
-    What an agent does not set comes from `configure()`, the configuration file, and `PILOTHOUSE_*` variables, in this
-    order, as they are when a query is made. (L5, L18, E40)
+    Settings that an agent does not have come from `configure()`, the configuration file, and `PILOTHOUSE_*`
+    variables, in this order, as they are when a query is made.
 
     Args:
         options: settings to start from.
@@ -83,22 +84,23 @@ class Agent:
         self._options = _make_layer(options, settings, "agent")
         self._rate_limits = SharedRateLimits()
         self._pool: Pool | None = None
-        make_handlers(self._options)  # a hook, callback or tool that cannot work is told where it is given
+        make_handlers(self._options)  # so that an unusable hook, callback or tool is reported where it is given
         warn_contradictions(self._options, self._options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Elsewhere are other layers beneath: what counts here goes along, and what is kept between queries stays.
+        # Another process has other layers: the effective settings are pickled, the state kept between queries is
+        # not.
         return type(self), (self.options,)
 
     @property
     def options(self) -> Options:
-        """The settings that a query of this agent gets, all layers together; `.explain()` says where each comes from.
+        """The effective settings of a query of this agent, all layers merged; `.explain()` names the source of each.
 
         Raises:
-            OptionsError: the configuration file or a variable says something impossible.
+            OptionsError: the configuration file or a variable has an invalid value.
         """
         return Options.stack(*self._layers(), is_complete=False)
 
@@ -110,7 +112,7 @@ class Agent:
         return variables, options, _configured, self._options
 
     def with_options(self, options: Options | OptionsBuilder | None = None, **changes: Unpack[Settings]) -> Agent:
-        """A new agent with changed settings; this one stays as it is. (L18, L21)."""
+        """Return a new agent with changed settings; this agent stays as it is."""
         changed = type(self)(Options.stack(self._options, _make_layer(options, changes, "agent"), is_complete=False))
         changed._rate_limits, changed._pool = self._rate_limits, self._pool  # noqa: SLF001 - of this very class
         return changed
@@ -147,7 +149,7 @@ class Agent:
         output_type: Any = None,
         **overrides: Unpack[Settings],
     ) -> Query[Any]:
-        """Ask one question. Await it for the whole answer, or loop over it for messages as they come; see `Query`.
+        """Send a prompt. Await the query for the whole answer, or loop over it for messages as they come.
 
         ::
 
@@ -157,11 +159,14 @@ class Agent:
         Args:
             prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user
                 messages, sent as they come.
-            options: settings that win over those of the agent, field by field. (L17, L20)
-            on_message: called once for every message, in order, while the query is awaited; sync or async. (L57)
+            options: settings that win over those of the agent, field by field.
+            on_message: called once for every message, in order, while the query is awaited; sync or async.
             output_type: a msgspec struct, dataclass, TypedDict or pydantic model, or a JSON Schema: the answer must
                 fit, and `QueryResult.output` is the value.
             **overrides: single settings that win over `options`.
+
+        Returns:
+            A `Query`; nothing is started before it is used.
 
         Raises:
             UsageError: the prompt or an option cannot work; raised here, before anything is started.
@@ -178,15 +183,15 @@ class Agent:
         fork: bool = False,
         **overrides: Unpack[Settings],
     ) -> Session:
-        """A conversation with one child, over many queries; use it with `async with`. (G12)
+        """Make a session: a conversation with one child, over many queries; use it with `async with`.
 
         Nothing is started here.
 
         Args:
             options: settings that win over those of the agent, field by field.
-            continue_latest: go on with the latest conversation of the directory.
-            fork: go on in a copy, and leave the original as it was. (E30)
-            **overrides: single settings that win over `options`; `resume=id` goes on with a conversation. (L60)
+            continue_latest: continue the latest conversation of the directory. Default False.
+            fork: continue in a copy, and leave the original as it was. Default False.
+            **overrides: single settings that win over `options`; `resume=id` continues a conversation.
 
         Raises:
             OptionsError: settings that cannot work.
@@ -206,24 +211,24 @@ class Agent:
         output_type: Any = None,
         **overrides: Unpack[Settings],
     ) -> Coroutine[Any, Any, None]:
-        """Start children ahead and wait until they are ready; the next queries need not wait for a start.
+        """Start children in advance and wait until they are ready, so that the next queries need no start.
 
-        They are given to queries with the very same settings, as far as the CLI sees them (see `Pool`): what a query
-        sets beside those of the agent has to be said here too, `partial_messages=True` for `text_stream` and `events`.
-        Each one that is used is replaced by another. Without a `Pool` as `transport`, the agent makes one.
+        A child is used only by a query with the very same settings, as far as the CLI sees them (see `Pool`). So pass
+        here too what a query sets in addition to the agent: `partial_messages=True` for `text_stream` and `events`.
+        Each child that is used is replaced by another. Without a `Pool` as `transport`, the agent makes one.
 
         Args:
             count: how many to keep ready. Default 1.
             options: as for `query`.
-            sessions: whether they are for `session`, whose children are started in another way. Default False.
+            sessions: whether they are for `session`, whose children are started differently. Default False.
             output_type: as for `query`.
             **overrides: as for `query`.
 
         Raises:
-            OptionsError: settings that cannot work, or with which no child can be started ahead.
+            OptionsError: settings that cannot work, or that cannot be prewarmed.
             PilothouseError: a child could not be started.
         """
-        # No `async def`: together with `Unpack`, mypy (2.4) takes it for a coroutine that gives a coroutine.
+        # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
         return self._prewarm(count, self._settings(_make_layer(options, overrides, "call")), sessions, output_type)
 
     async def _prewarm(self, count: int, settings: Options, sessions: bool, output_type: Any) -> None:
@@ -240,7 +245,7 @@ class Agent:
         )
 
     async def aclose(self) -> None:
-        """End the children that `prewarm` has started and nobody uses. Queries may go on. Idempotent."""
+        """End the idle children that `prewarm` has started. Queries may go on. Idempotent."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.aclose()
@@ -256,9 +261,10 @@ class Agent:
     def effective_policy(
         self, options: Options | OptionsBuilder | None = None, **overrides: Unpack[Settings]
     ) -> Policy:
-        """What runs unasked, what asks, what is denied, in a query of this agent; printing it shows a table.
+        """Compute what a query of this agent runs without asking, what asks, and what is denied.
 
-        Nothing is started: it is worked out from the settings, and `Policy.unseen` names what else may count.
+        Printing the policy shows a table. Nothing is started: the policy follows from the settings, and
+        `Policy.unseen` names other sources that may count.
 
         Args:
             options: settings that win over those of the agent, as for `query`.
@@ -278,23 +284,23 @@ class Agent:
 
 
 def _make_layer(options: Any, settings: Mapping[str, Any], origin: str) -> Options:
-    """Options and single settings that win over them, as one layer."""
+    """Merge options and single settings, which win, into one layer."""
     own = Options.layer(**cast("Settings", settings))
     return make_custom_tools(Options.stack(_validated(options), own, is_complete=False)).with_origin(origin)
 
 
 def _pilothouse_variables() -> Mapping[str, str]:
-    """The variables of the environment that are ours; to decode the names of all others costs more than all else."""
+    """Return our environment variables. Decoding the names of all others would cost more than all the rest."""
     if not os.supports_bytes_environ:
         return os.environ
     names = [os.fsdecode(name) for name in os.environb if name.startswith(_PREFIX_BYTES)]
-    return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it meanwhile
+    return {name: os.environ.get(name, "") for name in names}  # another thread may have removed it in the meantime
 
 
 def _validated(options: Any) -> Options:
     if options is None:
         return _NO_OPTIONS
-    if hasattr(options, "build"):  # what `Options.make()` gives; its module is not loaded for those who have none
+    if hasattr(options, "build"):  # made by `Options.make()`, whose module is loaded only if used
         options = options.build()
     if isinstance(options, Mapping):
         return Options.layer(**cast("Settings", dict(cast("Mapping[str, Any]", options))))
@@ -315,8 +321,8 @@ _context_default: ContextVar[Agent | None] = ContextVar("pilothouse default agen
 def configure(options: Options | OptionsBuilder | None = None, **settings: Unpack[Settings]) -> Agent:
     """Change settings for every agent of this process, the default agent included, and read the file again.
 
-    It holds for all threads and tasks; what differs from request to request belongs into an `Agent`. Calls add up,
-    field by field; `None` sets a field back to its default. Queries that run are not touched.
+    The change holds for all threads and tasks; what differs from request to request belongs into an `Agent`. Calls
+    add up, field by field; `None` sets a field back to its default. Running queries do not change.
 
     Args:
         options: settings for all agents.
@@ -335,7 +341,7 @@ def configure(options: Options | OptionsBuilder | None = None, **settings: Unpac
 
 
 def default_agent() -> Agent:
-    """The agent behind the module-level `query`: that of the context if there is one, else that of the process."""
+    """Return the agent behind the module-level `query`: that of the context if any, else that of the process."""
     return _context_default.get() or _default
 
 
@@ -346,10 +352,10 @@ def set_default_agent(agent: Agent) -> Agent:
     Within `pilothouse.testing.as_default` it changes the agent of that context instead.
 
     Returns:
-        The one before. `pilothouse.testing.as_default` is a context manager that puts it back.
+        The previous agent. `pilothouse.testing.as_default` is a context manager that puts it back.
 
     Raises:
-        UsageError: it is no agent.
+        UsageError: `agent` is not an `Agent`.
     """
     global _default
     if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -364,7 +370,7 @@ def set_default_agent(agent: Agent) -> Agent:
 
 @contextmanager
 def restore_defaults() -> Generator[None]:
-    """A block after which the default agent, and what `configure` and `trust` did, are as before it."""
+    """Restore the default agent, and what `configure` and `trust` changed, at the end of the block."""
     global _configured, _default
     from pilothouse.trust_store import restore_trust  # for tests
 
@@ -375,13 +381,13 @@ def restore_defaults() -> Generator[None]:
             yield
     finally:
         _configured, _default = before
-        _context_default.set(here)  # not by a token: a fixture may end in another context than it began in
+        _context_default.set(here)  # not by a token: a fixture may end in a different context
         clear_cache()
 
 
 @contextmanager
 def use_default_agent(agent: Agent) -> Generator[None]:
-    """A block in which `agent` is the default agent of this context: this task or thread, and tasks started from it."""
+    """Use `agent` as the default in the block, in this context: this task or thread, and tasks started from it."""
     with restore_defaults():
         _context_default.set(agent)
         yield
@@ -419,7 +425,7 @@ def query(
     output_type: Any = None,
     **overrides: Unpack[Settings],
 ) -> Query[Any]:
-    """Ask one question with the default agent: await it for the whole answer, or loop over it for messages.
+    """Send a prompt with the default agent: await the query for the whole answer, or loop over it for messages.
 
     ::
 
@@ -431,11 +437,12 @@ def query(
 
         result = await ph.query("Extract the invoice", output_type=Invoice)  # result.output is an Invoice
 
-    Without a key or a login no answer comes: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once.
-    Tools that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
+    A query needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once. Tools
+    that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
 
     Args:
-        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user messages.
+        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user
+            messages.
         options: settings that win over those of the agent, field by field.
         on_message: called once for every message, in order, while the query is awaited; sync or async.
         output_type: a dataclass, TypedDict, msgspec struct, pydantic model or JSON Schema: the answer must fit, and
@@ -461,7 +468,7 @@ def session(
     fork: bool = False,
     **overrides: Unpack[Settings],
 ) -> Session:
-    """A conversation of the default agent with one child, over many queries; use it with `async with`.
+    """Make a session of the default agent: a conversation with one child; use it with `async with`.
 
     ::
 
@@ -471,9 +478,9 @@ def session(
 
     Args:
         options: settings that win over those of the agent, field by field.
-        continue_latest: go on with the latest conversation of the directory. Default False.
-        fork: go on in a copy, and leave the original as it was. Default False.
-        **overrides: single settings that win over `options`; `resume=id` goes on with a conversation.
+        continue_latest: continue the latest conversation of the directory. Default False.
+        fork: continue in a copy, and leave the original as it was. Default False.
+        **overrides: single settings that win over `options`; `resume=id` continues a conversation.
 
     Returns:
         A `Session`; nothing is started before it is used.

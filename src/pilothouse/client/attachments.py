@@ -7,7 +7,7 @@ import os
 from pilothouse.errors import UsageError
 from pilothouse.messages import DocumentBlock, ImageBlock
 
-# First bytes of the formats that the API reads; a file's name may lie, its content does not.
+# First bytes of the formats that the API reads: the name of a file may be wrong, its content is not.
 _IMAGE_MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -18,13 +18,13 @@ _PDF_MAGIC = b"%PDF-"
 
 
 def image(source: str | os.PathLike[str] | bytes) -> ImageBlock:
-    """A picture for a prompt: `ph.query(["What is this?", ph.image("chart.png")])`.
+    """Make a content block from a picture: `ph.query(["What is this?", ph.image("chart.png")])`.
 
     Args:
         source: path of a PNG, JPEG, GIF or WebP file, or its bytes.
 
     Raises:
-        UsageError: the file cannot be read, or is none of these formats.
+        UsageError: the file cannot be read, or has none of these formats.
     """
     data = _read(source)
     media_type = next((name for magic, name in _IMAGE_MAGIC if data.startswith(magic)), None)
@@ -36,11 +36,11 @@ def image(source: str | os.PathLike[str] | bytes) -> ImageBlock:
 
 
 def document(source: str | os.PathLike[str] | bytes, *, title: str | None = None) -> DocumentBlock:
-    """A document for a prompt.
+    """Make a content block from a document.
 
     Args:
         source: path of a PDF or UTF-8 text file, or its bytes.
-        title: what to call it; by default the name of the file.
+        title: title of the document; by default the name of the file.
 
     Raises:
         UsageError: the file cannot be read, or is neither a PDF nor text.

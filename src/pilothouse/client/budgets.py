@@ -1,7 +1,7 @@
-"""What stops a query that uses too much: the options `max_budget_tokens`, enforced here, and `max_budget_usd`.
+"""Stops a query that uses too much: the options `max_budget_tokens`, enforced here, and `max_budget_usd`.
 
-Owns when the limit is passed and what is done then. Dollars are limited by the CLI (2.1.330), which counts those of its
-own process only, neither what it resumes nor what a child before it has spent. Loaded only where an option is set.
+Owns when a limit is exceeded and what happens then. The CLI (2.1.330) enforces the limit in dollars, but counts only
+its own process: neither a resumed conversation nor earlier children of a session. Loaded only where an option is set.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Read = Callable[[Message], Iterator[T]]
 
 
 class TokenBudget:
-    """The budget of one query; a continuation around the one that it may have.
+    """The token budget of one query; a middleware around the middleware that the query may have.
 
-    Tokens are known when the API has told them: the input with the first block of a message, the output with the end
-    of it. So the limit is passed by a part of one message, never by a whole turn.
+    The API reports input tokens with the first block of a message and output tokens at its end. So the limit is
+    exceeded by a part of one message, never by a whole turn.
 
     Args:
         options: those of the query.
-        session_costs: what its session has counted, and goes on counting; None: it is of no session.
-        session_limit: what all queries of the session may use; a query with another limit counts for itself as well.
+        session_costs: the running count of the session; None for a query without a session.
+        session_limit: what all queries of the session may use; a query with another limit also counts for itself.
     """
 
     def __init__(self, options: Options, session_costs: CostTracker | None, session_limit: int | None = None) -> None:
@@ -61,16 +61,16 @@ class TokenBudget:
         self.error: BudgetError | None = None
 
     def wrap(self, middleware: QueryMiddleware | None) -> QueryMiddleware:
-        """This, with what follows the results left to `continuation`."""
+        """Return this middleware around `middleware`, which decides what follows results."""
         self._inner = middleware
         return self
 
     def set_interrupt(self, interrupt: Callable[[], Awaitable[None]]) -> None:
-        """How to stop the query."""
+        """Set the function that stops the query."""
         self._interrupt = interrupt
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
-        """Count, and stop the query if it was too much."""
+        """Count the tokens of the batch, and stop the query if the limit is exceeded."""
         if self._own_costs is not None:
             self._own_costs.track(batch)
         if ResultMessage in map(type, batch):
@@ -85,14 +85,14 @@ class TokenBudget:
             self._reached_at = message
             self._used, self._limit = ledger.total_tokens, limit
             self.error = _budget_error(ledger, limit)
-        # Also for each further prompt of the query: an interrupt stops one turn, not those that wait.
+        # Also for each further prompt of the query: an interrupt stops one turn, not the prompts that wait.
         if self._interrupt is not None and self._stopping is None and not isinstance(message, ResultMessage):
             self._stopping = mark = object()
             spawn(partial(self._stop, self._interrupt, mark), "pilothouse budget")
 
     async def _stop(self, interrupt: Callable[[], Awaitable[None]], mark: object) -> None:
         if self._stopping is not mark:
-            return  # its turn ended before this task ran: what is complete stays complete
+            return  # its turn ended before this task ran: a complete answer stays complete
         try:
             await interrupt()
         except PilothouseError as error:
@@ -102,24 +102,24 @@ class TokenBudget:
                 self._stopping = None
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """What the continuation inside says, while there is something left to spend."""
+        """Return the decision of the inner middleware, while tokens are left."""
         if self._inner is None or self.error is not None:
             return NextPrompt()
         return await self._inner.after_result(result)
 
     def apply_to(self, result: QueryResult) -> None:
-        """Put the error into an answer that was stopped; one that was complete before stays what it is."""
+        """Put the error into a result that was interrupted; a result that was complete before stays as it is."""
         if self.error is not None and result.outcome == "interrupted":
             self.error.result = result.result
             result.error = self.error
 
     def add_events(self, read: Read[T]) -> Callable[[Message], Iterator[T | BudgetReached]]:
-        """`read`, which also tells when the limit was passed."""
+        """Wrap `read` to add an event when the limit was exceeded."""
         is_told = False
 
         def with_budget(message: Message) -> Iterator[T | BudgetReached]:
             nonlocal is_told
-            # Where it was passed, unless the reader was not given that; then before the end at the latest.
+            # At the message that exceeded the limit; before the end if the reader did not get that message.
             is_due = message is self._reached_at or (self.error is not None and isinstance(message, ResultMessage))
             if is_due and not is_told:
                 is_told = True
@@ -130,10 +130,10 @@ class TokenBudget:
 
 
 def check_remaining(options: Options, costs: CostTracker) -> None:
-    """Refuse a query of a session that has nothing left to spend.
+    """Refuse a query of a session that has used up its tokens.
 
     Raises:
-        BudgetError: it has not.
+        BudgetError: no tokens are left.
     """
     limit = options.max_budget_tokens
     if limit is not None and costs.total_tokens > limit:
@@ -141,10 +141,10 @@ def check_remaining(options: Options, costs: CostTracker) -> None:
 
 
 def limit_to_remaining(options: Options, costs: CostTracker) -> Options:
-    """The settings of the next child of a session: it may spend what those before it have left.
+    """Return the settings of the next child of a session, limited to the dollars that earlier children have left.
 
     Raises:
-        BudgetError: nothing.
+        BudgetError: no dollars are left.
     """
     limit, spent = options.max_budget_usd, costs.usd
     if limit is None or not spent:

@@ -1,7 +1,7 @@
-"""The configuration file: which one counts here, and what it says.
+"""The configuration file: which one applies, and what it sets.
 
-Owns the search and the reading. What may stand in it, `options.outside` knows. A file is read once in a process, when
-settings are first needed; `forget` makes the next use read again.
+Owns the search and the reading; `options.sources` knows what a file may set. A file is read once in a process, when
+settings are first needed; after `clear_cache` the next use reads again.
 """
 
 # ruff: noqa: PTH100, PTH109, PTH110, PTH111, PTH116, PTH118, PTH120 - pathlib is slow to import on the way to a first answer, and raises where there is no home
@@ -26,22 +26,22 @@ NO_FILE = "none"
 OWN_NAME = "pilothouse.toml"
 SHARED_NAME = "pyproject.toml"
 MAX_BYTES = 1024 * 1024
-"""Bytes; a longer file is hardly a configuration."""
+"""In bytes; a longer file is hardly a configuration."""
 TABLE_PATTERN = rb"""tool["']?[ \t]*([\]=]|\.[ \t]*["']?pilothouse)"""
-"""In every project file with a table of ours: `tool.pilothouse`, `[tool]` or `tool =`, in any spelling."""
+"""Matches every project file with a table of ours: `tool.pilothouse`, `[tool]` or `tool =`, in any spelling."""
 
 _log = logging.getLogger("pilothouse")
 
 
 class ConfigFile(Struct, frozen=True):
-    """A configuration file, and what of it holds.
+    """A configuration file, and which of its settings apply.
 
     Args:
         path: the file.
-        options: what holds: all that the file sets, or, without trust, what restricts and tunes.
-        wanted: all that the file sets.
+        options: the settings that apply: all of them, or, for an untrusted file, those that restrict and tune.
+        wanted: all settings of the file.
         is_trusted: whether the file was named or trusted.
-        digest: of its content; what a remembered yes is for.
+        digest: of its content; a remembered trust decision is stored under it.
     """
 
     path: str
@@ -52,7 +52,7 @@ class ConfigFile(Struct, frozen=True):
 
     @property
     def ignored_options(self) -> list[str]:
-        """The options that the file sets and that do not hold."""
+        """The options that the file sets and that do not apply."""
         held = self.options.as_dict()
         return [name for name in self.wanted if name not in held]
 
@@ -62,15 +62,15 @@ _reported: set[str] = set()
 
 
 def load_config_layer() -> ConfigFile | None:
-    """The configuration file that counts here; None if there is none.
+    """Find and read the configuration file that applies here; None if there is none.
 
-    `PILOTHOUSE_CONFIG` names the file, or is `none`. Else it is the nearest `pilothouse.toml`, or `pyproject.toml` with
-    a table `[tool.pilothouse]`, from the working directory upwards, up to the root of the repository or the home
-    directory. Of a file that is neither named nor trusted only the options that restrict and tune hold: a warning
+    `PILOTHOUSE_CONFIG` names the file, or is `none`. Else it is the nearest `pilothouse.toml`, or `pyproject.toml`
+    with a table `[tool.pilothouse]`, from the working directory upwards, up to the root of the repository or the home
+    directory. Of a file that is neither named nor trusted, only the options that restrict and tune apply; a warning
     names the others, once.
 
     Raises:
-        ConfigError: it cannot be read, or says something impossible; names the file and the line.
+        ConfigError: the file cannot be read, or has an invalid value; names the file and the line.
     """
     file = find_config_file()
     if file is not None and not file.is_trusted and file.digest not in _reported and file.ignored_options:
@@ -80,12 +80,12 @@ def load_config_layer() -> ConfigFile | None:
 
 
 def mark_reported(file: ConfigFile) -> None:
-    """Whoever calls it has said what is left out of the file: no warning repeats it."""
+    """Suppress the warning about ignored options: the caller has already reported them."""
     _reported.add(file.digest)
 
 
 def find_config_file() -> ConfigFile | None:
-    """As `load_config_layer`, without the warning: for those who say themselves what is left out.
+    """Do the same as `load_config_layer` without the warning, for callers that report ignored options themselves.
 
     Raises:
         ConfigError: as `load_config_layer`.
@@ -102,15 +102,15 @@ def clear_cache() -> None:
 
 
 def trust(path: str | os.PathLike[str]) -> None:
-    """Trust a configuration file in this process, so that all that it sets holds. Call it before the first query.
+    """Trust a configuration file in this process, so that all its settings apply. Call it before the first query.
 
-    A file that was found, and that nobody named, may restrict and tune: `model`, `max_turns`, `timeout`,
-    `disallowed_tools`. What it says about what runs, where requests go, and what is permitted (`cli`, `env`,
-    `base_url`, `mcp_servers`, `permission_mode` ...) holds only in a file that is trusted. Trust a file only if you
-    know who writes it: an agent that may edit files in its directory can change it, too.
+    A file that was found, not named, may only restrict and tune: `model`, `max_turns`, `timeout`, `disallowed_tools`.
+    Settings about what runs, where requests go, and what is permitted (`cli`, `env`, `base_url`, `mcp_servers`,
+    `permission_mode` ...) apply only if the file is trusted. Trust a file only if you know who writes it: an agent
+    that may edit files in its directory can change it, too.
 
     Args:
-        path: the file, or the directory in which it lies. Directories above or beneath it are not trusted by that.
+        path: the file, or its directory. Directories above or below it are not trusted by that.
 
     Raises:
         UsageError: there is nothing at `path`.
@@ -126,7 +126,7 @@ def trust(path: str | os.PathLike[str]) -> None:
 
 
 def describe_trust_options(path: str) -> str:
-    """What makes a file count in full."""
+    """Describe the ways to trust a file."""
     return (
         f"{CONFIG_VARIABLE}={printable(path)} in the environment, pilothouse.trust({path!r}) in a program, or a yes to "
         "`pilothouse ask` at a terminal"
@@ -134,7 +134,7 @@ def describe_trust_options(path: str) -> str:
 
 
 def describe_distrust(file: ConfigFile) -> str:
-    """What is left out of a file, and how to make it count."""
+    """Describe which settings of a file are ignored, and how to trust the file."""
     held = ", ".join(file.options) or "nothing"
     return (
         f"{printable(file.path)} is not trusted. Left out: {', '.join(file.ignored_options)}. In force: {held}. "
@@ -143,7 +143,7 @@ def describe_distrust(file: ConfigFile) -> str:
 
 
 def printable(path: str) -> str:
-    """A path as it may be shown: a directory can be named so that it steers a terminal."""
+    """Make a path safe to print: the name of a directory may contain terminal control sequences."""
     return path if path.isprintable() else repr(path)
 
 
@@ -161,7 +161,8 @@ def _load_named(name: str) -> ConfigFile | None:
 def _find_nearest() -> ConfigFile | None:
     for path, directory in _candidates():
         content = _read_unnamed(path, directory)
-        # A project file without a table of ours is not parsed: that would cost every program in the project.
+        # A project file without a table of ours is not parsed: that would cost time in every program of the
+        # project.
         if content is None or (path.endswith(SHARED_NAME) and not _may_have_table(content)):
             continue
         options = _parse_options(path, content)
@@ -171,7 +172,7 @@ def _find_nearest() -> ConfigFile | None:
 
 
 def _make_config_file(path: str, content: bytes, wanted: Options) -> ConfigFile:
-    """The file with what of it holds."""
+    """Make a `ConfigFile` with the settings that apply."""
     from pilothouse import trust_store  # most programs have no such file
 
     names = find_options_needing_trust(wanted)
@@ -182,7 +183,7 @@ def _make_config_file(path: str, content: bytes, wanted: Options) -> ConfigFile:
 
 
 def _make_digest(path: str, content: bytes) -> str:
-    """Of the file; of a project file its table alone, as the rest of it changes with every release."""
+    """Hash the file; of a project file only its table, because the rest changes with every release."""
     import hashlib
     import json
 
@@ -192,12 +193,12 @@ def _make_digest(path: str, content: bytes) -> str:
 
 
 def _may_have_table(content: bytes) -> bool:
-    """False for a project file that cannot have one, although it may name us among what it needs."""
+    """Whether a project file may have our table; it may also name us only as a dependency."""
     return b"pilothouse" in content and re.search(TABLE_PATTERN, content) is not None
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
-    """The files to look at, and their directories, the nearest first."""
+    """Yield the files to look at, and their directories, the nearest first."""
     try:
         directory = os.getcwd()
     except OSError:  # it was removed
@@ -213,7 +214,7 @@ def _candidates() -> Iterator[tuple[str, str]]:
 
 
 def _is_shared(directory: str) -> bool:
-    """Whether anybody can write there, as in /tmp: what lies above is not the user's place any more."""
+    """Whether every user can write there, as in /tmp; the search stops there."""
     try:
         return os.name == "posix" and bool(os.stat(directory).st_mode & stat.S_IWOTH)
     except OSError:
@@ -221,10 +222,10 @@ def _is_shared(directory: str) -> bool:
 
 
 def _read_unnamed(path: str, directory: str) -> bytes | None:
-    """What stands in a file that nobody named; None if there is none, or if another user may have put it there."""
+    """Read a file that was found by the search; None if there is none, or if another user may have written it."""
     try:
         with open(path, "rb", opener=_open_no_link) as file:
-            status = os.fstat(file.fileno())  # of what was opened: the name may mean another file by now
+            status = os.fstat(file.fileno())  # of the opened file: the name may mean another file by now
             why = _distrust_reason(status, directory)
             if why is None:
                 return _read_all(path, file.fileno(), status)
@@ -247,7 +248,7 @@ def _is_trusted_here(path: str) -> bool:
 
 
 def _unreadable_reason(path: str, directory: str) -> str | None:
-    """Why a file that cannot be opened does not count."""
+    """Why a file that cannot be opened is not trusted."""
     try:
         return _distrust_reason(os.lstat(path), directory)
     except OSError:
@@ -255,7 +256,7 @@ def _unreadable_reason(path: str, directory: str) -> str | None:
 
 
 def _distrust_reason(status: os.stat_result, directory: str) -> str | None:
-    """Why a file does not count that nobody named; None if only this user, or root, can have put it there."""
+    """Why a found file is not trusted; None if only this user, or root, can have written it."""
     if stat.S_ISLNK(status.st_mode):
         return "it is a link"
     if os.name != "posix":
@@ -269,7 +270,7 @@ def _distrust_reason(status: os.stat_result, directory: str) -> str | None:
 
 
 def _is_own_group(group: int) -> bool:
-    """Whether it is the user's private group, as many systems make one for each user."""
+    """Whether it is the user's private group, which many systems make for each user."""
     import grp
     import pwd
 
@@ -281,7 +282,7 @@ def _is_own_group(group: int) -> bool:
 
 
 def _read_named(path: str) -> bytes | None:
-    """What stands in a file that somebody named."""
+    """Read a file that the user named; None if there is none."""
     try:
         with open(path, "rb", opener=_open_nonblocking) as file:
             return _read_all(path, file.fileno(), os.fstat(file.fileno()))
@@ -316,7 +317,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def _parse_options(path: str, content: bytes) -> Options | None:
-    """The settings in a file; None if it is a project file without a table of ours."""
+    """Parse the settings of a file; None if it is a project file without a table of ours."""
     table = _parse_table(path, content)
     if table is None:
         return None
@@ -357,7 +358,7 @@ def _parse_table(path: str, content: bytes) -> dict[str, Any] | None:
 
 
 def _find_line(name: str, lines: list[str], header: str) -> int | None:
-    """The line of an option, as far as a look at the text can tell; the parser does not keep it."""
+    """Find the line of an option by searching the text; None if not found. The parser does not keep lines."""
     key = rf"[\"']?{re.escape(name)}[\"']?"
     prefix = re.escape(header) + r"\." if header else ""
     own_table = re.compile(rf"\s*\[\[?\s*{prefix}{key}\s*[.\]]")

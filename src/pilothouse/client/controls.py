@@ -1,7 +1,7 @@
 """The control requests of a session, by subject: `.mcp`, `.tasks`, `.settings`, `.info`.
 
-Each method is one request with a typed result. Waiting until MCP servers are connected is here too (`wait_for_mcp`,
-`session.mcp.wait`).
+Each method sends one request and returns a typed result. Waiting until MCP servers are connected is here too
+(`wait_for_mcp`, `session.mcp.wait`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ControlSender(Protocol):
-    """Sends a control request and gives its answer."""
+    """Sends a control request and returns its response."""
 
     def __call__(self, subtype: str, /, **body: Any) -> Awaitable[Mapping[str, Any]]:
         """See `Session.control`."""
@@ -35,7 +35,7 @@ class ControlSender(Protocol):
 
 
 class _ControlGroup:
-    """Requests about one subject. Each raises `ControlError` when the CLI refuses, `ControlTimeout` without answer."""
+    """Requests about one subject. Each raises `ControlError` on refusal, `ControlTimeout` without a response."""
 
     __slots__ = ("_control",)
 
@@ -49,7 +49,7 @@ class McpControls(_ControlGroup):
     __slots__ = ()
 
     async def status(self) -> list[McpServerStatus]:
-        """Every server, with its state and its tools."""
+        """Return every server, with its state and its tools."""
         return to_results(McpServerStatus, (await self._control("mcp_status")).get("mcpServers"))
 
     async def wait(self, servers: str | Iterable[str], timeout: float = 30.0) -> list[McpServerStatus]:
@@ -57,20 +57,20 @@ class McpControls(_ControlGroup):
 
         Args:
             servers: their names.
-            timeout: seconds to wait for all of them.
+            timeout: seconds to wait for all of them. Default 30.
 
         Returns:
             The servers, in the order of the names.
 
         Raises:
-            ControlError: one of them has failed, is disabled or needs a login; its `error` is in the message, and
+            ControlError: a server has failed, is disabled or needs a login; its `error` is in the message, and
                 `.code` is its status.
-            ControlTimeout: one of them is not connected in time.
+            ControlTimeout: a server is not connected in time.
         """
         return await wait_connected(self.status, [servers] if isinstance(servers, str) else list(servers), timeout)
 
     async def set_permission_mode(self, server: str, mode: Literal["default", "auto"] | None) -> str | None:
-        """Change the permission mode for the tools of a server; None: that of the session. Returns a warning."""
+        """Change the permission mode for the tools of a server; None: that of the session. May return a warning."""
         return (await self._control("set_mcp_permission_mode_override", serverName=server, mode=mode)).get("warning")
 
     async def reconnect(self, server: str) -> None:
@@ -82,20 +82,20 @@ class McpControls(_ControlGroup):
         await self._control("mcp_toggle", serverName=server, enabled=on)
 
     async def set_servers(self, servers: Mapping[str, Any]) -> McpServersChange:
-        """Have these servers, by name, in place of those that were set before; wire form of their configuration."""
+        """Replace the servers that were set before with these, by name; in the wire form of their configuration."""
         return to_result(McpServersChange, await self._control("mcp_set_servers", servers=dict(servers)))
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> McpCallResult:
-        """Call a tool yourself; `tool` is its full name, such as "mcp__weather__now"."""
+        """Call a tool directly; `tool` is its full name, such as "mcp__weather__now"."""
         return to_result(McpCallResult, await self._control("mcp_call", tool=tool, arguments=dict(arguments or {})))
 
     async def read_resource(self, server: str, uri: str) -> McpResourceContents:
-        """Read a resource of a server. The CLI (2.1.330) gives only those whose address begins with `ui://`."""
+        """Read a resource of a server. The CLI (2.1.330) returns only those whose address begins with `ui://`."""
         return to_result(McpResourceContents, await self._control("mcp_read_resource", serverName=server, uri=uri))
 
 
 class TaskControls(_ControlGroup):
-    """What runs in the background of a session."""
+    """The background work of a session."""
 
     __slots__ = ("_wait_idle",)
 
@@ -108,19 +108,19 @@ class TaskControls(_ControlGroup):
         await self._control("stop_task", task_id=task_id)
 
     async def background(self, tool_use_id: str | None = None) -> None:
-        """Send what runs in the foreground to the background: one tool call, or all."""
+        """Move foreground work to the background: one tool call, or all."""
         await self._control("background_tasks", **({} if tool_use_id is None else {"tool_use_id": tool_use_id}))
 
     async def output(self, task_id: str) -> TaskOutput:
-        """What a background task has written so far."""
+        """Return the output of a background task so far."""
         return to_result(TaskOutput, await self._control("get_task_output", task_id=task_id))
 
     async def cancel_queued(self, message_uuid: str) -> bool:
-        """Take a prompt that waits inside the CLI out of its queue; False if it was not there."""
+        """Remove a prompt from the queue of the CLI; False if it was not there."""
         return bool((await self._control("cancel_async_message", message_uuid=message_uuid)).get("cancelled"))
 
     async def wait_idle(self) -> None:
-        """Wait until no query, no background task, and no turn that one woke runs any more."""
+        """Wait until no query, no background task, and no turn that one of them started is running."""
         await self._wait_idle()
 
 
@@ -130,7 +130,7 @@ class SettingsControls(_ControlGroup):
     __slots__ = ()
 
     async def get(self) -> EffectiveSettings:
-        """The settings, all together and by source."""
+        """Return the settings, merged and by source."""
         return to_result(EffectiveSettings, await self._control("get_settings"))
 
     async def apply(self, settings: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class SettingsControls(_ControlGroup):
         await self._control("apply_flag_settings", settings=dict(settings))
 
     async def add_repository(self, directory: str) -> None:
-        """Make a directory below the working directory a root of the project too: its CLAUDE.md, plugins, skills."""
+        """Make a directory below the working directory a project root too, with its CLAUDE.md, plugins and skills."""
         body = {"reload_claude_md": True, "reload_plugins": True, "reload_skills": True}
         await self._control("register_repo_root", directory=directory, **body)
 
@@ -151,24 +151,24 @@ class SettingsControls(_ControlGroup):
         return to_result(PluginReloadResult, await self._control("reload_plugins"))
 
     async def reload_skills(self) -> list[CommandInfo]:
-        """Read skills again; returns what there is now."""
+        """Read skills again; returns the skills there are now."""
         return to_results(CommandInfo, (await self._control("reload_skills")).get("skills"))
 
     async def output_styles(self) -> list[str]:
-        """Read output styles again; returns what there is now."""
+        """Read output styles again; returns those there are now."""
         return list((await self._control("reload_output_styles")).get("available_output_styles") or ())
 
     async def permission_rules(self) -> PermissionRules:
-        """The permission rules that hold."""
+        """Return the permission rules that apply."""
         return to_result(PermissionRules, (await self._control("list_permission_rules")).get("state"))
 
     async def hooks(self) -> RegisteredHooks:
-        """The hooks that are registered, in settings files as well."""
+        """Return the registered hooks, including those of settings files."""
         return to_result(RegisteredHooks, await self._control("get_hooks_listing"))
 
 
 class InfoControls(_ControlGroup):
-    """What a session can say of itself."""
+    """Information about a session."""
 
     __slots__ = ("_isolation", "_server_info")
 
@@ -183,66 +183,66 @@ class InfoControls(_ControlGroup):
         self._isolation = isolation
 
     async def models(self) -> list[ModelInfo]:
-        """The models that can be chosen."""
+        """Return the models that can be chosen."""
         return to_results(ModelInfo, (await self._control("list_models")).get("models"))
 
     def commands(self) -> list[CommandInfo]:
-        """The slash commands, as of the handshake."""
+        """Return the slash commands, as of the handshake."""
         return to_results(CommandInfo, self._server_info().get("commands"))
 
     def agents(self) -> list[AgentInfo]:
-        """The sub-agents, as of the handshake."""
+        """Return the sub-agents, as of the handshake."""
         return to_results(AgentInfo, self._server_info().get("agents"))
 
     def account(self) -> AccountInfo:
-        """Who pays, as of the handshake."""
+        """Return the account that pays, as of the handshake."""
         return to_result(AccountInfo, self._server_info().get("account"))
 
     def isolation_report(self) -> IsolationReport | None:
-        """What the child said at the beginning of its last turn that it had loaded, and what of it nobody asked for.
+        """Report what the child had loaded at the beginning of its last turn, and what of it was not requested.
 
-        None before its first turn, also after a new child has taken over. MCP servers that were set later, with
-        `session.mcp.set_servers`, are none that the settings ask for. (CLI 2.1.330)
+        None before the first turn, also after a new child has taken over. MCP servers that were set later, with
+        `session.mcp.set_servers`, do not count as requested by the settings. (CLI 2.1.330)
         """
         return self._isolation()
 
     async def usage(self) -> SessionUsage:
-        """What the session has used, in numbers, and the limits of the account."""
+        """Return what the session has used, in numbers, and the limits of the account."""
         return to_result(SessionUsage, await self._control("get_usage", skip_behaviors=True))
 
     async def cost(self) -> str:
-        """What the session has cost, as the CLI tells it to people."""
+        """Return what the session has cost, as the CLI shows it to people."""
         return str((await self._control("get_session_cost")).get("text") or "")
 
     async def context_usage(self, *, full: bool = False) -> ContextUsage:
-        """How full the context window is; `full` counts every message."""
+        """Return how full the context window is; `full` counts every message."""
         return to_result(ContextUsage, await self._control("get_context_usage", detail="full" if full else "summary"))
 
     async def version(self) -> str:
-        """The version of the CLI."""
+        """Return the version of the CLI."""
         return str((await self._control("get_binary_version")).get("version") or "")
 
     async def file_suggestions(self, query: str) -> list[str]:
-        """Paths that fit what was typed so far."""
+        """Return paths that match `query`, as typed so far."""
         found = (await self._control("file_suggestions", query=query)).get("suggestions") or ()
         return [str(item.get("path", item)) if isinstance(item, dict) else str(item) for item in found]  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
     async def mark_read(self, path: str, mtime: float) -> None:
-        """Let the CLI take a file as read, so that it may be edited; `mtime` in milliseconds since 1970."""
+        """Mark a file as read by the CLI, so that it may be edited; `mtime` in milliseconds since 1970."""
         await self._control("seed_read_state", path=path, mtime=mtime)
 
     async def read_file(self, path: str, *, max_bytes: int | None = None) -> FileContents:
-        """A file of the working directory, as the CLI sees it."""
+        """Return a file of the working directory, as the CLI sees it."""
         body = {} if max_bytes is None else {"max_bytes": max_bytes}
         return to_result(FileContents, await self._control("read_file", path=path, **body))
 
 
 class SessionControls(ABC):
-    """What a session offers beside queries. The groups are made when they are used: what it keeps must not keep it."""
+    """What a session offers besides queries. Groups are made on use: a stored one would be a reference cycle."""
 
     @abstractmethod
     async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
-        """Send a control request and return its answer."""
+        """Send a control request and return its response."""
 
     @abstractmethod
     async def _wait_idle(self) -> None:
@@ -251,17 +251,17 @@ class SessionControls(ABC):
     @property
     @abstractmethod
     def server_info(self) -> Mapping[str, Any]:
-        """What the CLI said of itself in the handshake."""
+        """The initialize response of the CLI."""
 
     @property
     @abstractmethod
     def options(self) -> Options:
-        """The settings that it runs with."""
+        """The settings of the session."""
 
     @property
     @abstractmethod
     def _last_init(self) -> InitMessage | None:
-        """What the child said at the beginning of its last turn; None before its first."""
+        """The init message of the last turn; None before the first."""
 
     @property
     def mcp(self) -> McpControls:
@@ -270,7 +270,7 @@ class SessionControls(ABC):
 
     @property
     def tasks(self) -> TaskControls:
-        """What runs in the background, and what waits."""
+        """Background work, and prompts that wait."""
         return TaskControls(self.control, self._wait_idle)
 
     @property
@@ -280,23 +280,23 @@ class SessionControls(ABC):
 
     @property
     def info(self) -> InfoControls:
-        """What the session can say of itself."""
+        """Information about the session."""
         return InfoControls(self.control, lambda: self.server_info, self._isolation_report)
 
     def _isolation_report(self) -> IsolationReport | None:
-        from pilothouse.options.isolation import isolation_report  # few ask for it
+        from pilothouse.options.isolation import isolation_report  # rarely used
 
         return None if self._last_init is None else isolation_report([self._last_init], self.options)
 
     async def rewind_files(self, user_message_uuid: str, *, dry_run: bool = False) -> RewindResult:
-        """Set the files back to what they were when a user message came. (R19)
+        """Restore the files to their state when a user message came.
 
         Args:
             user_message_uuid: uuid of that message; the result of its query has it, as `user_message_uuid`.
-            dry_run: only say what would change.
+            dry_run: only report what would change. Default False.
 
         Raises:
-            ControlError: nothing is known of that message. Without `enable_file_checkpointing` the answer says so.
+            ControlError: the message is not known. Without `enable_file_checkpointing` the result says so.
         """
         body = {"dry_run": True} if dry_run else {}
         return to_result(RewindResult, await self.control("rewind_files", user_message_id=user_message_uuid, **body))
@@ -310,13 +310,13 @@ ResultT = TypeVar("ResultT", bound="ControlResult")
 
 
 class ControlResult(Struct, frozen=True, kw_only=True):
-    """An answer. `raw` is all of it, as it came."""
+    """A response. `raw` is all of it, as it came."""
 
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], name="(raw)")
 
 
 class CamelControlResult(ControlResult, frozen=True, kw_only=True, rename="camel"):
-    """An answer whose keys are written in camel case on the wire."""
+    """A response whose keys are in camel case on the wire."""
 
 
 class McpServerStatus(CamelControlResult, frozen=True, kw_only=True):
@@ -332,7 +332,7 @@ class McpServerStatus(CamelControlResult, frozen=True, kw_only=True):
 
 
 class McpServersChange(CamelControlResult, frozen=True, kw_only=True):
-    """What a change of the MCP servers did; `errors` by server."""
+    """The effect of a change of the MCP servers; `errors` by server."""
 
     added: list[str] = field(default_factory=list[str])
     removed: list[str] = field(default_factory=list[str])
@@ -353,7 +353,7 @@ class McpResourceContents(CamelControlResult, frozen=True, kw_only=True):
 
 
 class TaskOutput(ControlResult, frozen=True, kw_only=True):
-    """What a background task has written so far."""
+    """The output of a background task so far."""
 
     output: str = ""
     total_bytes: int = 0
@@ -361,7 +361,7 @@ class TaskOutput(ControlResult, frozen=True, kw_only=True):
 
 
 class RewindResult(CamelControlResult, frozen=True, kw_only=True):
-    """What setting files back changed, or would change."""
+    """What restoring files changed, or would change."""
 
     can_rewind: bool = False
     error: str | None = None
@@ -372,14 +372,14 @@ class RewindResult(CamelControlResult, frozen=True, kw_only=True):
 
 
 class InterruptResult(ControlResult, frozen=True, kw_only=True):
-    """What an interrupt left: uuids of prompts that still wait inside the CLI, and of those it took out."""
+    """The effect of an interrupt: uuids of prompts still in the queue of the CLI, and of those it removed."""
 
     still_queued: list[str] = field(default_factory=list[str])
     cancelled: list[str] = field(default_factory=list[str])
 
 
 class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
-    """The settings of the CLI: all together, by source, and what holds now (`model`, `effort` …)."""
+    """The settings of the CLI: merged, by source, and as applied now (`model`, `effort` …)."""
 
     effective: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sources: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -387,7 +387,7 @@ class EffectiveSettings(ControlResult, frozen=True, kw_only=True):
 
 
 class PermissionRules(CamelControlResult, frozen=True, kw_only=True):
-    """The permission rules that hold: `behavior`, `source` and `rule` of each."""
+    """The permission rules that apply: `behavior`, `source` and `rule` of each."""
 
     rules: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     workspace_directories: list[Any] = field(default_factory=list[Any])
@@ -396,7 +396,7 @@ class PermissionRules(CamelControlResult, frozen=True, kw_only=True):
 
 
 class RegisteredHooks(CamelControlResult, frozen=True, kw_only=True):
-    """The hooks that are registered, and the events there are."""
+    """The registered hooks, and the events there are."""
 
     events: list[Any] = field(default_factory=list[Any])
     hooks: list[Any] = field(default_factory=list[Any])
@@ -404,7 +404,7 @@ class RegisteredHooks(CamelControlResult, frozen=True, kw_only=True):
 
 
 class PluginReloadResult(ControlResult, frozen=True, kw_only=True):
-    """What is there after plugins were read again."""
+    """The plugins, commands and agents after a reload."""
 
     commands: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     agents: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
@@ -443,7 +443,7 @@ class AgentInfo(CamelControlResult, frozen=True, kw_only=True):
 
 
 class AccountInfo(CamelControlResult, frozen=True, kw_only=True):
-    """Who pays: the login or the kind of key, never the key."""
+    """The account that pays: the login or the kind of key, never the key."""
 
     email: str | None = None
     organization: str | None = None
@@ -483,7 +483,7 @@ class FileContents(CamelControlResult, frozen=True, kw_only=True):
 
 
 def to_result(kind: type[ResultT], payload: object) -> ResultT:
-    """`payload` as `kind`; never fails."""
+    """Convert `payload` to `kind`; fields that do not fit keep their defaults."""
     body: Mapping[str, Any] = cast("Mapping[str, Any]", payload) if isinstance(payload, Mapping) else {}
     values: dict[str, Any] = {}
     for info in msgspec.structs.fields(kind):
@@ -496,7 +496,7 @@ def to_result(kind: type[ResultT], payload: object) -> ResultT:
 
 
 def to_results(kind: type[ResultT], payloads: object) -> list[ResultT]:
-    """Each of `payloads` as `kind`."""
+    """Convert each of `payloads` to `kind`."""
     return (
         [to_result(kind, payload) for payload in cast("list[object]", payloads)] if isinstance(payloads, list) else []
     )
@@ -504,20 +504,20 @@ def to_results(kind: type[ResultT], payloads: object) -> list[ResultT]:
 
 log = logging.getLogger("pilothouse")
 
-POLL_SECONDS = 0.1  # between two looks at servers that connect; the CLI does not tell
-DEFAULT_WAIT_SECONDS = 60.0  # more than the 30 that the CLI (2.1.330) gives a server, whose reason is better than ours
-UNLISTED_SECONDS = 2.0  # until a server that is not even listed is missed; 2.1.330 lists all right after the handshake
+POLL_SECONDS = 0.1  # between two polls of connecting servers; the CLI sends no event
+DEFAULT_WAIT_SECONDS = 60.0  # above the 30 s of the CLI (2.1.330), whose error says more
+UNLISTED_SECONDS = 2.0  # until an unlisted server counts as missing; 2.1.330 lists all right after the handshake
 FINAL_FAILURES = frozenset({"failed", "needs-auth", "disabled"})
 
 GetMcpStatus: TypeAlias = Callable[[], Awaitable[list[McpServerStatus]]]
 
 
 async def wait_connected(status: GetMcpStatus, names: Collection[str], timeout: float) -> list[McpServerStatus]:
-    """Wait until these servers are connected; gives them in the order of the names.
+    """Wait until these servers are connected; returns them in the order of the names.
 
     Raises:
-        ControlError: one of them will not be by itself.
-        ControlTimeout: one of them is not within `seconds`.
+        ControlError: one of them will not connect without help.
+        ControlTimeout: one of them is not connected within `timeout` seconds.
     """
     known: dict[str, McpServerStatus] = {}
     with anyio.move_on_after(timeout):
@@ -530,7 +530,7 @@ async def wait_connected(status: GetMcpStatus, names: Collection[str], timeout: 
 
 
 def add_mcp_wait(handlers: HandlerSet | None, options: Options) -> HandlerSet:
-    """`host`, or one that offers nothing, which waits before the first prompt for as long as `options` say."""
+    """Return `handlers`, or an empty set, with a wait for MCP servers before the first prompt, as `options` say."""
     limit, servers = options.wait_for_mcp, options.mcp_servers
     given = tuple(servers) if isinstance(servers, dict) else None
     ready = partial(_wait_all, given, DEFAULT_WAIT_SECONDS if limit is True else float(limit))
@@ -546,14 +546,14 @@ def _do_nothing(_: object) -> None:
 
 
 async def _wait_all(given: tuple[str, ...] | None, timeout: float, request: RequestControl) -> None:
-    """Wait until the servers of `mcp_servers` are connected, and those from elsewhere are, or have failed."""
+    """Wait until the servers of `mcp_servers` are connected, and all others are connected or have failed."""
     known: dict[str, McpServerStatus] = {}
     required: Collection[str] = given or ()
     begun = anyio.current_time()
     with anyio.move_on_after(timeout):
         while True:
             known = _by_name(to_results(McpServerStatus, (await request("mcp_status", {})).get("mcpServers")))
-            if given is None:  # in a file, which the CLI has read
+            if given is None:  # the servers are in a file, which only the CLI has read
                 required = [name for name, server in known.items() if server.scope == "dynamic"]
             waiting = _waiting(required, known)
             if not _pending(known):
@@ -577,7 +577,7 @@ def _pending(known: Mapping[str, McpServerStatus]) -> list[str]:
 
 
 def _warn_failed(known: Mapping[str, McpServerStatus]) -> None:
-    # Those that want a login, or are switched off, are so on purpose.
+    # Servers that need a login, or are disabled, are so on purpose.
     if failed := [server for server in known.values() if server.status == "failed"]:
         log.warning("%s", _describe_failed(failed))
 
@@ -590,7 +590,7 @@ def _waiting(names: Iterable[str], known: Mapping[str, McpServerStatus]) -> list
     """Those of `names` that may still connect.
 
     Raises:
-        ControlError: some never will by themselves.
+        ControlError: some will not connect without help.
     """
     names = list(names)
     lost = [known[name] for name in names if name in known and known[name].status in FINAL_FAILURES]

@@ -1,8 +1,8 @@
 """What a conversation costs, turn by turn and model by model, read off its messages. Pure.
 
-Owns the one place that knows how the CLI counts (2.1.330): totals in a result begin with the history that was resumed,
-`model_usage_since_last_result` does not; every block of an API message repeats its usage; a child that is killed tells
-nothing of its last turn. Knows no price: what the CLI has not priced stays unpriced.
+The only place that knows how the CLI counts (2.1.330): totals in a result include the history that was resumed,
+`model_usage_since_last_result` does not; every block of an API message repeats its usage; a killed child reports
+nothing about its last turn. Knows no prices: what the CLI has not priced stays unpriced.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pilothouse.messages import AssistantMessage, Message, ModelUsage, ResultMes
 from pilothouse.messages.api_messages import ContentBlockDelta, MessageDelta, MessageStart
 
 KEPT_TURNS = 1000
-"""Turns of a session that are kept one by one, so that months of it stay small; totals have all of them."""
+"""Turns of a session that are kept one by one, which bounds the memory of long sessions; totals include all turns."""
 NO_MODEL = "<synthetic>"
-"""What the CLI names as the model of text that it wrote itself."""
+"""The model that the CLI names for text that it wrote itself."""
 
 _SUMMED_FIELDS = (
     "input_tokens",
@@ -39,17 +39,17 @@ UsageByModel = Mapping[str, ModelUsage]
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """Tokens and US dollars by model, and added up.
+    """Tokens and US dollars by model, and in total.
 
     Args:
-        models: by the name of the model, as the CLI names it; sub-agents are in it.
+        models: by the name of the model, as the CLI names it; sub-agents are included.
     """
 
     models: UsageByModel
 
     @property
     def usd(self) -> float:
-        """US dollars, as the CLI estimates them. What it has not priced counts nothing here."""
+        """US dollars, as the CLI estimates them. Unpriced usage counts as zero."""
         return sum(usage.cost_usd for usage in self.models.values())
 
     @property
@@ -59,7 +59,7 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     @property
     def output_tokens(self) -> int:
-        """What the models wrote, their thinking included."""
+        """Output of the models, including their thinking."""
         return sum(usage.output_tokens for usage in self.models.values())
 
     @property
@@ -83,11 +83,11 @@ class TurnCost(Cost, frozen=True, kw_only=True):
 
     Args:
         models: by model.
-        session_id: of the conversation then.
-        prompt_uuids: the user messages that it answered.
-        is_woken: whether the CLI began it by itself, because a background task had ended.
-        is_priced: False: it has no result, because its child died or still works; its tokens are those of its
-            messages, which tell the output of a message only once that is complete, and its price is not known.
+        session_id: id of the conversation at that time.
+        prompt_uuids: the user messages that the turn answered.
+        is_woken: whether the CLI began the turn by itself, because a background task had ended.
+        is_priced: False for a turn without a result, because its child died or still works. Its tokens are those of
+            its messages, which report the output of a message only once that is complete; its price is not known.
     """
 
     session_id: str | None = None
@@ -97,12 +97,12 @@ class TurnCost(Cost, frozen=True, kw_only=True):
 
 
 class SessionCost(Cost, frozen=True, kw_only=True):
-    """What a session has cost so far; what was resumed is not in it.
+    """What a session has cost so far, without the history that was resumed.
 
     Args:
-        models: by model, over all turns, the one under way included.
-        turns: the last 1,000 turns, oldest first; what is under way comes last, and is not priced yet.
-        unpriced_tokens: tokens without a price: of the turn under way, and of turns whose child died.
+        models: by model, over all turns, the current one included.
+        turns: the last 1,000 turns, oldest first; the current turn comes last, and is not priced yet.
+        unpriced_tokens: tokens without a price: of the current turn, and of turns whose child died.
     """
 
     turns: tuple[TurnCost, ...]
@@ -110,13 +110,13 @@ class SessionCost(Cost, frozen=True, kw_only=True):
 
 
 class CostTracker:
-    """Adds up what one conversation costs, over all of its children. Feed it every message, in order.
+    """Adds up what one conversation costs, over all of its children. Pass it every message, in order.
 
     Args:
-        resumes: whether the first child begins with a history; what that has cost is not counted.
+        resumes: whether the first child resumes a conversation, whose cost is not counted.
 
     Attributes:
-        total_tokens: of everything so far, the turn under way included.
+        total_tokens: of everything so far, the current turn included.
         usd: of everything that the CLI has priced.
     """
 
@@ -125,16 +125,16 @@ class CostTracker:
         self._models: dict[str, ModelUsage] = {}
         self._unpriced = 0
         self._running: dict[str, tuple[str, Usage]] = {}  # by id of the API message
-        self._last_usage: dict[str, Usage] = {}  # the same, as it was last told; most blocks tell nothing new
-        self._counted: frozenset[str] = frozenset()  # ids that the last result has counted in
-        self._streaming: dict[str | None, str] = {}  # by agent, the id of what is being streamed
+        self._last_usage: dict[str, Usage] = {}  # the same, as last reported; most blocks repeat it
+        self._counted: frozenset[str] = frozenset()  # ids included in the last result
+        self._streaming: dict[str | None, str] = {}  # by agent, the id of the message that is being streamed
         self._child_totals: UsageByModel | None = None if resumes else {}  # totals of this child; None: not known
         self.total_tokens = 0
         self.usd = 0.0
 
     def track(self, batch: Iterable[Message]) -> None:
-        """Take the next messages."""
-        for message in batch:  # on the way of every message of a session, so the classes are compared, not asked
+        """Count the next messages."""
+        for message in batch:  # runs for every message of a session, so classes are compared directly
             kind = type(message)
             if kind is AssistantMessage:
                 self._on_assistant(cast("AssistantMessage", message))
@@ -144,7 +144,7 @@ class CostTracker:
                 self._on_result(cast("ResultMessage", message))
 
     def child_ended(self) -> None:
-        """Another child takes over: what the one before has not told in a result is lost but for its messages."""
+        """Prepare for another child: usage that no result has reported is counted from the messages, unpriced."""
         if self._running:
             self._add_turn(TurnCost(models=self._running_usage(), is_priced=False), counted=True)
         self._counted |= self._running.keys()
@@ -154,7 +154,7 @@ class CostTracker:
 
     @property
     def costs(self) -> SessionCost:
-        """As it stands."""
+        """The costs so far."""
         turns, models = tuple(self._turns), self._models
         unpriced = self._unpriced
         if self._running:
@@ -182,7 +182,7 @@ class CostTracker:
                 self._record_usage(event.message.id, event.message.model, event.message.usage)
 
     def _record_usage(self, key: str, model: str | None, usage: Usage) -> None:
-        """The usage of an API message, which is told with each of its blocks, and grows until it is complete."""
+        """Record the usage of an API message. Each of its blocks repeats it, and it grows until it is complete."""
         told = self._last_usage.get(key)
         if (told is not None and told == usage) or key in self._counted or model == NO_MODEL:
             return
@@ -216,9 +216,9 @@ class CostTracker:
             self._add_turn(turn, counted=False)
 
     def _since_last(self, result: ResultMessage, before: UsageByModel | None) -> UsageByModel:
-        """The same from the totals, for CLIs that do not tell it. A counter that went back has begun anew."""
+        """Compute the same from the totals, for CLIs that do not report it. A smaller total means a new counter."""
         now = result.model_usage
-        if before is None:  # a history stands before it: its own tokens are known, its price is not
+        if before is None:  # after a history: its own tokens are known, its price is not
             return self._running_usage()
         if any(count_tokens(now[name]) < count_tokens(usage) for name, usage in before.items() if name in now):
             return now
@@ -242,12 +242,12 @@ class CostTracker:
 
 
 def count_tokens(usage: Usage | ModelUsage) -> int:
-    """All input and all output."""
+    """Count all input and all output."""
     return usage.input_tokens + usage.output_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
 
 
 def add_usage(one: UsageByModel, other: UsageByModel) -> dict[str, ModelUsage]:
-    """Both together, model by model."""
+    """Add two usages, model by model."""
     models = dict(one)
     for name, usage in other.items():
         models[name] = _add(models[name], usage) if name in models else usage

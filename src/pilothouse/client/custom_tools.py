@@ -1,8 +1,6 @@
-"""Functions that were given as tools: made into tools once, where they are given; the same on every bridge.
+"""The option `custom_tools`: turns plain functions into tools, once, where the option is given.
 
-Owns this step between what a user writes and the settings of an agent, a query or a session, and what holds for these
-tools whichever bridge carries their calls. What a tool is, the room of the tools knows; it is loaded when there are
-any.
+Also what holds for these tools on every bridge. `pilothouse.tools` defines a tool; it is loaded when there are any.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ TOOL_SERVER = "tools"
 
 
 def make_custom_tools(options: Options) -> Options:
-    """`options` with tools in the place of the plain functions of `custom_tools`.
+    """Return `options` with tools in place of the plain functions in `custom_tools`.
 
     Raises:
         ToolDefinitionError: a function that cannot be a tool.
@@ -40,24 +38,24 @@ def make_custom_tools(options: Options) -> Options:
 
 
 def are_same_tools(given: Sequence[Any] | None, made: Sequence[Any] | None) -> bool:
-    """Whether `given` is what `made` was made of, or the same tools."""
+    """Whether `given` is what `made` was made from, or the same tools."""
     if not given or not made or len(given) != len(made):
         return not given and not made
     return all(one in (other, getattr(other, "__wrapped__", other)) for one, other in zip(given, made, strict=True))
 
 
 def allowed_tools_for(options: Options) -> list[str]:
-    """`allowed_tools`, and the tools of this process where nobody is there to ask: who gave them wants them used."""
+    """Return `allowed_tools`, plus the tools of this process if there is no permission callback."""
     asks = options.can_use_tool is not None or options.confirm is not None
     return [*(options.allowed_tools or ()), *(() if asks else (f"mcp__{TOOL_SERVER}",))]
 
 
 def log_tool_failure(failure: ToolFailure) -> None:
-    """The model is told in a line what went wrong; who wrote the tool wants to know where."""
+    """Log the failure with its traceback: the model gets only one line about it."""
     from pilothouse.tools import ToolExecutionError, ToolResultError, ToolTimeout
 
     name, error = f"mcp__{failure.server_name}__{failure.tool_name}", failure.error
     if isinstance(error, ToolExecutionError | ToolResultError | ToolTimeout):
         log.error("the tool %s failed: %s", name, error, exc_info=make_exc_info(error))
-    else:  # told on purpose, or an input of the model that does not fit
+    else:  # refused on purpose, or the model's input does not fit
         log.info("the tool %s refused: %s", name, error)

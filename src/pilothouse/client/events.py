@@ -1,4 +1,4 @@
-"""What happens while an answer is written, as typed events.
+"""Typed events of a query while its answer is written.
 
 Text, thinking, tool calls, permissions, retries, the end. Pure: `EventReader` turns messages into events,
 `TextReader` into the text alone.
@@ -48,21 +48,21 @@ class Started(Struct, frozen=True):
 
 
 class TextDelta(Struct, frozen=True):
-    """More text of the answer. `agent` is the tool call of the sub-agent that speaks, None for the main one."""
+    """More text of the answer. `agent` is the tool call of the sub-agent that writes it, None for the main agent."""
 
     text: str
     agent: str | None = None
 
 
 class ThinkingDelta(Struct, frozen=True):
-    """More of what the model thinks."""
+    """More of the model's thinking."""
 
     text: str
     agent: str | None = None
 
 
 class TextRetracted(Struct, frozen=True):
-    """The stream broke: `text`, the end of what was told, no longer holds; the answer is told again from there."""
+    """The stream broke: `text`, the end of what was sent, is invalid; the answer is sent again from there."""
 
     text: str
     agent: str | None = None
@@ -76,7 +76,7 @@ class ToolCallStarted(Struct, frozen=True):
 
 
 class ToolCallFinished(Struct, frozen=True):
-    """A tool gave its result. `tool_use` is the call, if it was seen."""
+    """A tool returned its result. `tool_use` is the call, if known."""
 
     result: ToolResultBlock
     tool_use: ToolUseBlock | None = None
@@ -84,13 +84,13 @@ class ToolCallFinished(Struct, frozen=True):
 
 
 class ApiRetry(Struct, frozen=True):
-    """The API failed and the CLI tries again."""
+    """The API failed and the CLI retries."""
 
     message: ApiRetryMessage
 
 
 class RetryScheduled(Struct, frozen=True):
-    """The query failed in a way that may pass, and is tried again: number `attempt` of at most `of` tries. (E70)
+    """The query failed in a way that may pass, and is retried: number `attempt` of at most `of` tries.
 
     `delay` is in seconds; `reason` is one of `RetryPolicy.on`; `error` says what failed.
     """
@@ -103,7 +103,7 @@ class RetryScheduled(Struct, frozen=True):
 
 
 class WaitingForLimit(Struct, frozen=True):
-    """The query waits for a limit, `until` a Unix time, `seconds` from then. `limit`: "usage_limit", "rate_limit"."""
+    """The query waits for a limit, `until` a Unix time, for `seconds`. `limit`: "usage_limit", "rate_limit"."""
 
     until: float
     seconds: float
@@ -114,7 +114,7 @@ class WaitingForLimit(Struct, frozen=True):
 class Stalled(Struct, frozen=True):
     """The CLI has been silent for `seconds`, half of the `limit` in the option `idle_timeout` or `startup_timeout`.
 
-    `phase` is "startup" before its first message, "idle" between messages. It is told once for each silence.
+    `phase` is "startup" before its first message, "idle" between messages. There is one event for each silence.
     """
 
     seconds: float
@@ -129,16 +129,16 @@ class LineSkipped(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The run ended; the message says how. `error` is why it failed, None on success; it is not raised."""
+    """The run ended; the message says how. `error` is the reason of a failure, None on success; it is not raised."""
 
     message: ResultMessage
     error: PilothouseError | None = None
 
 
 class BudgetReached(Struct, frozen=True):
-    """The run is stopped, because it has used more than it may: `unit` is "tokens" or "usd". (S38)
+    """The run is stopped because it has used too much: `unit` is "tokens" or "usd".
 
-    `used` is what was used when it was noticed, `limit` the option `max_budget_tokens`; None for dollars, which the CLI
+    `used` is the usage when that was noticed, `limit` the option `max_budget_tokens`; None for dollars, which the CLI
     counts by itself.
     """
 
@@ -158,11 +158,11 @@ ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
 
 
 class _SpeakerState(Struct):
-    """What one speaker has told of the API message that is under way."""
+    """What one agent has sent of the current API message."""
 
-    streaming: str | None = None  # id of the API message whose deltas come
-    text: str = ""  # text deltas of that message, given out
-    text_confirmed: int = 0  # characters of `told` that whole messages have confirmed
+    streaming: str | None = None  # id of the API message whose deltas arrive
+    text: str = ""  # text deltas of that message, already emitted
+    text_confirmed: int = 0  # characters of `text` that whole messages have confirmed
     thinking: str = ""
     thinking_confirmed: int = 0
 
@@ -171,8 +171,8 @@ class EventReader:
     """Turns messages into events, one message at a time.
 
     Args:
-        runs_deferred: the query goes on after a result that leaves tool calls to this process.
-        read_error: gives the error of a result, from it and from what was said before.
+        runs_deferred: whether the query goes on after a result that leaves tool calls to this process.
+        read_error: returns the error of a result, from the result and the messages before it.
     """
 
     def __init__(self, *, runs_deferred: bool = False, read_error: ReadError = make_result_error) -> None:
@@ -180,16 +180,16 @@ class EventReader:
         self._read_error = read_error
         self._error_messages: dict[
             str, Message
-        ] = {}  # what the error of a result may be read off, the last of each kind
-        self._is_continuing = False  # what the CLI takes for the end of a turn was none
+        ] = {}  # messages that explain the error of a result, the last of each kind
+        self._is_continuing = False  # the last result did not end the turn
         self._speakers: dict[str | None, _SpeakerState] = {}
         self._calls: dict[str, ToolUseBlock] = {}
-        self._callers: dict[str, str | None] = {}  # the agent that has made a call, by the call and by its own id
-        self._announced_early: set[str] = set()  # calls that were told because permission was asked for them
+        self._callers: dict[str, str | None] = {}  # the agent that made a call, by ids of the call and the agent
+        self._announced_early: set[str] = set()  # calls whose event was emitted because of a permission request
         self._permissions = PermissionEventReader()
 
     def read(self, message: Message) -> Iterator[QueryEvent]:
-        """The events of the next message."""
+        """Yield the events of the next message."""
         match message:
             case StreamEvent():
                 yield from self._on_stream_event(message)
@@ -251,7 +251,7 @@ class EventReader:
         agent = message.parent_tool_use_id
         voice = self._get_speaker(agent)
         if message.message_id != voice.streaming:
-            # Told without deltas: partial messages are off, or the stream broke and this is the whole answer.
+            # No deltas came: partial messages are off, or the stream broke and this is the whole answer.
             voice.streaming = message.message_id
             voice.text, voice.text_confirmed, voice.thinking, voice.thinking_confirmed = "", 0, "", 0
         if message.thinking:
@@ -282,12 +282,12 @@ class EventReader:
             yield ToolCallFinished(result, self._calls.pop(result.tool_use_id, None), message.parent_tool_use_id)
 
     def _on_permission(self, event: PermissionAsked | PermissionSettled | None) -> Iterator[QueryEvent]:
-        """The event, after the call that it is about, and with the agent that has made the call."""
+        """Yield the event after that of its tool call, and with the agent that has made the call."""
         if isinstance(event, PermissionSettled):
             yield replace(event, agent=self._callers.get(event.tool_use_id or ""))
         elif event is not None:
             call, agent_id = find_tool_call(event)
-            if call is not None and call.id not in self._calls:  # the CLI may ask before it tells of the call
+            if call is not None and call.id not in self._calls:  # the CLI may ask before it sends the call
                 self._calls[call.id] = call
                 self._callers[call.id] = self._callers.get(agent_id or "")
                 self._announced_early.add(call.id)
@@ -305,28 +305,28 @@ _NOTE_EVENTS: dict[str | None, type[RetryScheduled | WaitingForLimit | Stalled]]
 
 def _note_event(message: SystemMessage) -> Iterator[RetryScheduled | WaitingForLimit | Stalled]:
     kind, facts = _NOTE_EVENTS[message.subtype], message.raw
-    if facts.keys() >= set(kind.__struct_fields__):  # a peer may use the same word for something else
+    if facts.keys() >= set(kind.__struct_fields__):  # another program may use the same subtype for something else
         yield kind(**{name: facts[name] for name in kind.__struct_fields__})
 
 
 def _missing_text(known: str, whole: str) -> str:
-    """The part of `whole` that deltas have not told."""
+    """The part of `whole` that no delta contained."""
     return whole[len(known) :] if whole.startswith(known) else ("" if known else whole)
 
 
 class TextReader:
-    """Turns messages into the text of the main speaker, for readers that cannot take anything back.
+    """Turns messages into the text of the main agent, for readers that cannot take anything back.
 
-    Text that was withdrawn and comes again unchanged is not given twice.
+    Retracted text that comes again unchanged is not emitted twice.
     """
 
     def __init__(self) -> None:
         self._events = EventReader()
-        self._emitted = ""  # withdrawn, but the reader has it
-        self._repeated = ""  # the beginning of `_given` that came again
+        self._emitted = ""  # retracted, but already emitted
+        self._repeated = ""  # the beginning of `_emitted` that came again
 
     def read(self, message: Message) -> Iterator[str]:
-        """The text that the next message adds."""
+        """Yield the text that the next message adds."""
         for event in self._events.read(message):
             match event:
                 case TextDelta(text=text, agent=None):
@@ -348,14 +348,14 @@ class TextReader:
 
 
 class PermissionAsked(Struct, frozen=True):
-    """Claude Code asks this process for a decision. It comes after the `ToolCallStarted` of the call that it is about.
+    """The CLI requests a decision of this process. It comes after the `ToolCallStarted` of its tool call.
 
     Attributes:
-        id: the same in the `PermissionSettled` that ends it.
-        request: what is asked, as the function that decides gets it, but for its `session`.
-        kind: "permission" with a `PermissionRequest`, "question" with a `QuestionRequest`, "plan" with a `PlanRequest`,
-            "elicitation" with an `ElicitationRequest`, "dialog" with a `DialogRequest`.
-        agent: the tool call of the sub-agent that asks, None for the main one.
+        id: the same in the `PermissionSettled` that ends the request.
+        request: the request as the callback gets it, without its `session`.
+        kind: "permission" with a `PermissionRequest`, "question" with a `QuestionRequest`, "plan" with a
+            `PlanRequest`, "elicitation" with an `ElicitationRequest`, "dialog" with a `DialogRequest`.
+        agent: the tool call of the sub-agent that requests it, None for the main agent.
     """
 
     id: str
@@ -365,17 +365,17 @@ class PermissionAsked(Struct, frozen=True):
 
 
 class PermissionSettled(Struct, frozen=True):
-    """It was decided, before the tool runs; or Claude Code denied a call without asking.
+    """A request was decided, before the tool runs; or the CLI denied a call without a request.
 
     Attributes:
-        id: as in `PermissionAsked`; "" when Claude Code did not ask.
+        id: as in `PermissionAsked`; "" without a request.
         decision: `Allow` or `Deny`; for an elicitation `Accept`, `Decline` or `Cancel`; for a dialog its result, or
-            `Cancel`. None: Claude Code does not want to know any more.
-        by: who decided: "can_use_tool", "confirm", "on_question", "on_plan", "on_elicitation", "on_user_dialog";
-            "nobody" when no function is there that could; "error" or "timeout" when one failed; "withdrawn" with the
-            decision None; "rule", "mode", "hook" and the like when Claude Code did not ask.
+            `Cancel`. None: the CLI withdrew the request.
+        by: what decided: "can_use_tool", "confirm", "on_question", "on_plan", "on_elicitation", "on_user_dialog";
+            "nobody" if there is no callback for it; "error" or "timeout" if the callback failed; "withdrawn" with the
+            decision None; "rule", "mode", "hook" and the like without a request.
         kind: as in `PermissionAsked`.
-        tool_use_id: the call that it is about, if it is about one.
+        tool_use_id: the tool call that the request is about, if any.
         agent: as in `PermissionAsked`.
     """
 
@@ -408,18 +408,18 @@ QueryEvent = (
 
 
 class PermissionEventReader:
-    """Turns these messages into events, one message at a time."""
+    """Turns messages about permissions into events, one message at a time."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Mapping[str, Any]] = {}  # bodies of requests
-        self._settled: set[str | None] = set()  # calls
+        self._open: dict[str, Mapping[str, Any]] = {}  # bodies of open requests, by id
+        self._settled: set[str | None] = set()  # ids of tool calls
 
     def read(self, message: SystemMessage) -> PermissionAsked | PermissionSettled | None:
-        """The event of a message with the subtype `ASKED` or `SETTLED`; None when it is somebody else's."""
+        """The event of a message with the subtype `ASKED` or `SETTLED`; None if the message is not ours."""
         facts = message.raw
         ask_id, kind = facts.get("id"), facts.get("kind")
         if not (isinstance(ask_id, str) and isinstance(kind, str)):
-            return None  # a peer may use the same word for something else
+            return None  # another program may use the same subtype for something else
         if message.subtype == ASKED:
             return self._make_asked(ask_id, kind, facts.get("request"))
         body = self._open.pop(ask_id, None)
@@ -431,10 +431,10 @@ class PermissionEventReader:
         return PermissionSettled(ask_id, decision, str(facts.get("by")), kind, call)
 
     def read_denied(self, message: PermissionDeniedMessage) -> PermissionSettled | None:
-        """The event of a call that the CLI denied; None when it only repeats what was decided here."""
+        """The event of a call that the CLI denied; None if the message only repeats a decision made here."""
         if message.tool_use_id in self._settled:
             return None
-        from pilothouse.permissions import Deny  # few answers have such a message
+        from pilothouse.permissions import Deny  # few queries get such a message
 
         by = _DECIDED_BY.get(message.decision_reason_type, message.decision_reason_type)
         return PermissionSettled("", Deny(message.message), str(by), "permission", message.tool_use_id)
@@ -452,15 +452,15 @@ class PermissionEventReader:
 
 
 def find_tool_call(event: PermissionAsked) -> tuple[ToolUseBlock | None, str | None]:
-    """The tool call that is asked about, if it is one, and the id of the sub-agent that makes it."""
-    request: Any = getattr(event.request, "request", event.request)  # questions and plans came in one
+    """The tool call that the event is about, if any, and the id of the sub-agent that makes it."""
+    request: Any = getattr(event.request, "request", event.request)  # questions and plans wrap one
     if event.kind in ("elicitation", "dialog") or not request.tool_use_id:
         return None, None
     return ToolUseBlock(id=request.tool_use_id, name=request.tool_name, input=request.tool_input), request.agent_id
 
 
 def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
-    from pilothouse import permissions  # few answers ask anything
+    from pilothouse import permissions  # few queries have such requests
 
     if kind == "elicitation":
         return permissions.read_elicitation(body), kind
@@ -470,7 +470,7 @@ def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
     try:
         if kind == "question":
             return permissions.read_questions(request), kind
-    except ValidationError:  # not in the form of questions, so it is a call like others
+    except ValidationError:  # not in the form of questions, so it is an ordinary call
         return request, "permission"
     return (permissions.read_plan(request), kind) if kind == "plan" else (request, "permission")
 
@@ -504,4 +504,4 @@ def _str_or_none(value: object) -> str | None:
 
 
 _DECIDED_BY = {None: "nobody", "asyncAgent": "nobody"}
-"""Who denied, by the reason that the CLI (2.1.330) gives: without a host that could be asked there is none."""
+"""What denied a call, by the reason that the CLI (2.1.330) reports: without a permission callback there is none."""

@@ -1,7 +1,7 @@
-"""What the settings of a query or session let this process answer: hooks, permissions, dialogs, in-process tools.
+"""Builds the handlers for requests of the CLI (hooks, permissions, dialogs, in-process tools) from options.
 
-Owns how these settings become desks, keys of the handshake, and the flags that they need. What a question means is the
-business of each room; loaded only where one of these settings is set.
+Owns how these options become handlers, keys of the initialize request, and the flags that they need. The packages
+`hooks`, `permissions` and `tools` know what a request means; they are loaded only where one of these options is set.
 """
 
 from __future__ import annotations
@@ -28,30 +28,29 @@ PERMISSION_OPTIONS = ("can_use_tool", "confirm", "on_question", "on_plan")
 DIALOG_OPTIONS = ("on_elicitation", "on_user_dialog", "supported_dialog_kinds")
 HANDLER_OPTIONS = (*PERMISSION_OPTIONS, *DIALOG_OPTIONS, "hooks", "custom_tools", "mcp_servers")
 REPLACEABLE_OPTIONS = frozenset({*PERMISSION_OPTIONS, "on_elicitation", "on_user_dialog", "hooks", "custom_tools"})
-"""What may change while a child runs."""
+"""Options that may change while a child runs."""
 TOOL_INITIALIZE_KEYS = frozenset({"sdkMcpServers", "sdkMcpServerConfigs", "sdkMcpServerManifests"})
 ALREADY_CONNECTED = "already_connected"
-"""What the CLI (2.1.330) says of a server that it has from an earlier handshake: it does not look at the manifest."""
+"""State that the CLI (2.1.330) reports for a server of an earlier handshake: it then ignores the new manifest."""
 SIMPLE_MODE_VARIABLE = "CLAUDE_CODE_SIMPLE"
-"""What `bare` is for in the environment. The CLI (2.1.330) then takes hooks, says so, and never calls them."""
+"""The environment variable for `bare`. The CLI (2.1.330) then accepts hooks, confirms them, and never calls them."""
 
 
 class RequestHandlers:
-    """Everything in this process that one child may ask. Make a new one for each child.
+    """The handlers for all requests of one child. Make a new object for each child.
 
     Args:
         options: the settings, all layers together.
         session: what callbacks get as `.session`.
-        bridge: what runs `custom_tools`; None to make one for this child alone.
-        previous: the one that the child has had until now; its in-process servers stay, with what they are at.
+        bridge: runs `custom_tools`; None to make one for this child alone.
+        previous: the handlers that the child has had until now; its in-process servers are kept, with their work.
 
     Attributes:
-        bridge: what runs `custom_tools`; None where the CLI asks for each call (`tool_bridge="mcp"`).
-        hooks: what answers for them, if there are any.
-        handlers: who answers, by subtype of the question.
-        initialize_fields: what the CLI has to know of it from the handshake.
-        on_permission_note: hears what is asked here of people and how it is settled: `ASKED` or `SETTLED`, and the
-            facts.
+        bridge: runs `custom_tools`; None where the CLI sends a request for each call (`tool_bridge="mcp"`).
+        hooks: the dispatcher of the hooks, if there are any.
+        handlers: by subtype of the request.
+        initialize_fields: what the initialize request must contain for them.
+        on_permission_note: called with `ASKED` or `SETTLED`, and the facts, for each permission request and decision.
 
     Raises:
         UsageError: a hook, callback or tool that cannot work.
@@ -89,14 +88,14 @@ class RequestHandlers:
             )
 
     def add_options(self, options: Options) -> Options:
-        """`options` with the flags that this needs."""
+        """Return `options` with the flags that the handlers need."""
         return Options.stack(options, Options.layer(**self._option_changes)) if self._option_changes else options
 
     def add_initialize(self, invocation: Invocation) -> Invocation:
-        """`invocation` with what the CLI must know of this from the handshake.
+        """Return `invocation` with the keys that the handlers need in the initialize request.
 
         Raises:
-            OptionsError: the environment is one in which the CLI calls no hooks.
+            OptionsError: the environment keeps the CLI from calling hooks.
         """
         if self.hooks is not None and invocation.env.get(SIMPLE_MODE_VARIABLE, "").strip().lower() in TRUE_WORDS:
             raise OptionsError(
@@ -115,11 +114,11 @@ class RequestHandlers:
 
     @property
     def has_handlers(self) -> bool:
-        """Whether there is anything to ask."""
+        """Whether there are any handlers."""
         return bool(self.handlers) or self.bridge is not None
 
     def make_handler_set(self) -> HandlerSet:
-        """What the driver needs of it."""
+        """Make the form that the driver takes."""
         from pilothouse.driver import HandlerSet
 
         serve = self._tools.run_servers if self._tools is not None and self._tools.has_mounted_servers else None
@@ -128,7 +127,7 @@ class RequestHandlers:
     def _on_initialize(self, info: Mapping[str, Any]) -> None:
         if self.hooks is not None:
             self.hooks.check_initialize_response(info)
-        # A CLI that was there before keeps its own list of the tools, until it is told that there is another.
+        # A CLI that was already running keeps its old list of tools until it is notified of a change.
         states: Any = info.get("sdk_mcp_manifests_parked")
         if self._tools is not None and isinstance(states, Mapping):
             for name, state in cast("Mapping[str, Any]", states).items():
@@ -184,13 +183,13 @@ class RequestHandlers:
         if previous is not None and desk.config != previous.config:
             desk = make_hook_dispatcher(
                 hooks, first_number=previous.next_number
-            )  # the CLI may still ask for one of those before
+            )  # the CLI may still call one of the previous hooks
         self.hooks = desk
         self.handlers["hook_callback"] = desk.handle
         self.initialize_fields["hooks"] = desk.config
 
     def _attach_bridge(self) -> None:
-        """The bridge asks the hooks and the permissions of this child, and hears what the hooks say."""
+        """Connect the bridge with the hooks and the permission handler of this child."""
         if self.bridge is None:
             return
         hook = self.bridge.bind_handlers(self.handlers.get("hook_callback"), self.handlers.get("can_use_tool"))
@@ -247,21 +246,21 @@ class RequestHandlers:
             }
 
     def has_same_initialize_fields(self, other: RequestHandlers | None) -> bool:
-        """Whether the CLI has to know of this what it knows of the other."""
+        """Whether both need the same keys in the initialize request."""
         return other is not None and self.initialize_fields == other.initialize_fields
 
     def has_same_request_kinds(self, other: RequestHandlers | None) -> bool:
-        """Whether the CLI asks for permission, and has in-process tools, as with the other; it is started for that."""
+        """Whether both handle permissions, and in-process tools: flags at the start of the CLI depend on that."""
         kinds = ("can_use_tool", "mcp_message")
         return all((kind in self.handlers) == (other is not None and kind in other.handlers) for kind in kinds)
 
     def replace_tools(self, tools: Sequence[Any]) -> None:
-        """Offer these `custom_tools` from now on; the CLI is told by the server that has them."""
+        """Offer these `custom_tools` from now on; their server notifies the CLI."""
         self._tools.get_server(TOOL_SERVER).set_tools(tools)
 
 
 def find_sdk_servers(servers: Any) -> dict[str, Any]:
-    """Those of `mcp_servers` that run in this process."""
+    """Return those of `mcp_servers` that run in this process."""
     from pilothouse.options.struct_validation import is_in_process_server
 
     if not isinstance(servers, Mapping):
@@ -278,7 +277,7 @@ def _make_bridge(options: Options) -> Bridge | None:
 
 
 def make_handlers(options: Options, session: Any = None, bridge: Bridge | None = None) -> RequestHandlers | None:
-    """The house that `options` ask for, if any; see `RequestHandlers`."""
+    """Make the handlers that `options` need; None if they need none."""
     if _HANDLER_OPTION_SET.isdisjoint(options):
         return None
     house = RequestHandlers(options, session, bridge)
@@ -288,10 +287,18 @@ def make_handlers(options: Options, session: Any = None, bridge: Bridge | None =
 def make_replacement_handlers(
     previous: RequestHandlers | None, options: Options, changes: Options, session: Any, bridge: Bridge | None
 ) -> RequestHandlers:
-    """The house of a child that runs already; `changes` are those of its settings that are new in `options`.
+    """Make new handlers for a running child.
+
+    Args:
+        previous: the handlers that the child has now.
+        options: the settings, with the changes.
+        changes: the settings that have changed.
+        session: what callbacks get as `.session`.
+        bridge: runs `custom_tools`.
 
     Raises:
-        OptionsError: it was started without something that they need, or with something that nobody answers for then.
+        OptionsError: the child was started without something that the changes need, or needs a handler that they
+            remove.
     """
     tools = changes.custom_tools if "custom_tools" in changes else None
     if tools is not None and (previous is None or not previous.has_mcp_tools):
@@ -314,7 +321,7 @@ def make_replacement_handlers(
 def make_launch(
     options: Options, handlers: RequestHandlers | None, prompt: str | None = None
 ) -> tuple[Invocation, HandlerSet | None]:
-    """How to start a child with `options`, and what this process offers to it; `prompt` is for the argv form."""
+    """Return the invocation of a child with `options`, and its handlers; `prompt` is for the argv form."""
     if handlers is None:
         invocation, host = render(options, os.environ, prompt=prompt), None
     else:

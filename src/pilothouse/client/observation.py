@@ -1,7 +1,7 @@
-"""How a query and a session tell `instrumentation` what happens: on the side of the reader, never of the consumer.
+"""How queries and sessions report to `instrumentation`: when messages arrive, not when they are consumed.
 
-Owns the places where that is noticed. What is told, and that a failing watcher touches nothing, is in
-`pilothouse.instrumentation`; loaded only where the option is set.
+Owns where events are observed. `pilothouse.instrumentation` defines what is reported, and that a failing observer
+affects nothing else. Loaded only where the option is set.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ Run = TypeVar("Run", bound="OneShotRun | SessionTurn")
 Messages = TypeVar("Messages", bound=Sequence[Message])
 
 MAX_ERROR_MESSAGES = 200
-"""Messages about errors that are kept for the end of a query, so that an endless one stays small."""
+"""Messages about errors that are kept until the end of a query, to bound the memory of an endless one."""
 
 
 class QueryObservation:
-    """One query that is watched; a continuation around the one that it may have.
+    """Observes one query; a middleware around the middleware that the query may have.
 
-    Made in the context of whoever asked. Holds nothing of the query, which could not be dropped then.
+    Made in the context of the caller. Keeps no reference to the query, which could otherwise not end when it is
+    dropped.
 
     Args:
-        observers: those who watch.
-        inner: the continuation that the query has anyway.
-        one_of_many: as for `QueryResult`.
+        observers: get the reports.
+        inner: the middleware of the query, if any.
+        one_of_many: whether the conversation has other queries, as `is_continuation` of `QueryResult`.
 
     Attributes:
-        is_passive: whether nothing ever follows; a child that dies with its result costs a watched query nothing then.
+        is_passive: whether nothing ever follows a result; then a child that exits with its result needs no extra
+            wait.
     """
 
     def __init__(self, observers: Observers, inner: QueryMiddleware | None, *, one_of_many: bool) -> None:
@@ -65,7 +67,7 @@ class QueryObservation:
         self._results: list[ResultMessage] = []
 
     def make_run(self, make: Callable[[], Run]) -> Run:
-        """The run that `make` makes, whose end is told; if it cannot be made, that is the end."""
+        """Make the run and report its end; if it cannot be made, report that."""
         try:
             run = make()
         except BaseException as error:
@@ -80,17 +82,17 @@ class QueryObservation:
             spawn(run, name)
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
-        """Tell of the messages, as the consumer will get them."""
+        """Report the messages as the consumer will get them."""
         return self._record(batch if self._inner is None else self._inner.on_messages(batch))
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """What the continuation inside says."""
+        """Return the decision of the inner middleware."""
         following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
         self._record(following.messages)
         return following
 
     def retry_scheduled(self, **facts: Any) -> None:
-        """Another try is about to be waited for; `facts` as in `ScheduledRetry`."""
+        """Report that a retry is scheduled; `facts` as in `ScheduledRetry`."""
         self.observers.retry_scheduled(ScheduledRetry(**facts))
 
     def _record(self, batch: Messages) -> Messages:
@@ -106,7 +108,7 @@ class QueryObservation:
         self.finish(error, interrupted=run.interrupted or run.is_cut_short, cut_short=run.is_cut_short)
 
     def finish(self, error: BaseException | None, *, interrupted: bool = False, cut_short: bool = False) -> None:
-        """The query is over; arguments as of what ran it. Never raises."""
+        """Report the end of the query; arguments as of its run. Never raises."""
         end = call_safely(self, lambda: self._make_query_end(error, interrupted=interrupted, cut_short=cut_short))
         self.observers.ended(end or QueryEnd(result=None, error=error, interrupted=interrupted))
 
@@ -128,7 +130,7 @@ class QueryObservation:
 
 
 def _may_explain_error(message: Message) -> bool:
-    """Whether the error of a result may be read off this message."""
+    """Whether this message may explain the error of a result."""
     return isinstance(message, RateLimitEvent) or (isinstance(message, AssistantMessage) and message.error is not None)
 
 
@@ -141,7 +143,7 @@ def make_observation(
     one_of_many: bool,
     self_started: bool = False,
 ) -> QueryObservation | None:
-    """Begin to watch a query with `options`, in the context of the caller; None when nobody wants to."""
+    """Start to observe a query, in the context of the caller; None if no observer wants to."""
     redact = Redactor(invocation_secrets(render(options, os.environ))).redact
     start = QueryStart(
         prompt=prompt,
@@ -165,7 +167,7 @@ def _redacted_settings(options: Options, redact: Callable[[str], str]) -> dict[s
 
 
 def _option_text(name: str, value: Any) -> str:
-    # What is not ours may not even have a text.
+    # A foreign value may not even have a text.
     return call_safely(value, lambda: TABLE[name].format_value(value)) or f"<{type(value).__name__}>"
 
 
@@ -178,10 +180,10 @@ def _without_password(url: str | None) -> str | None:
 
 
 class CallObservation:
-    """Who is on: the query of which a child's questions are. One for each child, or for all those of a session.
+    """The query that the requests of a child belong to. One for each child, or for all children of a session.
 
     Attributes:
-        observers: those who watch that query; None between queries, and for one that nobody watches.
+        observers: those of the current query; None between queries, and for a query without observers.
     """
 
     def __init__(self, observers: Observers | None = None) -> None:
@@ -189,11 +191,11 @@ class CallObservation:
 
     @property
     def active(self) -> Observers | None:
-        """Those who watch what is on."""
+        """The observers of what runs now."""
         return self.observers
 
     def wrap_handlers(self, handlers: HandlerSet | None) -> HandlerSet | None:
-        """`host`, whose answers are told of."""
+        """Wrap `handlers` to report each call."""
         if handlers is None:
             return None
         wrapped = {subtype: self._wrap_handler(subtype, handler) for subtype, handler in handlers.handlers.items()}
@@ -222,10 +224,11 @@ async def _handle_observed(
 
 
 class SessionObservation(CallObservation):
-    """The same for a session, made in the context of whoever made the session.
+    """The same for a session, made in the context in which the session was made.
 
-    Beside queries, turns are on that the CLI starts by itself, one at a time. Each begins with an `InitMessage` that is
-    of no query, and ends with its result, with the child, or with a prompt that the CLI takes up in the middle of it.
+    Besides queries, this observes turns that the CLI starts by itself, one at a time. Such a turn begins with an
+    `InitMessage` of no query. It ends with its result, with the child, or with a prompt that the CLI starts
+    meanwhile.
 
     Args:
         options: those of the session.
@@ -236,18 +239,18 @@ class SessionObservation(CallObservation):
         self._options = options
         self._context: Context = copy_context()
         self._own_turn: QueryObservation | None = None
-        self._is_own_turn = False  # one is on, whether it is watched or not
+        self._is_own_turn = False  # such a turn runs, observed or not
 
     @property
     def active(self) -> Observers | None:
-        """Those who watch what is on."""
+        """The observers of what runs now."""
         if self._is_own_turn:
             return None if self._own_turn is None else self._own_turn.observers
         return self.observers
 
     @contextmanager
     def run_query(self, middleware: QueryMiddleware | None) -> Generator[None]:
-        """The query with this continuation is on for the length of the block."""
+        """Make the query with this middleware the current one for the length of the block."""
         self.observers = middleware.observers if isinstance(middleware, QueryObservation) else None
         try:
             yield
@@ -255,7 +258,7 @@ class SessionObservation(CallObservation):
             self.observers = None
 
     def on_unattributed(self, message: Message) -> None:
-        """A message that is of no query."""
+        """Observe a message that belongs to no query."""
         if not self._is_own_turn and isinstance(message, InitMessage):
             self._is_own_turn = True
             start = partial(make_observation, in_session=True, one_of_many=True, self_started=True)
@@ -266,13 +269,13 @@ class SessionObservation(CallObservation):
             self.end_own_turn()
 
     def end_own_turn(self, error: BaseException | None = None) -> None:
-        """No turn of its own is on any more; `error` says why, if that had no result."""
+        """End a turn that the CLI started by itself; `error` says why, if it had no result."""
         own, self._own_turn, self._is_own_turn = self._own_turn, None, False
         if own is not None:
             own.finish(error)
 
     def add_session_environ(self, invocation: Invocation) -> Invocation:
-        """`invocation` with the variables of the session, not of the query that happens to start the child."""
+        """Add the environment variables of the session, not of the query that happens to start the child."""
         variables = self._context.run(collect_environ, self._options.instrumentation or ())
         return add_environ(invocation, variables, self._options)
 
@@ -280,7 +283,7 @@ class SessionObservation(CallObservation):
 def instrument_launch(
     middleware: QueryMiddleware | None, invocation: Invocation, handlers: HandlerSet | None, options: Options
 ) -> tuple[Invocation, HandlerSet | None]:
-    """How to start the child of one query, and what it may ask, with what those who watch it want of it."""
+    """Add to the launch of one query what its observers need: environment variables and wrapped handlers."""
     if not isinstance(middleware, QueryObservation):
         return invocation, handlers
     observers = middleware.observers
@@ -288,7 +291,7 @@ def instrument_launch(
 
 
 def add_environ(invocation: Invocation, variables: Mapping[str, str | None], options: Options) -> Invocation:
-    """`invocation` with more environment variables; what the option `env` says wins."""
+    """Add environment variables to `invocation`; the option `env` wins."""
     if not variables:
         return invocation
     said = (options.env or {}).keys()

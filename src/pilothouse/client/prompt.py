@@ -1,4 +1,4 @@
-"""From what callers pass as a prompt to user messages on the wire, checked before a child exists.
+"""Turns what callers pass as a prompt into user messages on the wire, checked before a child exists.
 
 A prompt is text, a list of content blocks, or an iterable (sync or async) of user messages, each of them text, a list
 of blocks, or a mapping in wire form.
@@ -28,11 +28,12 @@ def prepare_prompts(prompt: Any, *, verbatim: bool) -> tuple[PromptMessage, ...]
     """Check a prompt and encode it.
 
     Args:
-        prompt: see above.
-        verbatim: switch off `@path` and `/command` in it.
+        prompt: see the module.
+        verbatim: whether `@path` and `/command` have no effect in it.
 
     Raises:
-        UsageError: empty, not text or blocks, NUL or lone surrogates in it, or not expressible as JSON.
+        UsageError: the prompt is empty, not text or blocks, contains NUL or lone surrogates, or does not fit into
+            JSON.
     """
     if isinstance(prompt, str):
         return (_make_text_message(check_text(prompt), verbatim),)
@@ -74,7 +75,7 @@ async def _from_async(prompts: AsyncIterable[Any], verbatim: bool) -> AsyncGener
 async def _from_sync(prompts: Iterable[Any], verbatim: bool) -> AsyncGenerator[PromptMessage, None]:
     from pilothouse.callbacks import run_in_worker  # most prompts are text
 
-    # A generator may read a file or wait for a person: its steps run in a worker thread, one after the other.
+    # A generator may read a file or wait for input: its steps run in a worker thread, one after the other.
     iterator = iter(prompts)
     empty = True
     while (item := await run_in_worker(partial(next, iterator, _DONE))) is not _DONE:
@@ -151,7 +152,7 @@ def _check_block(index: int, block: Any) -> dict[str, Any]:
 
 
 def check_text(text: Any) -> str:
-    """`text` itself, when it can be a prompt.
+    """Return `text` if it can be a prompt.
 
     Raises:
         UsageError: not text, empty, or with characters that no CLI accepts.

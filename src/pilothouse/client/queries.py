@@ -1,7 +1,7 @@
 """`Query`: one prompt being answered.
 
-It can be awaited, iterated over, or both; `MessageIterator` is one loop over it. The child belongs to a task of the
-driver, so a query may be started, read, interrupted and closed from any task of the loop.
+A query can be awaited, iterated over, or both; `MessageIterator` is one loop over it. The child belongs to a task of
+the driver, so a query may be started, read, interrupted and closed from any task of the loop.
 """
 
 from __future__ import annotations
@@ -40,18 +40,23 @@ T = TypeVar("T")
 class MessageIterator(Generic[T]):
     """One loop over a query: its messages, or what `read` makes of each.
 
-    Not a generator: a generator would run its cleanup wherever it happens to be collected. Dropping this object tells
-    the query that the loop was left.
+    Not a generator: the cleanup of a generator would run wherever it happens to be collected. Dropping this object
+    tells the query that the loop was left.
 
     Args:
-        read_again: gives all messages once more, if the answer was read to its end before this loop began, else None;
-            the argument says whether that turned out only now.
+        unread: see below.
+        next_batch: waits for the next messages; returns an empty list at the end.
+        close_query: ends the query, unless an `async with` block owns it.
+        close_query_soon: does the same from any thread, without waiting.
+        read: see below.
         finish: called once at the end of the answer; what it raises ends the loop.
+        read_again: returns all messages if the answer was read to its end before this loop began, else None. The
+            argument says whether that turned out only after the first wait.
 
     Attributes:
-        read: what is made of each message; None: the messages are given out as they are.
-        unread: messages that were taken over and not given out; the readings of a query share them, so that the next
-            loop goes on where one was left. Other threads may take from it too.
+        read: makes the items of each message; None: the messages themselves are the items.
+        unread: messages that were taken from the run and not yet iterated over. All iterators of a query share them,
+            so that the next loop continues where one was left. Other threads may take from it too.
     """
 
     __slots__ = (
@@ -85,8 +90,8 @@ class MessageIterator(Generic[T]):
         self.read = read
         self._finish = finish
         self._read_again = read_again
-        self._items: deque[T] = deque()  # what `read` made of the last message
-        self._ready = self._items if read is not None else cast("deque[T]", unread)  # what can be given out at once
+        self._items: deque[T] = deque()  # items of the last message
+        self._ready = self._items if read is not None else cast("deque[T]", unread)  # items available at once
         self._has_begun = False
         self._has_ended = False
 
@@ -94,7 +99,7 @@ class MessageIterator(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:  # every message of every stream comes by here
+        try:  # the hot path of every stream
             return self._ready.popleft()
         except IndexError:
             pass  # outside of this block, so that no error of the query has this one in its traceback
@@ -111,16 +116,16 @@ class MessageIterator(Generic[T]):
         raise StopAsyncIteration
 
     async def finish(self) -> None:
-        """The answer is at its end: raise its error, in a loop that gives no result. Once."""
+        """Raise the error of a finished answer, in a loop without a result. Once."""
         finish, self._finish = self._finish, None
         if finish is not None:
             await finish()
 
     async def fill(self) -> bool:
-        """Wait until there are unread messages; False when there is nothing more.
+        """Wait until there are unread messages; False at the end.
 
         Raises:
-            UsageError: the answer was read before, and not all of it was kept.
+            UsageError: the answer was read before, and not all of its messages were kept.
         """
         first, self._has_begun = not self._has_begun, True
         if first:
@@ -131,7 +136,7 @@ class MessageIterator(Generic[T]):
             try:
                 batch = await self._next_batch()
             except anyio.get_cancelled_exc_class():
-                # Now: whoever handles the error keeps this object, and a session would wait for its end.
+                # Now: the handler of the error may keep this object alive, and a session would wait for its end.
                 self._close_query_soon()
                 raise
             self._has_ended = not batch
@@ -162,35 +167,36 @@ log = logging.getLogger("pilothouse")
 QueryState = Literal["new"] | RunState
 OnMessage = Callable[[Message], object]
 
-# What is kept beside a stream, in bytes of lines, so that `result()` after a loop has the messages of any ordinary
-# answer while the memory of an endless one stays bounded (E79).
+# Bytes of lines that are kept beside a stream: `result()` after a loop has all messages of an ordinary answer, while
+# the memory of an endless one stays bounded.
 STREAM_KEEP_BYTES = 4 * 1024 * 1024
 ALWAYS_KEPT = (ResultMessage, DoneMessage, LineSkippedMessage)
-"""What the outcome of an answer, and the count of what was lost, is read off."""
+"""Messages that determine the outcome of an answer and the count of lost lines."""
 
 
 @user_class
 class Query(Generic[OutputT]):
     """One prompt being answered. Made by `query()` and `Agent.query()`. `Query[Invoice]` has an `Invoice` as output.
 
-    Nothing runs until it is used in one of these ways (E51)::
+    Nothing runs until the query is used in one of these ways::
 
         result = await query                      # the whole answer
         async for message in query: ...           # messages as they come; leaving the loop ends the child
-        async with query: ...                     # started on entry, ended on exit; loops may be left and entered again
+        async with query: ...                     # started on entry, ended on exit; loops may be left and entered
+            again
 
-    A query that is dropped without any of them warns, as a coroutine does. A loop over a query whose answer was read to
-    its end gives the messages again; where they were not all kept (see `result`), it raises `UsageError`.
+    Dropping an unused query warns, as with a coroutine. A loop over a query whose answer was read to its end yields
+    the messages again; if they were not all kept (see `result`), it raises `UsageError`.
 
     The child is gone when `await` returns, when a loop has ended, when the block is left, and when the query is
-    dropped. Errors of the run itself (`max_turns`, API errors …) are values on the result; what keeps an answer from
-    coming at all is raised.
+    dropped. Errors of the run itself (`max_turns`, API errors …) are values on the result; failures that prevent an
+    answer raise an exception.
 
     Raises:
         UsageError: a prompt or option that cannot work; raised here, before anything is started.
     """
 
-    # For `__del__` of one that could not be made.
+    # For `__del__` if `__init__` failed.
     _run: Run | None = None
     _closed = True
 
@@ -218,7 +224,7 @@ class Query(Generic[OutputT]):
         }
         self._plan = QueryPlan(prompt, options, output_type=output_type, make_run=make_run, **inside)
         self._call_in_loop: Callable[[Callable[[], object]], None] | None = None
-        self._unread: deque[Message] = deque()  # taken from the run, not yet given out
+        self._unread: deque[Message] = deque()  # taken from the run, not yet iterated over
         self._kept: list[Message] = []
         self._kept_bytes = 0
         self._has_overflowed = False
@@ -226,7 +232,7 @@ class Query(Generic[OutputT]):
         self._is_managed = False
         self._is_interrupted_early = False
         self._is_exhausted = False  # everything was taken from the run
-        # What a warning says when this is dropped unused; "" when its use was tried.
+        # The text of the warning about an unused query; "" once it was used.
         self.unused_warning = "was never awaited: `await` it, read it with `async for` or `async with`, or close it"
         self._result: QueryResult[OutputT] | None = None
         self._callback_errors: list[Exception] = []
@@ -242,11 +248,11 @@ class Query(Generic[OutputT]):
 
     @property
     def state(self) -> QueryState:
-        """Where it is in its life.
+        """The state of the query.
 
         "new" until it is started; "queued" while it waits for its turn in a session, or for a limit of the API; then
-        "active". At the end "completed" with a result, even one that tells of an error; "interrupted"; "failed"
-        without a result, so that `result()` raises; or "closed" before the result was there.
+        "active". At the end "completed" with a result, even one that reports an error; "interrupted"; "failed"
+        without a result, so that `result()` raises; or "closed" before the result had arrived.
         """
         if self._run is not None:
             return self._run.state
@@ -254,12 +260,12 @@ class Query(Generic[OutputT]):
 
     @property
     def session_id(self) -> str | None:
-        """Id of the session, None before the first message. (E28, L47)."""
+        """Id of the session, None before the first message."""
         return self._run.session_id if self._run is not None else None
 
     @property
     def options(self) -> Options:
-        """The options it runs with."""
+        """The options of the query."""
         return self._plan.options
 
     def __repr__(self) -> str:
@@ -273,13 +279,13 @@ class Query(Generic[OutputT]):
         return self._make_iterator(None, again=self._messages_again)
 
     def text_stream(self) -> MessageIterator[str]:
-        """The text of the answer while it is written; nothing else, nothing twice.
+        """Iterate over the text of the answer while it is written; nothing else, nothing twice.
 
-        Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
+        Turns `partial_messages` on; after the start it yields whole blocks unless that was set.
 
         Raises:
             ResultError: the run failed; raised by the loop, after the last piece of text.
-            Interrupted: it was interrupted; raised there too.
+            Interrupted: the query was interrupted; raised by the loop, too.
 
         Example::
 
@@ -295,10 +301,10 @@ class Query(Generic[OutputT]):
         (await self.result()).raise_for_error()
 
     def events(self) -> MessageIterator[QueryEvent]:
-        """What happens, by meaning: text and thinking deltas, tools, permissions, retries, rejected outputs, the end.
+        """Iterate over typed events: text and thinking deltas, tools, permissions, retries, rejected outputs, end.
 
-        Turns `partial_messages` on, as `text_stream` does. The last one is `Finished`, whose `error` is that of a
-        failed run. Permissions come after the tool call that they are about, from the moment that this is called.
+        Turns `partial_messages` on, as `text_stream` does. The last event is `Finished`, whose `error` is that of a
+        failed run. Permission events follow the event of their tool call; they start when this method is called.
         """
         self._want_partial_messages()
         self._plan.wants_permission_events = True
@@ -311,10 +317,10 @@ class Query(Generic[OutputT]):
             self._plan.request_partial_messages()
 
     async def start(self) -> Self:
-        """Start the child now and wait until it runs. Reading starts it by itself.
+        """Start the child now and wait until it runs. Reading starts it automatically.
 
         Raises:
-            ProcessError: it could not be started. (G2)
+            ProcessError: the child could not be started.
         """
         try:
             await self._ensure_started().start()
@@ -345,20 +351,20 @@ class Query(Generic[OutputT]):
         await self.aclose()
 
     async def result(self) -> QueryResult[OutputT]:
-        """Read to the end and return the whole answer; the same object every time. (L55, L57).
+        """Read to the end and return the whole answer; the same object every time.
 
         After a loop over the query it reads the rest. `on_message` is called once for every message, in order; what
-        it raises is logged and kept in `QueryResult.callback_errors`, and the stream goes on. (L61)
+        it raises is logged and kept in `QueryResult.callback_errors`, and the stream goes on.
 
         Raises:
             ProcessError: the child could not be started, or ended before the answer was complete.
             QueryTimeout: `timeout`, `idle_timeout` or `startup_timeout` ran out.
-            ControlError, ControlTimeout: the handshake failed, or what `wait_for_mcp` waits for.
+            ControlError, ControlTimeout: the handshake, or the wait of `wait_for_mcp`, failed.
             SessionClosedError: the query was closed before.
         """
         if self._result is not None:
             return self._result
-        self._is_collecting = self._is_collecting or not self._kept  # nothing was streamed before
+        self._is_collecting = self._is_collecting or not self._kept  # no loop has read anything before
         try:
             if not self._is_interrupted_early:
                 messages: MessageIterator[Message] = self._make_iterator(None, again=None)
@@ -369,7 +375,7 @@ class Query(Generic[OutputT]):
         except BaseException:
             await self._close_unmanaged()
             raise
-        if self._result is None:  # tasks may wait for it together
+        if self._result is None:  # several tasks may wait for it together
             self._result = self._make_result()
         return self._result
 
@@ -404,14 +410,14 @@ class Query(Generic[OutputT]):
         return result
 
     async def interrupt(self) -> None:
-        """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`. (E34, E78, R17).
+        """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`.
 
-        Before the query was started, it never starts. When nothing runs any more, returns at once. Of several prompts,
-        it stops the one that is being answered; later ones are still answered, and the last one decides the outcome.
+        A query that was not started never starts. When nothing runs any more, the method returns at once. Of several
+        prompts, the current one is stopped; later ones are still answered, and the last one decides the outcome.
 
         Raises:
-            UsageError: in the argv form, which has no control protocol. (R16)
-            ControlError, ControlTimeout: the CLI refused, or did not answer.
+            UsageError: in the argv form, which has no control protocol.
+            ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
         if self._run is not None:
             await self._run.interrupt()
@@ -419,7 +425,7 @@ class Query(Generic[OutputT]):
             self._is_interrupted_early = True
 
     async def aclose(self) -> None:
-        """End the query and wait until the child is gone. Idempotent, bounded, safe from any task. (G6, G11, L52)."""
+        """End the query and wait until the child is gone. Idempotent, bounded, safe from any task."""
         self._closed = True
         if self._run is not None:
             self._run.stop()
@@ -439,7 +445,7 @@ class Query(Generic[OutputT]):
             )
         self._stop_soon()
 
-    # What a reading calls.
+    # Called by the iterators.
 
     def _make_iterator(
         self,
@@ -453,11 +459,11 @@ class Query(Generic[OutputT]):
         )
 
     def _messages_again(self, is_late: bool) -> list[Message] | None:
-        """All messages, for a loop that begins after the end; None: it goes on where others were left."""
+        """All messages, for a loop that begins after the end; None: the loop continues where others were left."""
         if not self._is_exhausted or self._unread:
             return None
         if is_late and not (self._closed and not self._is_managed):
-            return None  # loops of several tasks share the messages, and one in a block goes on where another was left
+            return None  # tasks share the messages; in a block, a loop continues another
         if self._has_overflowed:
             raise UsageError(
                 "this query was read before and said more than is kept beside a stream, so its messages cannot be read "
@@ -466,7 +472,7 @@ class Query(Generic[OutputT]):
         return self._kept
 
     async def _next_batch(self) -> list[Message]:
-        """The next messages, kept for the result as far as they should be; empty at the end."""
+        """Wait for the next messages and keep them for the result, within the limit; empty at the end."""
         if self._is_interrupted_early:
             self._is_exhausted = True
             return []
@@ -488,16 +494,16 @@ class Query(Generic[OutputT]):
             self._kept_bytes += size
             if self._kept_bytes > STREAM_KEEP_BYTES:
                 self._has_overflowed = True
-                # The first message names the session, the results hold the answer.
+                # The first message names the session, the results contain the answer.
                 self._kept = [m for i, m in enumerate(self._kept) if i == 0 or m.__class__ in ALWAYS_KEPT]
 
     async def _close_unmanaged(self) -> None:
-        """Reading was given up before the end: without a block that owns the query, that ends it."""
+        """End a query that is no longer read, unless an `async with` block owns it."""
         if not self._is_managed:
             await self.aclose()
 
     def _close_unmanaged_soon(self) -> None:
-        """The same, told by a finalizer: from any thread, at any moment."""
+        """Do the same from a finalizer: from any thread, at any moment."""
         if not self._is_managed:
             self._stop_soon()
 

@@ -1,7 +1,7 @@
-"""`Plan`: what one query is made of, and the making of its run.
+"""`QueryPlan`: the parts of one query, and how its run is made.
 
-Owns the settings, the prompts, and what may follow a result (typed output, bridges, retries, budgets, watchers), each
-loaded where it is asked for. How the answer is read, `Query` knows; what happens on the wire, the driver.
+Owns the settings, the prompts, and the middleware of the run (typed output, bridges, retries, budgets, observers),
+each loaded only if used. `Query` knows how the answer is read; the driver knows what happens on the wire.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "OneShotRun | SessionTurn"
 MakeRun: TypeAlias = "Callable[[Options, Prompts, QueryMiddleware | None], Run]"
-"""Makes what runs a query: with a child of its own, or as a turn of a session."""
+"""Makes the run of a query: with a child of its own, or as a turn of a session."""
 
 SHORT_PROMPT_CHARS = 40  # characters, in a warning
 
 
 class QueryPlan:
-    """A query before its start. Holds nothing of the query, which could not be dropped then.
+    """A query before its start. Keeps no reference to the query, which could otherwise not end when it is dropped.
 
     Args:
-        prompt: what is asked.
+        prompt: as for `Agent.query`.
         options: the settings, all layers together.
         output_type: what the answer must fit, if anything.
         make_run: makes the run; None for a child of its own.
-        bridge: what runs `custom_tools`, if the session has one.
+        bridge: runs `custom_tools`, if the session has one.
         session_costs: what the session has cost so far.
         session_tokens: how many tokens all queries of the session may use.
-        rate_limits: until when the API wants no more queries.
+        rate_limits: until when limits of the API hold.
 
     Attributes:
-        options: the settings that it runs with.
+        options: the settings of the query.
         id: of the query.
-        is_continuation: whether it goes on with a conversation.
+        is_continuation: whether the query continues a conversation.
         output_validator: the typed output; None for plain text.
-        wants_permission_events: whether its reader wants to know what is asked of people, and how that is settled.
+        wants_permission_events: whether the reader gets messages about permission requests and decisions.
 
     Raises:
         UsageError: a prompt or an option that cannot work.
@@ -138,11 +138,11 @@ class QueryPlan:
     # Before the start.
 
     def request_partial_messages(self) -> None:
-        """Let the answer come in pieces."""
+        """Turn `partial_messages` on."""
         self.options = self.options.with_(partial_messages=True)
 
     async def discard(self) -> None:
-        """There will be no run: close what was given as prompts."""
+        """Close the prompts of a query that will not run."""
         if isinstance(self._prompts, AsyncGenerator):
             await self._prompts.aclose()
 
@@ -171,7 +171,7 @@ class QueryPlan:
         return run
 
     def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
-        """How a child of its own is started, and what this process offers to it."""
+        """Return the invocation of a child for this query alone, and its handlers."""
         in_argv = self.options.prompt_via == "argv" and isinstance(self._prompt, str)
         return make_launch(self.options, self._handlers, str(self._prompt) if in_argv else None)
 
@@ -210,10 +210,10 @@ class QueryPlan:
             invocation, host = instrument_launch(middleware, invocation, host, options)
         return OneShotRun(make_transport(options), invocation, prompts, make_limits(options), middleware, host)
 
-    # What it makes of the answer.
+    # The answer.
 
     def make_event_reader(self) -> Callable[[Message], Iterator[QueryEvent]]:
-        """What makes events of messages."""
+        """Make a function that turns messages into events."""
         from pilothouse.client.events import EventReader  # most queries are awaited, or read as messages
 
         read = EventReader(runs_deferred=self._bridge is not None, read_error=self._find_error).read
@@ -222,7 +222,7 @@ class QueryPlan:
         return read if self.output_validator is None else self.output_validator.add_events(read)
 
     def _find_error(self, result: ResultMessage, before: Sequence[Message]) -> PilothouseError | None:
-        """The error that the answer has if this is its last result."""
+        """The error of the answer if `result` is its last result."""
         from pilothouse.client.result import QueryResult
 
         if self.output_validator is not None and self.output_validator.is_repaired(result):
@@ -233,7 +233,7 @@ class QueryPlan:
         return answer.error
 
     def complete_result(self, result: QueryResult, kept: list[Message]) -> None:
-        """Complete a result that is about to be given out."""
+        """Complete a result before it is returned."""
         if self._budget is not None:
             self._budget.apply_to(result)
         if self.output_validator is not None:
@@ -242,7 +242,7 @@ class QueryPlan:
             self._retry.add_cause(result.error)
 
     def add_causes(self, error: PilothouseError) -> None:
-        """Tell in `error`, which is about to be raised, what was tried before."""
+        """Chain the errors of earlier attempts to `error`, which is about to be raised."""
         if self.output_validator is not None:
             self.output_validator.add_cause(error)
         if self._retry is not None:
@@ -250,7 +250,7 @@ class QueryPlan:
 
 
 class _UnaskedToolWarning:
-    """Tools that were denied because nobody was there to ask: one warning for each query."""
+    """Warns once for each query about tools that were denied because there is no permission callback."""
 
     __slots__ = ("_has_warned",)
 
@@ -258,7 +258,7 @@ class _UnaskedToolWarning:
         self._has_warned = False
 
     def note(self, message: PermissionDeniedMessage) -> None:
-        """The CLI has denied a tool."""
+        """Note that the CLI has denied a tool."""
         from pilothouse.permissions.dispatcher import (
             warn_denied_without_asking,
             was_denied_without_asking,
@@ -270,10 +270,10 @@ class _UnaskedToolWarning:
 
 
 def make_transport(options: Options) -> Transport:
-    """The transport that `options` ask for, not started.
+    """Make the transport that `options` specify, not started.
 
     Raises:
-        OptionsError: what was given is none.
+        OptionsError: the option is not a transport.
     """
     made = _make_inner_transport(options.transport)
     if options.session_store is None:
@@ -295,7 +295,7 @@ def _make_inner_transport(given: Any) -> Transport:
 
 
 def make_limits(options: Options) -> QueryLimits:
-    """The bounds that `options` set."""
+    """Make the limits of a query from `options`."""
     return QueryLimits(
         timeout=options.timeout,
         idle_timeout=options.idle_timeout,

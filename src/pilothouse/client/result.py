@@ -53,7 +53,7 @@ from pilothouse.tracebacks import shorten_traceback
 
 INTERRUPTED_REASONS = frozenset({"aborted_streaming", "aborted_tools"})
 
-# A usage limit is told as a 429 or as plain text; waiting a moment does not help against it.
+# The API reports a usage limit as a 429 or as plain text; a short wait does not help.
 _QUOTA_TEXT = (
     "you've hit your",
     "you've reached your",
@@ -105,9 +105,9 @@ _BY_MESSAGE_ERROR: dict[str, type[ResultError]] = {
 }
 
 _TERMINAL_HINT = " · Please run /login"
-"""What the CLI adds for people who sit before it."""
+"""What the CLI adds for people at a terminal."""
 
-# What to do next, appended to what the CLI said.
+# What to do next, appended to the CLI's text.
 _ADVICE: dict[type[ResultError], str] = {
     AuthenticationError: "set ANTHROPIC_API_KEY, pass api_key=…, or log in by running `claude` once",
     InvalidModelError: "check the option model",
@@ -122,11 +122,11 @@ _ADVICE: dict[type[ResultError], str] = {
 
 
 def make_result_error(result: ResultMessage, messages: Iterable[Message] = ()) -> PilothouseError | None:
-    """The typed error of a failed or interrupted result; None when it succeeded.
+    """Make the typed error of a failed or interrupted result; None if it succeeded.
 
     Args:
         result: the closing message.
-        messages: what came before it; the reset time of a limit and the cause of an API error stand there.
+        messages: those before it; they contain the reset time of a limit and the cause of an API error.
     """
     if result.terminal_reason in INTERRUPTED_REASONS:
         return Interrupted("the query was interrupted", result=result)
@@ -145,13 +145,13 @@ def make_result_error(result: ResultMessage, messages: Iterable[Message] = ()) -
 
 
 def make_refusal_error(result: ResultMessage) -> Exception:
-    """The error of a result in place of a handshake: `resume` of an unknown id."""
+    """Make the error for a result in place of an initialize response: `resume` of an unknown id."""
     return make_result_error(result) or PilothouseError("the CLI gave a result before the handshake")
 
 
 def failure_text(result: ResultMessage) -> str:
-    """What the CLI said went wrong, in one text."""
-    # `[ede_diagnostic]` lines are notes of the CLI to itself; shown only when there is nothing else.
+    """What the CLI says went wrong, in one text."""
+    # `[ede_diagnostic]` lines are internal notes of the CLI; shown only when there is nothing else.
     errors = [text for text in result.errors or () if not text.startswith("[ede_diagnostic]")]
     if errors:
         return "; ".join(errors)
@@ -203,29 +203,30 @@ Outcome = Literal["success", "error", "interrupted"]
 
 
 class QueryResult(Generic[OutputT]):
-    """The answer to one prompt. A `QueryResult[Invoice]` is one whose `output` is an `Invoice`.
+    """The answer to one prompt. The `output` of a `QueryResult[Invoice]` is an `Invoice`.
 
-    Build it from any list of messages, collected by a query or loaded from a recording. (L41-L54)
+    Build it from any list of messages, collected by a query or loaded from a recording.
 
     Args:
-        messages: everything the CLI said, in order.
-        output: the typed output, if one was asked for.
-        structured_expected: the answer was to fit a JSON Schema, so its text may be the JSON itself.
-        interrupted: the query was interrupted, even if no closing message came.
-        failure: an error that belongs to the answer but is not told by its closing message.
+        messages: all messages of the CLI, in order.
+        output: the typed output, if one was requested.
+        structured_expected: whether the answer had to fit a JSON Schema, so that its text may be the JSON itself.
+        interrupted: whether the query was interrupted, even if no closing message came.
+        failure: an error of the answer that its closing message does not report.
         callback_errors: what `on_message` raised.
-        incomplete: messages were streamed and not kept, so what is read off all messages is not available.
-        is_continuation: the conversation had other queries before, whose cost the CLI counts in.
-        until_idle: turns that the CLI began by itself, after the answer, are a part of it: the last one closes it.
+        incomplete: whether messages were streamed and not kept, so that `messages` is not available.
+        is_continuation: whether the conversation had other queries before, whose cost the CLI includes.
+        until_idle: whether turns that the CLI began by itself, after the answer, belong to it: the last one closes
+            it.
 
     Attributes:
         result: the closing message, None if none came.
-        structured: the structured output as plain Python values, None when none was asked for or given. (L42)
-        output_attempts: how often the model was asked for its output, repairs included; 0 when none was asked for.
+        structured: the structured output as plain Python values, None if none was requested or returned.
+        output_attempts: how often the model was asked for its output, repairs included; 0 if none was requested.
         callback_errors: what `on_message` raised.
 
-    One that a query gave out, that failed, and that is dropped before anybody has asked how it ended (`error`,
-    `is_success`, `outcome`, `raise_for_error()`) logs a warning.
+    Dropping the result of a failed query without a look at how it ended (`error`, `is_success`, `outcome`,
+    `raise_for_error()`) logs a warning.
     """
 
     _is_unchecked = False
@@ -266,7 +267,7 @@ class QueryResult(Generic[OutputT]):
         return NoResultError("the run has no result message: it did not come to its end, or these are not all messages")
 
     def warn_if_unchecked(self) -> None:
-        """From now on, log a warning if this is dropped before anybody has asked how the run ended."""
+        """Log a warning if this failed result is dropped without a look at how the run ended."""
         self._is_unchecked = self._failure is not None and not isinstance(self._failure, Interrupted)
 
     def __del__(self) -> None:
@@ -274,7 +275,7 @@ class QueryResult(Generic[OutputT]):
             log.warning(
                 "a query failed, and its result was dropped before anybody had looked at `error`, `is_success` or "
                 "`raise_for_error()`: %s",
-                type(self._failure).__name__,  # its text may quote what was said
+                type(self._failure).__name__,  # the text of the error may quote the conversation
             )
 
     def __repr__(self) -> str:
@@ -292,7 +293,7 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def error(self) -> PilothouseError | None:
-        """Why there is no answer, None on success."""
+        """The reason why there is no answer, None on success."""
         self._is_unchecked = False
         return self._failure
 
@@ -302,7 +303,7 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended. An interrupt is an outcome of its own, not a failure."""
+        """How the run ended. An interrupt is an outcome of its own, not a failure."""
         error = self.error
         if error is None:
             return "success"
@@ -310,7 +311,7 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def is_success(self) -> bool:
-        """Whether the run ended without an error. (L43)."""
+        """Whether the run ended without an error."""
         return self.error is None
 
     def raise_for_error(self) -> Self:
@@ -318,7 +319,7 @@ class QueryResult(Generic[OutputT]):
 
         Raises:
             ResultError: the run failed; the class says how.
-            Interrupted: it was interrupted.
+            Interrupted: the query was interrupted.
         """
         error = self.error
         if error is not None:
@@ -327,10 +328,10 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def output(self) -> OutputT:
-        """The typed output; None when none was asked for.
+        """The typed output; None if none was requested.
 
         Raises:
-            PilothouseError: an output was asked for, and there is none: the error of the run, as `raise_for_error`.
+            PilothouseError: an output was requested, and there is none: the error of the run, as `raise_for_error`.
         """
         output = cast("OutputT", self._output)
         if self._structured_expected and self._output is None:
@@ -343,10 +344,10 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def text(self) -> str:
-        """What the model said last.
+        """The last text of the model.
 
-        Of a failed or interrupted run: what it had said until then, "" if nothing; why it failed is in `error`, and
-        the words of the CLI are in `result.result`.
+        Of a failed or interrupted run: its last text until then, "" if none; the reason is in `error`, and the text
+        of the CLI in `result.result`.
         """
         if self._failure is None:
             return (self.result.result or "") if self.result is not None else ""
@@ -354,15 +355,15 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def full_text(self) -> str:
-        """Text of every assistant turn; each begins on a line of its own, unless white space stands between them.
+        """Text of every assistant turn, each on a line of its own, unless there is white space between them.
 
-        Sub-agents are left out, and so is what the CLI says in the model's place when the API failed.
+        Without sub-agents, and without text that the CLI writes in place of the model when the API fails.
         """
         return _join_texts(self.messages)
 
     @property
     def cost_usd(self) -> float | None:
-        """Estimated cost of this query in US dollars, as the CLI counts it. (L44)."""
+        """Estimated cost of this query in US dollars, as the CLI counts it."""
         if self._usage_of_query is not None:
             return sum(float(usage.cost_usd or 0) for usage in self._usage_of_query.values())
         return self.session_cost_usd
@@ -374,17 +375,17 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def turns(self) -> int:
-        """Turns of the model, over all prompts of the query; 0 without a closing message. (L45)."""
+        """Turns of the model, over all prompts of the query; 0 without a closing message."""
         return sum(int(answer.num_turns or 0) for answer in self._answers)
 
     @property
     def duration_ms(self) -> int:
-        """Time from a prompt to its end, over all prompts, in milliseconds; 0 without a closing message. (L46)."""
+        """Time from a prompt to its end, over all prompts, in milliseconds; 0 without a closing message."""
         return sum(int(answer.duration_ms or 0) for answer in self._answers)
 
     @property
     def session_id(self) -> str | None:
-        """Id to resume the conversation with: the last that the CLI named."""
+        """Id to resume the conversation with: the last one that the CLI named."""
         if self.result is not None and self.result.session_id:
             return self.result.session_id
         return next((m.session_id for m in reversed(self._messages) if m.session_id), None)
@@ -396,14 +397,14 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def model_usage(self) -> Mapping[str, ModelUsage]:
-        """Tokens and cost of this query by model. (L51)."""
+        """Tokens and cost of this query by model."""
         if self._usage_of_query is not None:
             return self._usage_of_query
         return (self.result.model_usage or {}) if self.result is not None else {}
 
     @cached_property
     def _usage_of_query(self) -> Mapping[str, ModelUsage] | None:
-        """What the CLI counted between this query's results; None where it counts from the start of this query."""
+        """What the CLI counted between the results of this query; None if it counts from the start of the query."""
         parts = [answer.model_usage_since_last_result for answer in self._answers]
         if not self._is_continuation or not parts or None in parts:
             return None
@@ -412,12 +413,12 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def cache_read_tokens(self) -> int:
-        """Tokens read from the prompt cache, over all models. (L52)."""
+        """Tokens read from the prompt cache, over all models."""
         return sum(int(usage.cache_read_input_tokens or 0) for usage in self.model_usage.values())
 
     @property
     def cache_creation_tokens(self) -> int:
-        """Tokens written to the prompt cache, over all models. (L53)."""
+        """Tokens written to the prompt cache, over all models."""
         return sum(int(usage.cache_creation_input_tokens or 0) for usage in self.model_usage.values())
 
     @property
@@ -427,10 +428,10 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def messages(self) -> list[Message]:
-        """Everything the CLI said, in order.
+        """All messages of the CLI, in order.
 
         Raises:
-            UsageError: the query was streamed and said more than is kept beside a stream; collect with `await` or
+            UsageError: the query was streamed and had more messages than are kept beside a stream; use `await` or
                 `on_message` instead.
         """
         if self._incomplete:
@@ -450,17 +451,17 @@ class QueryResult(Generic[OutputT]):
 
     @property
     def assistant_messages(self) -> list[AssistantMessage]:
-        """What the model said, in order. (L48)."""
+        """The messages of the model, in order."""
         return [m for m in self.messages if isinstance(m, AssistantMessage)]
 
     @property
     def tool_uses(self) -> list[ToolUseBlock]:
-        """Every tool call of every turn, in order. (L50)."""
+        """Every tool call of every turn, in order."""
         return [block for m in self.assistant_messages for block in m.tool_uses]
 
     @property
     def thinking(self) -> str:
-        """What the model thought, joined; sub-agents are left out."""
+        """The thinking of the model, joined, without sub-agents."""
         return "".join(m.thinking for m in self.assistant_messages if m.parent_tool_use_id is None)
 
     def validate(self) -> ValidationReport:
@@ -471,8 +472,8 @@ class QueryResult(Generic[OutputT]):
 
 
 def essential_messages(result: QueryResult) -> list[Message]:
-    """The messages of a result off which its text and its outcome can be read."""
-    messages = result._messages  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - also of one that was streamed
+    """The messages that determine the text and the outcome of a result."""
+    messages = result._messages  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - streamed results have no public ones
     said = next((m for m in reversed(messages) if _main_text(m)), None) if result.error is not None else None
     closing = result.result or next((m for m in messages if isinstance(m, DoneMessage)), None)
     return [message for message in (said, closing) if message is not None]
@@ -485,7 +486,7 @@ def _join_texts(messages: Iterable[Message]) -> str:
         text = _main_text(message)
         if not text or not isinstance(message, AssistantMessage):
             continue
-        # One answer of the API comes in several messages, and one that was cut goes on in the next.
+        # One API response comes in several messages, and a response that was cut continues in the next.
         is_new = message.message_id != before and message.resume_reason is None
         if parts and is_new and not (parts[-1][-1].isspace() or text[0].isspace()):
             parts.append("\n")
@@ -495,7 +496,7 @@ def _join_texts(messages: Iterable[Message]) -> str:
 
 
 def _main_text(message: Message) -> str:
-    """What the main speaker says in a message, if that is the model and not the CLI in its place."""
+    """The text of the main agent in a message, if the model wrote it and not the CLI."""
     if not isinstance(message, AssistantMessage) or message.parent_tool_use_id is not None:
         return ""
     return "" if message.is_api_error_message else message.text
@@ -504,13 +505,13 @@ def _main_text(message: Message) -> str:
 def closing_message(messages: Iterable[Message]) -> ResultMessage | None:
     """The result of the run: the last one that answers a prompt, else the last one. (CLI 2.1.330).
 
-    A background task that ends after the answer wakes the model, which gives a further result of its own.
+    A background task that ends after the answer wakes the model, which sends a further result.
     """
     return (_prompt_results(messages) or [None])[-1]
 
 
 def _prompt_results(messages: Iterable[Message]) -> list[ResultMessage]:
-    """The results that answer prompts, repairs of the output among them; else all results.
+    """The results that answer prompts, including repairs of the output; else the last result.
 
     Cost and usage by model in a result count from the start of the process, everything else from its own prompt
     (CLI 2.1.330).
@@ -528,11 +529,11 @@ def _find_structured(result: ResultMessage | None, *, in_text: bool) -> Any:
         return None
 
 
-_NOT_SUMMED = frozenset({"context_window", "max_output_tokens"})  # of a model: they do not add up
+_NOT_SUMMED = frozenset({"context_window", "max_output_tokens"})  # limits of a model, which do not add up
 
 
 def _total(parts: Sequence[Any]) -> Any:
-    """The sum of numbers, member by member; of anything else, the last one that is there."""
+    """Add up numbers, field by field; of anything else, return the last value."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts):

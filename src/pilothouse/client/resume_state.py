@@ -1,6 +1,6 @@
-"""Which conversation the next child of a session goes on with. Pure: from what has happened to changed settings.
+"""Which conversation the next child of a session continues. Pure: turns what has happened into changed settings.
 
-Owns the id, and the three ways to begin: as it was asked for, with what was said so far, or afresh. Starts nothing.
+Owns the id, and the three ways to begin: as requested, by resuming, or afresh. Starts nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pilothouse.errors import UsageError
 from pilothouse.options import Options, Settings
 
 NO_SNAPSHOT = {"system-prompt-snapshot": "off"}
-"""The CLI (2.1.330) would give a resumed conversation the system prompt that it began with."""
-# Sets back whatever the first child was told about its conversation.
+"""Without this the CLI (2.1.330) gives a resumed conversation the system prompt that it began with."""
+# Resets everything the first child was told about its conversation.
 _NO_CONVERSATION = Options.layer(
     resume=None,
     session_id=None,
@@ -25,13 +25,14 @@ _NO_CONVERSATION = Options.layer(
 
 
 class ResumeState:
-    """The identity of a conversation over the children that have it.
+    """The identity of a conversation over all of its children.
 
     Args:
         options: those of the session.
 
     Attributes:
         id: of the conversation; None for `continue_conversation`, until the CLI has named it.
+        is_saved: whether a turn has ended, so that there is something to resume.
     """
 
     __slots__ = ("_given_options", "_is_generated_id", "_mode", "id", "is_saved")
@@ -48,40 +49,40 @@ class ResumeState:
 
     @property
     def is_id_replaceable(self) -> bool:
-        """Whether nobody has asked for this id, and nothing was said under it."""
+        """Whether the id was generated, and nothing was sent under it."""
         return self._is_generated_id and self._mode == "as asked" and not self.is_saved
 
     def set_id(self, session_id: str) -> None:
-        """The child has another id, and always had."""
+        """Set the id that the child has had from its start."""
         self.id = session_id
         self._given_options = {**self._given_options, "session_id": session_id}
 
     def mark_prompt_sent(self) -> None:
-        """A prompt is about to be sent: from now on another child has to resume."""
+        """Note that a prompt is about to be sent: from now on another child has to resume."""
         self._mode = "resume"
 
     def mark_turn_saved(self, session_id: str | None) -> None:
-        """A turn has ended: there is something to resume, and losing it would be an error."""
+        """Note that a turn has ended: there is something to resume, and losing it would be an error."""
         self.is_saved = True
         self.id = session_id or self.id
 
     def mark_cleared(self, session_id: str | None) -> None:
-        """What was said is forgotten; the next child goes on with the new id, or begins afresh."""
+        """Note that the conversation was cleared; the next child continues with the new id, or begins afresh."""
         self.id = session_id or self.id
         self.is_saved = False
         self._given_options = {}
 
     def discard_resume(self) -> bool:
-        """The CLI knows nothing to resume. True if nothing was lost by that, and beginning again will do."""
+        """Handle a CLI that has nothing to resume. True if nothing was lost, so that starting again works."""
         if self.is_saved or self._mode == "as asked":
             return False
         self._mode = "as asked"
-        if not self._given_options:  # the id of a cleared conversation may be taken, although there is nothing in it
+        if not self._given_options:  # the id of a cleared conversation may be in use, although that is empty
             self._take_new_id()
         return True
 
     def choose_new_id(self) -> bool:
-        """The id is taken by what a child left that died early, which nobody can resume. True if another will do."""
+        """Handle an id that is in use by a child that died early. True if another id can be used."""
         if not self.is_id_replaceable:
             return False
         self._take_new_id()
@@ -92,17 +93,17 @@ class ResumeState:
         self._given_options = {"session_id": self.id}
 
     def make_child_options(self, options: Options) -> Options:
-        """The settings of the next child, from those that the session has now."""
+        """Make the settings of the next child from those that the session has now."""
         options = options.merge(_NO_CONVERSATION)
         if self._mode == "resume":
             return options.with_(resume=self.id)
         return options.merge(_make_resume_layer(self._given_options))
 
     def make_fork_options(self, options: Options) -> Options:
-        """The settings of a new session that begins with what was said in this one.
+        """Make the settings of a new session that begins as a copy of this conversation.
 
         Raises:
-            UsageError: nothing was said, or none of it is kept.
+            UsageError: the conversation is empty, or is not saved.
         """
         options = options.merge(_NO_CONVERSATION)
         if self._mode == "resume" and (self.is_saved or self._given_options):

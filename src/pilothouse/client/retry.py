@@ -1,7 +1,7 @@
-"""Tries a query again that the API refused, and waits for limits: the options `retry` and `on_usage_limit`.
+"""Retries a query that the API refused, and waits for limits: the options `retry` and `on_usage_limit`.
 
-Owns which failures are worth another try, when, and with which words. Knows nothing of the query, so that one that is
-dropped can end. Loaded only where one of the options is set.
+Owns which failures are retried, when, and with which prompt. Keeps no reference to the query, so that a dropped query
+can end. Loaded only where one of the options is set.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("pilothouse")
 
 RETRY_SCHEDULED = "retry_scheduled"
-"""Subtype of the system message that tells of a further try, before it is waited for."""
+"""Subtype of the system message that announces a retry, before the wait."""
 LIMIT_WAIT = "limit_wait"
-"""Subtype of the system message that tells that a limit is waited for."""
+"""Subtype of the system message that announces a wait for a limit."""
 CONTINUE_PROMPT = (
     "The connection to the model failed in the middle of your work. Everything up to here has been kept: go on from "
     "there, and do nothing again that is done."
 )
-"""What the model is told when it had said or done something before the API failed."""
+"""The prompt of a retry after the model had begun to answer."""
 
 ANSWER_PROMPT = "The connection to the model failed before you could answer. Answer the message before this one."
-"""What it is told in place of a long prompt that failed: the CLI keeps it, and each copy of it would be paid for."""
-REPEATED_BYTES = 16 * 1024  # a prompt up to that size is said again as it was
+"""The prompt of a retry in place of a long prompt: the CLI keeps that, and each copy of it would be paid for."""
+REPEATED_BYTES = 16 * 1024  # a prompt up to this size is repeated
 
-AFTER_RESET_SECONDS = 4.0  # limits do not reset to the second, and clocks differ; a random part of it is waited
-MAX_LIMIT_WAITS = 8  # for one query, so that a limit whose reset is always just past ends
+AFTER_RESET_SECONDS = 4.0  # limits do not reset to the second, and clocks differ; a random part of this is waited
+MAX_LIMIT_WAITS = 8  # for one query, so that a limit whose reset is always just past cannot loop forever
 ERROR_CHARS = 500  # of an error in a system message
 
 RATE_LIMITED_STATUS = 429
 NETWORK_ERRORS = frozenset({"connection_failed"})  # `api_error` of a result (2.1.330)
-# Limits of one model; every other one is that of the account.
+# Limits of one model; all others are limits of the account.
 ONE_MODEL_LIMITS = ("seven_day_opus", "seven_day_sonnet")
 
 
@@ -76,7 +76,7 @@ RetryMode = Literal["resend", "resume", "hold"]
 
 
 class RetryDelay(Struct, frozen=True):
-    """A further try is due `until` then, in Unix seconds."""
+    """A retry that is due at `until`, in Unix seconds."""
 
     until: float
     reason: str
@@ -84,14 +84,14 @@ class RetryDelay(Struct, frozen=True):
 
 
 class QueryRetry:
-    """Tries one query again; a continuation around the one that it may have.
+    """Retries one query; a middleware around the middleware that the query may have.
 
     Args:
         options: those of the query.
-        rate_limits: that of its agent.
+        rate_limits: those of its agent.
 
     Attributes:
-        errors: why it was tried again, oldest first.
+        errors: of the failed attempts, oldest first.
     """
 
     def __init__(self, options: Options, rate_limits: SharedRateLimits | None) -> None:
@@ -106,20 +106,20 @@ class QueryRetry:
         self._inner: QueryMiddleware | None = None
         self._add_note: Callable[[SystemMessage], object] | None = None
         self._observation: QueryObservation | None = None
-        self._prompt: PromptMessage | None = None  # what to say again, as long as the model has said nothing to it
-        self._is_answering = False  # the model has said something since the last result that was no failure
+        self._prompt: PromptMessage | None = None  # what to repeat, as long as the model has not answered it
+        self._is_answering = False  # the model has sent something since the last successful result
         self._session_id: str | None = None
-        self._turn: list[Message] = []  # what explains the failure of the turn under way
+        self._turn: list[Message] = []  # messages that explain a failure of the current turn
         self._last_turn: list[Message] = []
         self._tries = 0
         self._limit_waits = 0
         self._waited = 0.0  # seconds, for usage limits
         self.errors: list[PilothouseError] = []
 
-    # How a query sets it up.
+    # Called by the query.
 
     def track_prompts(self, prompts: Prompts) -> Prompts:
-        """`prompts`, of which the last one that was said is kept."""
+        """Return `prompts`, and keep the last one that was sent."""
         if isinstance(prompts, AsyncGenerator):
             return self._track_prompts(prompts)
         self._prompt = prompts[-1] if prompts else None
@@ -132,20 +132,20 @@ class QueryRetry:
                 yield prompt
 
     def wrap(self, middleware: QueryMiddleware | None) -> QueryMiddleware:
-        """This, with what follows results that are no failures left to `continuation`."""
+        """Return this middleware around `middleware`, which decides what follows successful results."""
         self._inner = middleware
         return self
 
     def attach(self, run: OneShotRun | SessionTurn, observation: QueryObservation | None = None) -> None:
-        """What runs the query: it is held back while the gate is closed, and told of every wait, as watchers are."""
+        """Attach the run of the query: it waits while a limit holds, and reports waits to consumers and observers."""
         run.admission = self.wait_admitted
         self._add_note = run.add_note
         self._observation = observation
 
-    # What the driver calls.
+    # Called by the driver.
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
-        """Look at a batch on its way to the consumer."""
+        """Inspect a batch on its way to the consumer."""
         for message in batch:
             self._track(message)
         return batch if self._inner is None else self._inner.on_messages(batch)
@@ -156,24 +156,24 @@ class QueryRetry:
             if message.is_api_error_message:
                 self._turn.append(message)
             else:
-                self._is_answering = True  # from here on it goes on, and never begins again
+                self._is_answering = True  # from here on a retry continues, and never begins again
         elif isinstance(message, RateLimitEvent):
             self._turn.append(message)
         elif isinstance(message, ApiRetryMessage):
             if (
                 message.error_status == RATE_LIMITED_STATUS
-            ):  # the CLI waits; others of the agent would meet the same limit
+            ):  # the CLI waits; other queries of the agent would meet the same limit
                 self._rate_limits.block("rate_limit", self._rate_limit_key, time.time() + message.retry_delay_ms / 1000)
         elif isinstance(message, ResultMessage) and not message.is_woken:
             self._last_turn, self._turn = self._turn, []
             self._is_answering = self._is_answering and message.is_error
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """Another try after a wait, if `result` is a failure that may pass; else what the continuation inside says."""
+        """Retry after a wait, if `result` is a failure that may pass; else return the inner middleware's decision."""
         wait = self._plan_retry(result)
         if wait is None:
             following = NextPrompt() if self._inner is None else await self._inner.after_result(result)
-            self._prompt = None  # what others say may hold results of tools, which are told once
+            self._prompt = None  # later prompts may contain results of tools, which are sent once
             return following
         self._send_note(wait.note)
         self._report_wait("resume" if self._has_begun else "resend", wait.until, wait.reason, self.errors[-1])
@@ -181,7 +181,7 @@ class QueryRetry:
         return NextPrompt(self._make_retry_prompt())
 
     async def wait_admitted(self) -> None:
-        """Wait while the gate is closed, as far as this query would wait for its own sake."""
+        """Wait while a limit holds, if this query would also wait for a limit of its own."""
         told: float | None = None
         while (held := self._find_block()) is not None:
             limit, until = held
@@ -203,7 +203,7 @@ class QueryRetry:
             return None
         return ("rate_limit", until) if until - time.time() <= policy.max_delay else None
 
-    # What is worth another try, and when.
+    # Which failures are retried, and when.
 
     def _plan_retry(self, result: ResultMessage) -> RetryDelay | None:
         error = make_result_error(result, self._last_turn)
@@ -223,7 +223,7 @@ class QueryRetry:
         return wait
 
     def _resets_at(self) -> float | None:
-        """When the limit resets that has rejected the last turn."""
+        """When the limit resets that rejected the last turn."""
         for message in reversed(self._last_turn):
             if isinstance(message, RateLimitEvent) and message.rate_limit_info.status == "rejected":
                 return message.rate_limit_info.resets_at
@@ -237,7 +237,7 @@ class QueryRetry:
         self._limit_waits += 1
         now = time.time()
         until = max(resets_at, now) + AFTER_RESET_SECONDS * (1 + _random_fraction()) / 2
-        self._rate_limits.block("usage_limit", place, until)  # who met it first looks first whether it is over
+        self._rate_limits.block("usage_limit", place, until)  # the first query to meet it is the first to retry
         self._waited += until - now
         return RetryDelay(until, "usage_limit", self._limit_note("usage_limit", until, str(error)))
 
@@ -279,7 +279,7 @@ class QueryRetry:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the model has said something, so that it has to go on rather than to begin again."""
+        """Whether the model has begun to answer, so that a retry has to continue instead of beginning again."""
         return self._prompt is None or self._is_answering
 
     def _make_retry_prompt(self) -> PromptMessage:
@@ -288,14 +288,14 @@ class QueryRetry:
             return _make_prompt(CONTINUE_PROMPT)
         if len(before.data) > REPEATED_BYTES:
             return _make_prompt(ANSWER_PROMPT)
-        # The same words under another name: results say which prompt they answer.
+        # The same text with a new uuid: results name the prompt that they answer.
         key = str(uuid4())
         return PromptMessage(key, json.dumps(json.loads(before.data) | {"uuid": key}).encode() + b"\n")
 
-    # What the query says of it at the end.
+    # The end of the query.
 
     def add_cause(self, error: BaseException | None) -> None:
-        """`error`, with why it was tried again before as its cause. (G40)"""
+        """Chain the errors of earlier attempts to `error`."""
         if error is None or not self.errors or error is self.errors[-1]:
             return
         while error.__cause__ is not None and error.__cause__ is not self.errors[-1]:
@@ -309,15 +309,15 @@ def _make_prompt(words: str) -> PromptMessage:
 
 
 def _random_fraction() -> float:
-    return random.random()  # noqa: S311 - no secret
+    return random.random()  # noqa: S311 - not a secret
 
 
 def retry_reason(error: BaseException, *, rejected: bool = False) -> str | None:
-    """Of which kind a failure is, in the words of `RetryPolicy.on`, or "usage_limit"; None: it does not pass by itself.
+    """Classify a failure in the words of `RetryPolicy.on`, or "usage_limit"; None: it is permanent.
 
     Args:
         error: why a query failed.
-        rejected: whether a limit was told that is used up.
+        rejected: whether the API reported a limit that is used up.
     """
     if isinstance(error, QuotaError) or (isinstance(error, RateLimitError) and rejected):
         return "usage_limit"

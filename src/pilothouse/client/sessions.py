@@ -1,7 +1,7 @@
 """`Session`: a conversation with one child, over many queries.
 
-It decides whose turn it is, and what a query may change during its turn. The child belongs to a task of the driver;
-`supervisor` starts a new one after a crash.
+It decides the order of queries, and what a query may change during its turn. The child belongs to a task of the
+driver; `supervisor` starts a new one after a crash.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SessionState = Literal["new", "starting", "idle", "running", "broken", "closed"]
 
-RESTORE_SECONDS = 5.0  # to set back what a query had changed
+RESTORE_SECONDS = 5.0  # to restore what a query had changed
 
 
 @user_class
@@ -56,8 +56,8 @@ class Session(SessionControls):
             answer = await session.query("What is my name?")
 
     Queries are answered one after the other, in the order in which they were started, and each gets its own messages
-    only; any task may ask. A query that is left early is stopped, and the session goes on. When the child dies, the
-    query that it answered fails, and the next one starts a new child that resumes the conversation (`restart`).
+    only; any task may start one. A query that is left early is stopped, and the session goes on. When the child dies,
+    its current query fails, and the next one starts a new child that resumes the conversation (`restart`).
 
     Raises:
         OptionsError: settings that cannot work; raised here, before anything is started.
@@ -74,19 +74,19 @@ class Session(SessionControls):
     def __repr__(self) -> str:
         return f"<Session {self.id or 'without an id'}: {self.state}>"
 
-    # What it is.
+    # Properties.
 
     @property
     def id(self) -> str | None:
-        """Id of the conversation; `clear` gives it a new one. (E28)
+        """Id of the conversation; `clear` gives it a new one.
 
-        Known before the start, but for `continue_latest`, and where a `Pool` may have a child ready with its own id.
+        Known before the start, except with `continue_latest`, or with a `Pool` that may have a child with its own id.
         """
         return self._supervisor.id
 
     @property
     def options(self) -> Options:
-        """The settings that it runs with."""
+        """The settings of the session."""
         return self._supervisor.options
 
     @property
@@ -95,7 +95,7 @@ class Session(SessionControls):
 
     @property
     def state(self) -> SessionState:
-        """Where it is in its life. (E16)"""
+        """The state of the session."""
         if self._supervisor.is_closed:
             return "closed"
         conversation = self._child
@@ -108,20 +108,20 @@ class Session(SessionControls):
         return "running" if self._turn is not None or conversation.is_working else "idle"
 
     def health(self) -> Health:
-        """Whether it can be asked, and if not, why. (E33)"""
+        """Whether the session can take a query, and if not, why."""
         if self._supervisor.is_closed:
             return Health("unhealthy", "closed")
         return Health("unhealthy", "not started") if self._child is None else self._child.health()
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child; None while there is none, or when it is not a local process. (E13)"""
+        """Process id of the child; None while there is none, or when it is not a local process."""
         transport = self._child.transport if self._child is not None else None
         return getattr(transport, "pid", None)
 
     @property
     def server_info(self) -> Mapping[str, Any]:
-        """What the CLI said of itself in the handshake: commands, agents, models, account, version. (G14)"""
+        """The initialize response of the CLI: commands, agents, models, account, version."""
         return self._child.server_info if self._child is not None else {}
 
     @property
@@ -130,31 +130,31 @@ class Session(SessionControls):
 
     @property
     def restarts(self) -> int:
-        """How often a new child had to take over. (E69)"""
+        """How often a new child took over after a crash."""
         return self._monitor.restarts
 
     @property
     def waiting(self) -> int:
-        """How many queries wait for their turn. (E16)"""
+        """How many queries wait for their turn."""
         return sum(turn is not self._turn for turn in self._queue)
 
     @property
     def queries(self) -> list[Query[Any]]:
-        """The queries that are not over, in the order of their turns: the one that is answered, and those that wait."""
+        """The queries that have not ended, in the order of their turns: the current one, then those that wait."""
         return [query for turn in list(self._queue) if (query := turn.get_query()) is not None]
 
     @property
     def costs(self) -> SessionCost:
-        """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
+        """What the session has cost so far, turn by turn and model by model; what was resumed is not included."""
         return self._monitor.costs.costs
 
     # Start and end.
 
     async def start(self) -> Self:
-        """Start the child now, and wait until it has answered the handshake. Queries start it by themselves. (E22, E23)
+        """Start the child now, and wait for its initialize response. Queries start it automatically.
 
         Raises:
-            ProcessError: it could not be started.
+            ProcessError: the child could not be started.
             SessionNotFoundError: there is no conversation with the id to resume.
             ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
             SessionClosedError: the session was closed.
@@ -171,9 +171,9 @@ class Session(SessionControls):
         await self.close()
 
     async def close(self) -> None:
-        """End the session and wait until the child is gone. Idempotent, bounded, from any task. (E35, G22)
+        """End the session and wait until the child is gone. Idempotent, bounded, from any task.
 
-        A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
+        The current query is stopped and fails with `SessionClosedError`, and so do those that wait.
         """
         self._supervisor.begin_close()
         turn = self._turn
@@ -182,18 +182,18 @@ class Session(SessionControls):
                 if turn is not None:
                     turn.stop()
                     await turn.wait_finished()
-            finally:  # also when `Task.cancel` of asyncio came through the shield
+            finally:  # also if `Task.cancel` of asyncio came through the shield
                 await self._supervisor.close()
 
     async def aclose(self) -> None:
-        """The same as `close`, for `contextlib.aclosing`."""
+        """Do the same as `close`, for `contextlib.aclosing`."""
         await self.close()
 
     def __del__(self) -> None:
-        if (children := getattr(self, "_supervisor", None)) is not None:  # not when the settings could not work
+        if (children := getattr(self, "_supervisor", None)) is not None:  # missing if `__init__` failed
             children.drop()
 
-    # Asking.
+    # Queries.
 
     @overload
     def query(
@@ -227,21 +227,24 @@ class Session(SessionControls):
         output_type: Any = None,
         **overrides: Unpack[Settings],
     ) -> Query[Any]:
-        """Ask in this conversation. Waits for its turn when it is awaited or read. (E19)
+        """Send a prompt in this conversation. The query waits for its turn when it is awaited or read.
 
         Args:
             prompt: as for `Agent.query`.
             options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set
-                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it. With others,
-                such as `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next query
-                has one with the settings of the session again.
+                before it and restored after it; settings of pilothouse, such as `timeout`, apply to it. For others,
+                such as `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next
+                query has one with the settings of the session again.
             on_message: as for `Agent.query`.
             output_type: as for `Agent.query`; with a child of its own, unless the session has its schema as
                 `json_schema`.
             **overrides: single settings that win over `options`.
 
+        Returns:
+            A `Query`; nothing is sent before it is used.
+
         Raises:
-            OptionsError: a setting that cannot work, or that no query of a session can have for itself, such as
+            OptionsError: a setting that cannot work, or that cannot differ for one query of a session, such as
                 `session_id`, `cli` or `session_store`.
             SessionClosedError: the session was closed.
         """
@@ -256,7 +259,7 @@ class Session(SessionControls):
             schema = OutputSchema.from_type(output_type).schema
             if schema != self.options.json_schema:
                 fixed = fixed.with_(json_schema=schema)
-            settings = settings.with_(json_schema=None)  # the query makes it again, and knows the type
+            settings = settings.with_(json_schema=None)  # the query sets it again, from the type
         child = self._supervisor.make_child_options(fixed)
         return self._make_query(prompt, settings, changes, child, on_message=on_message, output_type=output_type)
 
@@ -266,7 +269,7 @@ class Session(SessionControls):
         def make_run(final: Options, prompts: Prompts, continuation: QueryMiddleware | None) -> SessionTurn:
             enter = partial(self._take_turn, changes, middleware=continuation, child=child)
             turn = SessionTurn(enter, prompts, make_limits(final), continuation, wants_partial=final.partial_messages)
-            turn.get_query = found[0]  # weak: a query that nobody holds any more has to end
+            turn.get_query = found[0]  # weak: a query that is dropped has to end
             return turn
 
         found: list[Callable[[], Any]] = []
@@ -291,7 +294,7 @@ class Session(SessionControls):
     ) -> AsyncGenerator[SessionChild]:
         self._queue.append(turn)
         try:
-            async with self._turn_lock:  # first come, first served
+            async with self._turn_lock:  # in order of arrival
                 with self._monitor.run_turn(middleware), self._supervisor.require(child):
                     async with self._run_turn(turn, changes) as conversation:
                         yield conversation
@@ -300,7 +303,7 @@ class Session(SessionControls):
 
     @asynccontextmanager
     async def _run_turn(self, turn: SessionTurn, changes: Mapping[str, Any]) -> AsyncGenerator[SessionChild]:
-        self._turn = turn  # it may be held back for long, and can be stopped meanwhile
+        self._turn = turn  # it may wait for long, and can be stopped meanwhile
         try:
             await turn.wait_admitted()
         finally:
@@ -332,12 +335,12 @@ class Session(SessionControls):
         except PilothouseError:
             if not child.is_finished or self._supervisor.is_closed:
                 raise
-            child = await self._ensure_running()  # it went away before the prompt was sent
+            child = await self._ensure_running()  # it exited before the prompt was sent
             await self._runtime_settings.apply(self.options, changes)
         return child
 
     async def _restore_settings(self) -> None:
-        # What cannot be set back now is so before the next query, which fails when it cannot be then either.
+        # What cannot be restored now is restored before the next query, which fails if that does not work either.
         with anyio.move_on_after(RESTORE_SECONDS, shield=True), suppress(PilothouseError):
             await self._runtime_settings.apply(self.options, {})
 
@@ -352,7 +355,7 @@ class Session(SessionControls):
     async def _wait_idle(self) -> None:
         while True:
             while self._queue:
-                async with self._turn_lock:  # those that came before have been answered
+                async with self._turn_lock:  # until earlier queries have ended
                     await anyio.lowlevel.checkpoint()
             conversation = self._child
             if conversation is not None:
@@ -360,37 +363,37 @@ class Session(SessionControls):
             if not self._queue:
                 return
 
-    # Everything else that can be asked.
+    # Everything else.
 
     def messages(self) -> MessageSubscription:
-        """Everything the child says from now on, across queries, turns that it starts by itself included.
+        """Subscribe to every message of the child from now on, across queries.
 
-        `StreamEvent`s are there if the session was made with `partial_messages=True`. Iterate over it; `aclose` stops
-        listening, and it ends when the session does. One that is not read makes the child wait, once 8 MiB are unread.
-        When a new child has taken over after a crash, a `SystemMessage` of the subtype "session_restarted" says so,
-        with the `reason` in its `raw`.
+        This includes turns that the CLI starts by itself, and `StreamEvent`s if the session was made with
+        `partial_messages=True`. Iterate over the subscription; `aclose` ends it, and so does the end of the session.
+        An unread subscription makes the child wait, once 8 MiB are unread. When a new child has taken over after a
+        crash, there is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
         """
         return self._monitor.add(wants_partial=self.options.partial_messages)
 
     async def control(self, subtype: str, /, **body: Any) -> Mapping[str, Any]:
-        """Send any control request and return its answer. Starts the child if need be. (R9, G30)
+        """Send any control request and return its response. Starts the child if need be.
 
         Args:
             subtype: of the request, such as "get_settings".
-            **body: its other keys, as they stand on the wire.
+            **body: its other keys, as they are on the wire.
 
         Raises:
             ControlError: the CLI refused; `.code` says why.
-            ControlTimeout: no answer within `control_timeout`.
+            ControlTimeout: no response within `control_timeout`.
         """
         conversation = self._supervisor.ready_child() or await self._ensure_running()
         return await conversation.request(subtype, body)
 
     async def interrupt(self, *, cancel_queued: bool = False) -> InterruptResult:
-        """Stop what the child is at. Returns at once when it is idle. (R17, E34)
+        """Stop the current turn. Returns at once when the child is idle.
 
         Args:
-            cancel_queued: also take out prompts that wait inside the CLI.
+            cancel_queued: also remove prompts from the queue of the CLI. Default False.
         """
         turn, conversation = self._turn, self._child
         if turn is not None and (turn.is_awaiting_next_prompt or turn.is_awaiting_admission or not cancel_queued):
@@ -403,7 +406,7 @@ class Session(SessionControls):
         return to_result(InterruptResult, await conversation.request("interrupt", body))
 
     async def set_model(self, model: str | None) -> str | None:
-        """Use another model from the next turn on; None: the default one. Returns its full name. (R18, G29)"""
+        """Use another model from the next turn on; None: the default. Returns its full name."""
         return (await self._set("model", model)).get("model")
 
     async def set_permission_mode(self, mode: str) -> str | None:
@@ -411,7 +414,7 @@ class Session(SessionControls):
 
         Raises:
             OptionsError: there is no such mode.
-            ControlError: `.code` is "bypass_not_launched": it needs `allow_dangerously_skip_permissions`.
+            ControlError: `.code` is "bypass_not_launched": the mode needs `allow_dangerously_skip_permissions`.
         """
         return (await self._set("permission_mode", mode)).get("mode")
 
@@ -427,37 +430,38 @@ class Session(SessionControls):
         return answer
 
     def update(self, **handlers: Unpack[Settings]) -> Coroutine[Any, Any, None]:
-        """Have other functions answer from now on, in the child that runs; the conversation goes on. (E86)
+        """Replace handlers from now on, in the running child; the conversation goes on.
 
-        What is being answered by the old ones stays with them. Where the CLI has to be told, because other events have
-        hooks now, this waits for the query that is under way, and hooks of its own turns that run then are cut off.
+        Requests that the old handlers work on stay with them. If the CLI must be notified, because other events have
+        hooks now, this waits for the current query, and hooks of the CLI's own turns that run at that moment are cut
+        off.
 
         Args:
-            **handlers: `can_use_tool`, `confirm`, `on_question`, `on_plan`, `hooks`, `custom_tools`, `on_elicitation`,
-                `on_user_dialog`; None takes one away.
+            **handlers: `can_use_tool`, `confirm`, `on_question`, `on_plan`, `hooks`, `custom_tools`,
+                `on_elicitation`, `on_user_dialog`; None removes one.
 
         Raises:
-            OptionsError: another setting; or one of these that the CLI has to be started for: a first function that
-                answers for permissions, or the last one taken away; first `custom_tools`.
-            ControlError, ControlTimeout: the CLI does not take the hooks.
+            OptionsError: another setting; or a change for which the CLI must be restarted: the first permission
+                handler, the removal of the last one, or the first `custom_tools`.
+            ControlError, ControlTimeout: the CLI does not accept the hooks.
         """
         self._supervisor.check_open()
         if wrong := sorted(handlers.keys() - REPLACEABLE_OPTIONS):
             raise OptionsError(f"option {wrong[0]!r} is no handler; change settings with a query, or make a session")
-        # No `async def`: together with `Unpack`, mypy (2.4) takes it for a coroutine that gives a coroutine.
+        # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
         return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._turn_lock)
 
     async def detach(self) -> str:
-        """Leave the session, which goes on at its host; this object is closed. (E86)
+        """Leave the session, which goes on at its host; this object is closed.
 
-        Queries that wait or are being answered here fail with `SessionClosedError`; the CLI goes on with what it is at.
-        Another process, or this one, goes on with `session(transport=WebSocketTransport(url, session=…))`.
+        Queries of this process fail with `SessionClosedError`; the CLI goes on with what it is doing. Any process
+        continues with `session(transport=WebSocketTransport(url, session=…))`.
 
         Returns:
             The id of the session at the host.
 
         Raises:
-            UsageError: it does not run, or not on a host.
+            UsageError: the session does not run, or not on a host.
         """
         self._supervisor.check_open()
         conversation = self._child
@@ -468,24 +472,24 @@ class Session(SessionControls):
         return found_as
 
     async def clear(self) -> str | None:
-        """Begin a fresh conversation in the same child; what was said is forgotten. Returns the new id. (E29)"""
+        """Begin a new conversation in the same child, without the old one as context. Returns the new id."""
         self._supervisor.check_open()
-        # Neither verbatim, which would make it a prompt, nor with an output, which it has not.
+        # Not verbatim, which would make it a prompt; without a schema, since it has no output.
         settings = self.options.with_(verbatim_prompts=None, json_schema=None)
         (await self._make_query("/clear", settings, {}, ChildOptions())).raise_for_error()
         self._supervisor.resume_state.mark_cleared(self.id)
         return self.id
 
     def fork(self, **overrides: Unpack[Settings]) -> Session:
-        """A new session that begins with what was said in this one, which stays as it is. (E30, L60)
+        """Make a new session that begins as a copy of this conversation, which stays as it is.
 
-        What was said is what the CLI has written to disk when the fork starts; an answer under way is not in it.
+        The copy is what the CLI has written to disk when the fork starts; an answer under way is not in it.
 
         Args:
-            **overrides: settings of the new one that differ.
+            **overrides: settings of the new session that differ.
 
         Raises:
-            UsageError: nothing was said yet, or `persist_session` is off.
+            UsageError: the conversation is empty, or `persist_session` is off.
         """
         self._supervisor.resume_state.id = self.id
         forked = Session(
@@ -493,12 +497,12 @@ class Session(SessionControls):
             rate_limits=self._rate_limits,
         )
         if self._supervisor.home is not None and forked._supervisor.home is not None:
-            forked._supervisor.home = self._supervisor.home.share()  # what was said stands there
+            forked._supervisor.home = self._supervisor.home.share()  # the conversation is saved there
         return forked
 
 
 def make_session_invocation(options: Options) -> Invocation:
-    """How the first child of a session with these settings is started.
+    """Return the invocation of the first child of a session with these settings.
 
     Raises:
         OptionsError: settings that cannot work.
@@ -507,7 +511,7 @@ def make_session_invocation(options: Options) -> Invocation:
 
 
 def make_prewarm_invocation(options: Options, *, output_type: Any, session: bool) -> Invocation:
-    """What the transport of such a query or session will be started with.
+    """Return the invocation that such a query or session will have.
 
     Raises:
         UsageError: settings that cannot work.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Schema: TypeAlias = dict[str, Any]
 
-# The key under which a value travels whose schema cannot stand at the root.
+# The key of a value whose schema cannot be at the root.
 VALUE_KEY = "value"
 
 _DEFINITIONS = ("$defs", "definitions")
@@ -36,7 +36,7 @@ _HOISTED = tuple(f"#/{place}/" for place in _DEFINITIONS)
 _UNIONS = frozenset({"anyOf", "oneOf", "allOf"})
 _ROOT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
-# Regular expressions that JavaScript takes with the flag "u": no inline flags, no escapes without a meaning, no lone
+# Regular expressions that JavaScript accepts with the flag "u": no inline flags, no meaningless escapes, no lone
 # brackets. `(?P<name>…)` is rewritten before.
 _ESCAPE = r"(?:[dDwWsSfnrtv^$\\.*+?()\[\]{}|/1-9]|0(?!\d)|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[pP]\{\w+(?:=\w+)?\})"
 _PORTABLE_PATTERN = re.compile(
@@ -53,7 +53,7 @@ _CLASS_IN_RANGE = re.compile(r"\\[dDwWsS]-[^\]]|[^\[\\^]-\\[dDwWsS]")
 
 
 def to_portable_schema(schema: Any) -> Any:
-    """`schema` with only what the CLI and the API both take."""
+    """Return `schema` with only what both the CLI and the API accept."""
     if not isinstance(schema, Mapping):
         return schema  # True and False are schemas, too; `dependencies` has lists of names
     source = cast("Mapping[str, Any]", schema)
@@ -71,7 +71,7 @@ def to_portable_schema(schema: Any) -> Any:
 
 
 def wrap_in_object(schema: Schema) -> tuple[Schema, bool]:
-    """`schema` with an object at the root, and whether the value now stands under `VALUE_KEY` of it."""
+    """Return `schema` with an object at the root, and whether the value is now under `VALUE_KEY` of it."""
     root = _inline_root_reference(schema)
     if _is_valid_root(root):
         return {"type": "object", **root}, False
@@ -90,7 +90,7 @@ def _is_valid_root(root: Schema) -> bool:
 
 
 def _inline_root_reference(schema: Schema) -> Schema:
-    """The schema with what its root refers to in the place of the reference."""
+    """Replace a reference at the root with what it refers to."""
     root, seen = schema, set[str]()
     while isinstance(reference := root.get("$ref"), str) and reference not in seen:
         seen.add(reference)
@@ -109,7 +109,7 @@ def _inline_root_reference(schema: Schema) -> Schema:
 
 
 def _rebase_references(value: Any) -> Any:
-    """The same under `VALUE_KEY`: references to the root, and to places in it, follow it there."""
+    """Adapt references for a schema that moves under `VALUE_KEY`."""
     if isinstance(value, list):
         return [_rebase_references(item) for item in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
@@ -121,7 +121,7 @@ def _rebase_references(value: Any) -> Any:
     return made
 
 
-# What one keyword becomes.
+# Converters of single keywords.
 
 
 def _keep(value: Any) -> Any:
@@ -145,8 +145,8 @@ def _convert_patterns(value: Any) -> Any:
     return {usable: schema for pattern, schema in named.items() if (usable := _portable_pattern(pattern)) is not None}
 
 
-# The keywords of draft 07 that 2020-12 has too, with the rule for what stands under them. All others are left out:
-# `$schema` (only draft 07 is taken), `discriminator`, `prefixItems`, `unevaluatedProperties`, `x-…` and the like.
+# The keywords of draft 07 that 2020-12 has too, with the converter of their values. All others are left out, such as
+# `$schema` (only draft 07 is accepted), `discriminator`, `prefixItems`, `unevaluatedProperties` and `x-…`.
 _KEYWORD_CONVERTERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
@@ -169,11 +169,11 @@ _KEYWORD_CONVERTERS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-# What needs more than one keyword.
+# Adaptations of several keywords.
 
 
 def _adapt_tuple(source: Mapping[str, Any], made: Schema, notes: list[str]) -> None:
-    """A schema for each position: draft 07 and 2020-12 have different words for it, so all positions share one."""
+    """Make one schema for all positions: draft 07 and 2020-12 have different keywords for tuples."""
     old = isinstance(source.get("items"), list)
     positions = source.get("items") if old else source.get("prefixItems")
     if not isinstance(positions, list):
@@ -221,34 +221,34 @@ def _to_json_text(value: Any) -> str:
 
 Read: TypeAlias = Callable[[Message], Iterator[QueryEvent]]
 
-OUTPUT_TOOL = "StructuredOutput"  # how the CLI (2.1.330) calls the tool that takes the output
+OUTPUT_TOOL = "StructuredOutput"  # the CLI's (2.1.330) name of the tool that takes the output
 
-# Keys under which models like to put the whole value although nobody asked for it.
+# Keys under which models like to put the whole value, although not asked to.
 WRAPPERS = frozenset({"output", "result", "input", "parameters", "value", "data"})
 UNWRAP_DEPTH = 3
 
-RAW_CHARS = 4000  # of what the model gave, kept on the error
-SHOWN_CHARS = 1500  # of it, and of the problem, in the prompt that asks again
+RAW_CHARS = 4000  # of the model's output, kept on the error
+SHOWN_CHARS = 1500  # of the output, and of the problem, in the repair prompt
 SHOWN_PROBLEMS = 8
 
-# Turns that ended otherwise were stopped on purpose (a hook, a limit, a tool left to the host): nobody asks again.
+# Turns that ended otherwise were stopped on purpose (a hook, a limit, a deferred tool): no repair.
 _NORMAL_REASONS = (None, "completed")
 _FENCED = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL)
 _NOTHING: Any = object()
 
 
-# What the answer must be.
+# The schema of the answer.
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSchema:
-    """What the answer must be.
+    """The type or schema that the answer must fit.
 
     Attributes:
         name: of the type, for messages.
-        schema: what the CLI is given; an object at the root.
-        wrapped: whether the value stands under one key of that object.
-        convert: makes the value of the type; raises any exception when it does not fit.
+        schema: for the CLI; an object at the root.
+        wrapped: whether the value is under one key of that object.
+        convert: converts the output to the type; raises any exception if it does not fit.
     """
 
     name: str
@@ -258,10 +258,10 @@ class OutputSchema:
 
     @classmethod
     def from_type(cls, output_type: Any) -> OutputSchema:
-        """From a type, or from a JSON Schema as a mapping. (L14)
+        """Make it from a type, or from a JSON Schema as a mapping.
 
         Raises:
-            OptionsError: no schema can be made of it.
+            OptionsError: there is no schema for the type.
         """
         try:
             if isinstance(output_type, Mapping):
@@ -279,19 +279,19 @@ class OutputSchema:
 
     @classmethod
     def from_schema(cls, schema: Mapping[str, Any]) -> OutputSchema:
-        """From the option `json_schema`, which is sent as it is.
+        """Make it from the option `json_schema`, which is sent unchanged.
 
         Raises:
-            OptionsError: it is no valid schema.
+            OptionsError: the schema is not valid.
         """
         _check_schema(schema, "json_schema")
         return cls("the JSON Schema", dict(schema), False, _make_checker(schema))
 
     def read(self, result: ResultMessage | None) -> tuple[Any, Any]:
-        """The output and its plain form.
+        """Return the output of a result, converted and as plain values.
 
         Raises:
-            StructuredOutputError: there is none, or it does not fit.
+            StructuredOutputError: there is no output, or it does not fit.
         """
         given = _NOTHING
         if result is not None:
@@ -305,10 +305,10 @@ class OutputSchema:
         )
 
     def validate(self, given: Any) -> tuple[Any, Any]:
-        """What `given` is, as it stands or out of a known wrapper, and its plain form. (L42)
+        """Return `given`, or the content of a known wrapper, converted and as plain values.
 
         Raises:
-            StructuredOutputError: neither fits; it tells why `given` as it stands does not.
+            StructuredOutputError: neither fits; the error is that of `given` itself.
         """
         first: Exception | None = None
         for plain in self._candidates(given):
@@ -330,7 +330,7 @@ class OutputSchema:
 
 
 def _check_schema(schema: Mapping[str, Any], option: str) -> None:
-    from pilothouse.json_schema import find_schema_problem  # types make valid ones
+    from pilothouse.json_schema import find_schema_problem  # schemas made from types are valid
 
     if (problem := find_schema_problem(schema)) is not None:
         raise OptionsError(f"{option}: this is no valid JSON Schema: {problem[0]} - at `{problem[1]}`", option=option)
@@ -361,7 +361,7 @@ def _schema_and_converter(output_type: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _find_method(owner: Any, name: str) -> Callable[[Any], Any]:
-    # From JSON: a strict model takes a date, a tuple or a set only from there.
+    # From JSON: a strict model accepts a date, a tuple or a set only in that form.
     from_json = getattr(owner, f"{name}_json", None)
     if from_json is not None:
         return lambda value: from_json(msgspec.json.encode(value))
@@ -369,7 +369,7 @@ def _find_method(owner: Any, name: str) -> Callable[[Any], Any]:
 
 
 def _uses_pydantic(part: Any, seen: set[int] | None = None) -> bool:
-    """Whether anything of pydantic stands in a type: msgspec would take its dataclasses, without their checks."""
+    """Whether a type contains anything of pydantic: msgspec would accept its dataclasses, without their checks."""
     seen = set() if seen is None else seen
     if "pydantic" not in sys.modules or id(part) in seen:
         return False
@@ -386,7 +386,7 @@ def _uses_pydantic(part: Any, seen: set[int] | None = None) -> bool:
 def _fields(part: Any) -> tuple[Any, ...]:
     try:
         return tuple(typing.get_type_hints(part, include_extras=True).values()) if isinstance(part, type) else ()
-    except Exception:  # noqa: BLE001 - a name that cannot be resolved; whoever makes the schema says so
+    except Exception:  # noqa: BLE001 - an unresolvable name; making the schema reports it
         return ()
 
 
@@ -411,7 +411,7 @@ def _type_name(output_type: Any) -> str:
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(output_type))
 
 
-# What the model gave.
+# The output of the model.
 
 
 def _unwrap_candidates(given: Any, depth: int) -> Iterator[Any]:
@@ -431,7 +431,7 @@ def _unwrap_once(given: Any) -> Any:
 
 
 def _find_json(text: str) -> Any:
-    """The object or list that a text is, or that its only fenced block is."""
+    """Decode a text, or its only fenced block, if that is an object or list."""
     whole = _decoded(text)
     if whole is not _NOTHING:
         return whole
@@ -450,7 +450,7 @@ def _decoded(text: str) -> Any:
 
 
 def _last_call(messages: Sequence[Message]) -> Any:
-    """What the last call of the output tool held."""
+    """Return the input of the last call of the output tool."""
     for message in reversed(messages):
         if isinstance(message, AssistantMessage) and message.parent_tool_use_id is None:
             for call in reversed(message.tool_uses):
@@ -461,7 +461,7 @@ def _last_call(messages: Sequence[Message]) -> Any:
 
 def _describe_problem(error: Exception, wrapped: bool) -> str:
     details = getattr(error, "errors", None)
-    if callable(details):  # pydantic: its text has a line for each, and addresses of pages
+    if callable(details):  # pydantic: its own text has a line and a web address for each error
         found = cast("list[Mapping[str, Any]]", details())
         lines = [f"{each['msg']}, got {_cut(_json(each['input']), 80)} - at `{_path(each)}`" for each in found]
         text = "; ".join(lines[:SHOWN_PROBLEMS])
@@ -488,11 +488,11 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-# What is said to the model.
+# The repair prompt.
 
 
 def make_repair_text(schema: OutputSchema, error: StructuredOutputError) -> str:
-    """The user message that asks for the output again: what was wrong, what was given, what to do."""
+    """Make the user message that asks for the output again: what was wrong, what was given, what to do."""
     missing = error.__cause__ is None
     problem = f"the tool {OUTPUT_TOOL} was not called" if missing else _cut(str(error), SHOWN_CHARS)
     parts = ["The output was not accepted.", f"Problem: {problem}."]
@@ -507,15 +507,15 @@ def make_repair_text(schema: OutputSchema, error: StructuredOutputError) -> str:
 
 
 class OutputValidator:
-    """The output of one query: judges its results, and says when the model is to be asked again.
+    """Validates the output of one query, and decides when the model is asked again.
 
     Args:
-        expected: what the answer must be.
+        expected: the schema of the answer.
         repairs: how often the model may be asked again.
 
     Attributes:
-        attempts: how often it was asked.
-        rejected: what did not fit and was asked for again, in order.
+        attempts: how often the model was asked.
+        rejected: the outputs that did not fit and were requested again, in order.
     """
 
     def __init__(self, expected: OutputSchema, repairs: int) -> None:
@@ -526,7 +526,7 @@ class OutputValidator:
         self.rejected: list[OutputRejected] = []
 
     def make_repair_prompt(self, result: ResultMessage) -> str | None:
-        """The prompt that asks again after the result of the last prompt; None when it fits, or nothing helps."""
+        """Make the prompt that asks again after `result`; None if the output fits, or a repair is impossible."""
         verdict = self._repairable_error(result)
         if verdict is None:
             return None
@@ -535,7 +535,7 @@ class OutputValidator:
         return make_repair_text(self._expected, verdict)
 
     def _repairable_error(self, result: ResultMessage) -> StructuredOutputError | None:
-        """Why its output does not fit, if the model may be asked again."""
+        """The reason why the output does not fit, if the model may be asked again."""
         if self.attempts > self._repairs or not _is_repairable(result):
             return None
         verdict = self._validate(result)
@@ -546,11 +546,11 @@ class OutputValidator:
         return any(each.error.result is result for each in self.rejected) or self._repairable_error(result) is not None
 
     def apply_to(self, result: QueryResult, messages: Sequence[Message]) -> None:
-        """Put the output into `answer`, or the error that there is none; `messages` is what is left of the answer."""
+        """Set the output of `result`, or its error; `messages` are those that were kept."""
         result.output_attempts = self.attempts if messages else 0
         verdict: tuple[Any, Any] | PilothouseError | None = result.error
         if verdict is None:
-            verdict = self._validate(closing_message(messages) or result.result)  # a woken model gives no output
+            verdict = self._validate(closing_message(messages) or result.result)  # a woken turn has no output
         elif isinstance(verdict, StructuredOutputError):
             verdict = self._validate_last_call(messages, verdict)
         if isinstance(verdict, PilothouseError):
@@ -560,7 +560,7 @@ class OutputValidator:
             result.output, result.structured = verdict
 
     def add_cause(self, error: PilothouseError) -> PilothouseError:
-        """`error`, with the last output that was rejected before it as its cause. (G40)."""
+        """Chain the last rejected output to `error` as its cause; returns `error`."""
         if isinstance(error, StructuredOutputError):
             error.attempts = self.attempts
         elif self.rejected:
@@ -568,13 +568,13 @@ class OutputValidator:
         return error
 
     def add_events(self, read: Read) -> Read:
-        """`read`, which also tells of the rejected outputs."""
+        """Wrap `read` to add events of rejected outputs."""
         passed: list[Message] = []
         told = 0
 
         def due() -> Iterator[QueryEvent]:
-            # Judged when its result arrives, which may be long before the reader comes to it, or, with prompts that
-            # come one by one, after that.
+            # An output is validated when its result arrives. The reader may get there much later, or, with prompts
+            # that come one by one, earlier.
             nonlocal told
             while told < len(self.rejected) and any(self.rejected[told].error.result is m for m in passed):
                 told += 1
@@ -602,7 +602,7 @@ class OutputValidator:
     def _validate_last_call(
         self, messages: Sequence[Message], error: StructuredOutputError
     ) -> tuple[Any, Any] | StructuredOutputError:
-        """The CLI gave up (it does not unwrap): the last output may fit all the same."""
+        """Validate the last output after the CLI gave up: the CLI does not unwrap, so the output may fit."""
         given = _last_call(messages)
         if given is _NOTHING:
             return error
@@ -626,26 +626,26 @@ def _append_cause(error: BaseException, cause: BaseException) -> None:
 
 
 class OutputRepair:
-    """Asks again for what does not fit; a continuation.
+    """Asks again for output that does not fit; a middleware.
 
     Without a call of its output tool the CLI still reports success (2.1.330), so the check is ours.
 
     Args:
-        output: judges the results.
+        output: validates the results.
     """
 
     def __init__(self, output: OutputValidator) -> None:
         self._output = output
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
-        """All of it: the consumer sees what was rejected, too."""
+        """Return the whole batch: the consumer sees rejected outputs, too."""
         return batch
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """The prompt that asks for the output again, if it does not fit and asking may help."""
+        """Return the prompt that asks for the output again, if it does not fit and a repair is possible."""
         words = self._output.make_repair_prompt(result)
         if words is None:
             return NextPrompt()
-        # Verbatim: it quotes the model, and an `@path` in that must not be read.
+        # Verbatim: the prompt quotes the model, and an `@path` in the quote must not be read.
         [prompt] = cast("tuple[PromptMessage]", prepare_prompts(words, verbatim=True))
         return NextPrompt(prompt)

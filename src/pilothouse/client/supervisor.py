@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from pilothouse.transports.private_home import PrivateHome
 
 
-# The control request, and the key of its body.
+# The control request of each option, and the key of its body.
 CHANGEABLE_OPTIONS = {
     "model": ("set_model", "model"),
     "permission_mode": ("set_permission_mode", "mode"),
     "max_thinking_tokens": ("set_max_thinking_tokens", "max_thinking_tokens"),
 }
-# What a child is started with, although the CLI has no option for it.
+# Options that apply at the start of a child, although the CLI has no flag for them.
 LAUNCH_OPTIONS = frozenset(
     {"cwd", "env", "extra_args", "inherit_env", "max_line_bytes", "stderr", "control_timeout", "wait_for_mcp"}
     | {"can_use_tool", "confirm", "on_question", "on_plan", "hooks", "on_elicitation", "on_user_dialog"}
@@ -75,18 +75,21 @@ SESSION_ONLY_OPTIONS: Mapping[str, str] = {
     "restart": "it is about all children of a session; make another session with it",
     "title": "the conversation has one title; call session.rename(…)",
 }
-"""Settings that no query of a session can have for itself, and why."""
-_MODE_ALIASES: dict[Any, str] = {"manual": "default"}  # two names of one
+"""Settings that cannot differ for one query of a session, and why."""
+_MODE_ALIASES: dict[Any, str] = {"manual": "default"}  # two names of one mode
 UNKNOWN_VALUE = object()
-"""A request was sent and not answered: the child may have the old value, or the new one."""
+"""A request was sent without a response: the child may have the old value, or the new one."""
 
 
 def split_settings(call: Options, session: Options) -> tuple[dict[str, Any], Options]:
-    """What a query of a session sets for itself: what is changed in the child that runs, and what needs another child.
+    """Split the settings of one query: those that the running child can change, and those that need another child.
 
     Args:
         call: the settings of the query.
         session: those of the session; what is the same in both is in neither part.
+
+    Returns:
+        The values to change, and the options of another child.
 
     Raises:
         OptionsError: one of them cannot differ for one query.
@@ -124,7 +127,7 @@ class RuntimeSettings:
     """The settings in `CHANGEABLE_OPTIONS` that one child has in effect.
 
     Args:
-        options: what it was started with.
+        options: those that the child was started with.
         child: sends control requests; knows the permission mode, which the CLI also changes by itself.
     """
 
@@ -134,10 +137,12 @@ class RuntimeSettings:
         self._current = self._requested(options)
 
     async def apply(self, options: Options, changes: Mapping[str, Any]) -> None:
-        """Make the child have the values of `options`, in place of what was set here, and `changes` for certain.
+        """Set the child to the values of `options` with `changes`; unchanged values are not sent again.
+
+        A permission mode in `changes` is also compared with that of the child, which the CLI may have changed.
 
         Raises:
-            ControlError, ControlTimeout: the CLI refused, or did not answer; then it was ended.
+            ControlError, ControlTimeout: the CLI refused, or did not respond; after a timeout the child was ended.
         """
         for name, value in self._requested(options, changes).items():
             is_so = self._current[name] == value
@@ -147,12 +152,12 @@ class RuntimeSettings:
                 continue
             try:
                 await self.set(name, value)
-            except ControlTimeout as error:  # a child that is deaf now would fail every later query in the same way
+            except ControlTimeout as error:  # an unresponsive child would fail every later query
                 self._child.stop(CLIExitedError(f"the CLI was ended: {error}"))
                 raise
 
     async def set(self, name: str, value: Any) -> Mapping[str, Any]:
-        """Change one, whatever it is now; gives the answer."""
+        """Set one option, whatever its value is now; returns the response."""
         subtype, key = CHANGEABLE_OPTIONS[name]
         before, self._current[name] = self._current[name], UNKNOWN_VALUE
         try:
@@ -174,18 +179,18 @@ class RuntimeSettings:
 log = logging.getLogger("pilothouse")
 
 SESSION_RESTARTED = "session_restarted"
-"""Subtype of the system message that pilothouse puts into `Session.messages()` when a new child has taken over."""
+"""Subtype of the system message that pilothouse adds to `Session.messages()` when a new child has taken over."""
 
 
 class SessionMonitor(Subscriptions):
-    """Listens first, and counts.
+    """Sees every message of a session first: counts costs and informs observers.
 
     Args:
         options: those of the session.
 
     Attributes:
         costs: what the session has cost.
-        restarts: how often a new child had to take over.
+        restarts: how often a new child took over after a crash.
     """
 
     def __init__(self, options: Options) -> None:
@@ -196,13 +201,13 @@ class SessionMonitor(Subscriptions):
         self._observation = _make_stage(options)
 
     def put(self, batch: list[Message], size: int) -> None:
-        """Count a batch, and give it to each who listens."""
+        """Count a batch, and give it to each subscription."""
         self.costs.track(batch)
         super().put(batch, size)
 
     @contextmanager
     def run_turn(self, middleware: QueryMiddleware | None) -> Generator[None]:
-        """The block in which a query of the session talks.
+        """The block in which a query of the session is active.
 
         Raises:
             BudgetError: there is nothing left to spend.
@@ -218,22 +223,22 @@ class SessionMonitor(Subscriptions):
             yield
 
     def on_unattributed(self, message: Message) -> None:
-        """Watchers hear of turns that the CLI starts by itself."""
+        """Report messages of turns that the CLI starts by itself to observers."""
         if self._observation is not None:
             self._observation.on_unattributed(message)
 
     def on_prompt_accepted(self) -> None:
-        """Such a turn has become one of a query."""
+        """End such a turn: it has become a turn of a query."""
         if self._observation is not None:
             self._observation.end_own_turn()
 
     def on_child_ended(self, error: BaseException) -> None:
-        """Such a turn has ended with the child."""
+        """End such a turn: the child has ended."""
         if self._observation is not None:
             self._observation.end_own_turn(error)
 
     def within_budget(self, options: Options) -> Options:
-        """The settings of the next child.
+        """Return the settings of the next child, limited to the remaining budget.
 
         Raises:
             BudgetError: there is nothing left to spend.
@@ -247,17 +252,17 @@ class SessionMonitor(Subscriptions):
     def instrument_launch(
         self, invocation: Invocation, handlers: HandlerSet | None
     ) -> tuple[Invocation, HandlerSet | None]:
-        """How to start a child, and what it may ask, with what watchers want of it."""
+        """Add to a launch what observers need: environment variables and wrapped handlers."""
         if self._observation is None:
             return invocation, handlers
         return self._observation.add_session_environ(invocation), self._observation.wrap_handlers(handlers)
 
     def on_child_replaced(self) -> None:
-        """A child was ended so that another takes over."""
+        """Account for a child that was ended so that another takes over."""
         self.costs.child_ended()
 
     def on_child_restarted(self, session_id: str | None, reason: BaseException | None) -> None:
-        """A new child has taken over: tell all who care."""
+        """Report that a new child has taken over after a crash."""
         self.restarts += 1
         log.warning("a new child has taken over the session %s: %s", session_id, _describe_end(reason))
         self.on_child_replaced()
@@ -269,7 +274,7 @@ class SessionMonitor(Subscriptions):
 
 
 def _describe_end(reason: BaseException | None) -> str:
-    """In words that hold nothing of what was said; the text of an error may."""
+    """Describe the end without any content of the conversation, which the text of an error may contain."""
     code, signal = getattr(reason, "exit_code", None), getattr(reason, "signal", None)
     how = f", exit code {code}" if code is not None else f", {signal}" if signal is not None else ""
     return f"{type(reason).__name__}{how}" if reason is not None else "it was gone"
@@ -284,21 +289,21 @@ def _make_stage(options: Options) -> SessionObservation | None:
 
 
 class ChildOptions(Struct, frozen=True):
-    """What a query's own child is started with beside the settings of the session.
+    """What the child of a query is started with in addition to the settings of the session.
 
     Args:
         options: the settings; none: a child of the session.
-        bridge: what runs the `custom_tools` of the query; None where the CLI asks for each call.
+        bridge: runs the `custom_tools` of the query; None where the CLI sends a request for each call.
     """
 
     options: Options = Options()
     bridge: Bridge | None = None
 
     def is_compatible(self, required: ChildOptions) -> bool:
-        """Whether a child that was started with these may answer a query that wants the others."""
+        """Whether a child that was started with these options may serve a query with the `required` ones."""
         if self is required:
             return True
-        # A child counts its dollars from its start, and a bridge remembers its calls.
+        # A child counts dollars from its start, and a bridge remembers its calls.
         is_for_one = self.bridge is not None or "max_budget_usd" in self.options
         return self.options == required.options and not is_for_one and required.bridge is None
 
@@ -307,23 +312,23 @@ _SESSION_OPTIONS = ChildOptions()
 
 
 class ChildSupervisor:
-    """One child at a time, made when it is needed.
+    """Starts, replaces and ends the children of a session, one child at a time, when needed.
 
     Args:
         options: those of the session.
-        session: what callbacks get as `.session`; not kept alive by this.
+        session: what callbacks get as `.session`; held by a weak reference.
 
     Attributes:
         options: those of the session, as they are now.
-        resume_state: which conversation the next one goes on with.
-        monitor: hears all that any of them says.
-        bridge: what runs `custom_tools`; None where the CLI asks for each call.
-        child: the one that runs, or ran last.
-        runtime_settings: what that one has in effect of the settings that may change.
-        handlers: what it may ask.
-        home: the HOME that they share, if the session is isolated.
-        is_closed: whether `begin_close` was called; there is no next one then.
-        required: what the query whose turn it is needs in its child.
+        resume_state: which conversation the next child continues.
+        monitor: sees all messages of all children.
+        bridge: runs `custom_tools`; None where the CLI sends a request for each call.
+        child: the current child, or the last one.
+        runtime_settings: the changeable settings that the child has in effect.
+        handlers: handle the requests of the child.
+        home: the HOME that the children share, if the session is isolated.
+        is_closed: whether `begin_close` was called; then no further child is started.
+        required: the child options that the current query needs.
 
     Raises:
         OptionsError: settings that cannot work in a session.
@@ -335,7 +340,7 @@ class ChildSupervisor:
         self.options = options
         self.resume_state = ResumeState(options)
         self.monitor = SessionMonitor(options)
-        house = make_handlers(options)  # a mistake is told before anything is started
+        house = make_handlers(options)  # reports mistakes before anything is started
         self.bridge = None if house is None else house.bridge
         self.home = _make_home(options)
         self.child: SessionChild | None = None
@@ -351,10 +356,10 @@ class ChildSupervisor:
         render(self._next_options(), {})
 
     def make_child_options(self, options: Options) -> ChildOptions:
-        """What a query with these settings needs in its child.
+        """Return the child options that a query with these settings needs.
 
         Args:
-            options: those of the query that a child has from its start.
+            options: settings of the query that a child has from its start.
 
         Raises:
             OptionsError: they cannot work in a child of this session.
@@ -376,7 +381,7 @@ class ChildSupervisor:
 
     @contextmanager
     def require(self, settings: ChildOptions | None) -> Generator[None]:
-        """The block in which a query talks that needs a child with these; None: one of the session."""
+        """The block in which a query runs that needs a child with these options; None: a child of the session."""
         self.required = settings or _SESSION_OPTIONS
         try:
             yield
@@ -390,7 +395,7 @@ class ChildSupervisor:
 
     @property
     def id(self) -> str | None:
-        """Id of the conversation, as far as it is known; a child that was started ahead brings its own."""
+        """Id of the conversation, as far as it is known; a warm child of a pool brings its own."""
         conversation = self.child
         if conversation is not None:
             return conversation.session_id or self.resume_state.id
@@ -409,7 +414,7 @@ class ChildSupervisor:
         self._loop = loop
 
     def ready_child(self) -> SessionChild | None:
-        """The conversation, if nothing has to be waited for until it can be talked to."""
+        """Return the child, if it can be used without any waiting."""
         self._check_loop()
         conversation = self.child
         if conversation is None or self.is_closed or self._starting.locked() or not conversation.is_ready:
@@ -417,14 +422,14 @@ class ChildSupervisor:
         return conversation if self._started_with.is_compatible(self.required) else None
 
     async def ensure_running(self, *, in_turn: bool) -> SessionChild:
-        """The conversation, with a child that runs, and was started with what is wanted.
+        """Return a running child with the required options; start or replace it if need be.
 
         Args:
-            in_turn: whether a query talks to it now, which then notices by itself that it has gone.
+            in_turn: whether a query uses the child now; then that query notices itself when the child exits.
 
         Raises:
-            PilothouseError: it cannot be started.
-            OptionsError: it cannot be replaced by another, as the query needs.
+            PilothouseError: the child could not be started.
+            OptionsError: the child cannot be replaced by one that the query needs.
             SessionClosedError: `close` was called.
         """
         if (there := self.ready_child()) is not None:
@@ -432,7 +437,7 @@ class ChildSupervisor:
         async with self._starting:
             before = self.child
             if before is not None and not in_turn:
-                await before.check_alive()  # nothing was said to it yet, so that nothing is said twice
+                await before.check_alive()  # no prompt was sent to it yet, so that none is sent twice
             if before is not None and before.is_finished:
                 await before.wait_finished()
             self.check_open()
@@ -443,7 +448,7 @@ class ChildSupervisor:
             return await self._replace(before)
 
     async def _replace(self, previous: SessionChild) -> SessionChild:
-        """End a child that works as it should, and go on with one that has what is wanted."""
+        """End a healthy child, and start one with the required options."""
         if getattr(previous.transport, "is_attached", False):
             name = next(iter(self.required.options))
             raise OptionsError(
@@ -474,7 +479,7 @@ class ChildSupervisor:
         return conversation
 
     async def _launch_with_fallback(self, previous: SessionChild | None) -> SessionChild:
-        """Begin again where there is nothing to resume: the child before had died before it saved anything of use."""
+        """Start a child, without resuming if the previous one died before it saved anything."""
         ways_out = (
             (SessionNotFoundError, self.resume_state.discard_resume),
             (SessionExistsError, self.resume_state.choose_new_id),
@@ -515,7 +520,7 @@ class ChildSupervisor:
             with anyio.CancelScope(shield=True):
                 await conversation.wait_finished()
             raise
-        given: str | None = getattr(transport, "session_id", None)  # by a pool, whose child was there before
+        given: str | None = getattr(transport, "session_id", None)  # set by a pool, whose child was started before
         if given is not None:
             self.resume_state.set_id(given)
             conversation.session_id = given
@@ -526,17 +531,17 @@ class ChildSupervisor:
         return conversation
 
     def make_launch(self) -> tuple[Invocation, HandlerSet | None]:
-        """How the next child is started, and what this process offers to it."""
+        """Return the invocation of the next child, and its handlers."""
         return self._make_launch(self._next_options(), _SESSION_OPTIONS)
 
     def _make_launch(self, options: Options, required: ChildOptions) -> tuple[Invocation, HandlerSet | None]:
         self.handlers = make_handlers(options, self._session, self.get_bridge(required))
         invocation, host = self.monitor.instrument_launch(*make_launch(options, self.handlers))
-        # In the home the next child finds what this one has kept.
+        # The next child finds in the home what this one has saved.
         return replace(invocation, home=self.home, has_generated_session_id=self.resume_state.is_id_replaceable), host
 
     def get_bridge(self, settings: ChildOptions) -> Bridge | None:
-        """What runs the `custom_tools` of a query with these settings."""
+        """Return what runs the `custom_tools` of a query with these child options."""
         return settings.bridge if tuple(settings.options) else self.bridge
 
     def _next_options(self, required: ChildOptions = _SESSION_OPTIONS) -> Options:
@@ -544,21 +549,21 @@ class ChildSupervisor:
         if tuple(required.options):
             options = _merge_budget(options, required.options)
         if options.isolation is not None and options.as_dict().get("persist_session") is None:
-            options = options.with_(persist_session=True)  # in the home of the session, which goes with it
+            options = options.with_(persist_session=True)  # in the home of the session, which is removed with it
         if options.as_dict().get("partial_messages") is None:
-            options = options.with_(partial_messages=True)  # for `text_stream`; queries that do not want them get none
+            options = options.with_(partial_messages=True)  # for `text_stream`; queries filter them out unless wanted
         return options
 
     async def update(self, changes: Options, between_turns: AbstractAsyncContextManager[Any]) -> None:
-        """Have other handlers, in the child that runs as well.
+        """Replace handlers, also in the running child.
 
         Args:
             changes: the handlers, and nothing else.
-            between_turns: entered where the child has to be told, which is between two turns.
+            between_turns: entered if the CLI must be notified, which happens between two turns.
 
         Raises:
-            OptionsError: handlers that a child cannot get while it runs.
-            ControlError, ControlTimeout: the CLI does not take them; the next child does.
+            OptionsError: handlers that a running child cannot get.
+            ControlError, ControlTimeout: the CLI does not accept them; the next child gets them.
         """
         if self.bridge is not None and "custom_tools" in changes:
             raise OptionsError(
@@ -569,7 +574,7 @@ class ChildSupervisor:
             and self.child is not None
             and not self.child.is_finished
         ):
-            await self.ensure_running(in_turn=False)  # the one of a query that is over
+            await self.ensure_running(in_turn=False)  # otherwise it is the child of an earlier query
         async with self._starting:
             conversation, options = self.child, self.options.merge(changes)
             if conversation is None or conversation.is_finished:
@@ -591,17 +596,17 @@ class ChildSupervisor:
                 await conversation.replace_handlers(host, invocation.initialize)
 
     def begin_close(self) -> None:
-        """From now on there is no new child.
+        """Start no further child from now on.
 
         Raises:
-            UsageError: this is not the event loop that the children live on.
+            UsageError: this is not the event loop of the children.
         """
         self.is_closed = True
         if self._loop is not None:
             self._check_loop()
 
     async def close(self) -> None:
-        """End the one that runs, and what they shared. Call it shielded."""
+        """End the child, and release what the children shared. Call it shielded."""
         try:
             if self.child is not None:
                 await self.child.close()
@@ -612,14 +617,14 @@ class ChildSupervisor:
             self.monitor.end()
 
     def drop(self) -> None:
-        """Nobody holds the session any more; told by a finalizer: from any thread, at any moment."""
+        """End a dropped session; called by a finalizer: from any thread, at any moment."""
         conversation = self.child
         if conversation is not None and self._call_in_loop is not None and not conversation.is_finished:
             self._call_in_loop(partial(_end_child, conversation, self.monitor))
 
 
 def _merge_budget(options: Options, own: Options) -> Options:
-    """The settings of the child of a query: those of the session, within what is left of its budget, and its own."""
+    """Merge the settings of a session, with its remaining budget, and those of one query."""
     merged = options.merge(own)
     if own.max_budget_usd is not None and options.max_budget_usd is not None:
         merged = merged.with_(max_budget_usd=min(own.max_budget_usd, options.max_budget_usd))

@@ -1,7 +1,7 @@
 """How calls of `custom_tools` reach this process without MCP.
 
-Which bridge the settings ask for, the options that it needs, and the middleware that runs the calls and sends the
-next prompt.
+Owns which bridge the settings specify, the options that it needs, and the middleware that runs the calls and sends
+the next prompt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PromptQueue:
             self.first = self._only_first(prompts)
 
     async def next(self) -> PromptMessage | None:
-        """The next prompt, once it is there; None: that was the last."""
+        """Wait for the next prompt; None after the last."""
         if self._stream is not None:
             return await anext(self._stream, None)
         return None if self._remaining is None else next(self._remaining, None)
@@ -56,10 +56,10 @@ Bridge: TypeAlias = DeferredBridge | XmlBridge
 
 
 def make_bridge(options: Options) -> Bridge:
-    """The bridge that `options` ask for, which is not `mcp`.
+    """Make the bridge that `options` specify, which is not `mcp`.
 
     Raises:
-        OptionsError: an option that does not go together with it.
+        OptionsError: an option that cannot be combined with it.
         ToolDefinitionError: a tool that cannot work.
     """
     rules = ToolPermissionRules(allowed_tools_for(options), options.disallowed_tools or ())
@@ -88,7 +88,7 @@ def make_bridge(options: Options) -> Bridge:
 
 
 def make_bridge_options(bridge: Bridge, options: Options) -> dict[str, Any]:
-    """The options that a bridge needs; for `xml` its rules in the system prompt, and no other tools. (S1, S21)"""
+    """Return the options that a bridge needs; for `xml` its rules in the system prompt, and no other tools."""
     if not isinstance(bridge, XmlBridge):
         return {}
     own = bridge.system_prompt()
@@ -105,7 +105,7 @@ def make_bridge_options(bridge: Bridge, options: Options) -> dict[str, Any]:
 
 
 def add_deferral(hooks: Any, bridge: Bridge) -> Any:
-    """`hooks`, and the one that leaves the calls of the bridge `deferred` to this process."""
+    """Return `hooks` with the hook that leaves the calls of the bridge `deferred` to this process."""
     if not isinstance(bridge, DeferredBridge):
         return hooks
     from pilothouse.hooks import HookMatcher
@@ -117,16 +117,16 @@ def add_deferral(hooks: Any, bridge: Bridge) -> Any:
 
 
 class BridgeMiddleware:
-    """Goes on with what the tools of this process give; a continuation.
+    """Runs the tool calls that a result leaves to this process and sends the results; a middleware.
 
     Args:
-        steps: those of the query.
+        steps: the tool loop of the query.
         prompts: of the query. The next one waits until no call of the answer to the one before is left: the CLI would
             answer it instead of taking the results.
-        inner: what goes on once no call is left.
+        inner: decides what follows once no call is left.
 
     Attributes:
-        first: what may be said at once.
+        first: the prompts that may be sent at once.
     """
 
     def __init__(self, steps: ToolLoop, prompts: Prompts = (), inner: QueryMiddleware | None = None) -> None:
@@ -137,10 +137,10 @@ class BridgeMiddleware:
         self.first = self._prompts.first
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """The results of the calls that `result` leaves to this process."""
+        """Return the results of the calls that `result` leaves to this process."""
         step = await self._steps.next_step(result)
         if step.content is not None:
-            # Verbatim: an `@path` or a `/command` in a result is neither. (S23)
+            # Verbatim: an `@path` or a `/command` in a result has no effect.
             [prompt] = cast("tuple[PromptMessage]", prepare_prompts(step.content, verbatim=True))
             return NextPrompt(prompt, step.messages)
         if step.messages:

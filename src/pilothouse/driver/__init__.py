@@ -1,4 +1,8 @@
-"""The async driver: one task that owns a connection, and what other tasks use to talk to it."""
+"""The only async driver: it moves bytes between a transport and the protocol and runs handlers and timeouts.
+
+It knows nothing of options, hooks, permissions or tools: the client passes those in as handlers and middleware.
+Start at `query_run.QueryRun`, then `connection.ControlChannel`.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -20,5 +24,5 @@ if TYPE_CHECKING:
     from pilothouse.driver.extensions import SendControl as SendControl
 
 
-# Most queries have nothing to offer, and are over with their result.
+# Loaded lazily: most queries have no handlers and no middleware.
 __getattr__, __dir__ = make_lazy_exports(__name__)

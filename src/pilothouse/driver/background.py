@@ -1,6 +1,6 @@
 """Background tasks of the CLI: which still run, and which messages come from them.
 
-A result is not always the end: the CLI waits for its tasks and then speaks again (2.1.330). Pure.
+A result is not always the end: the CLI waits for its background tasks and then starts another turn (2.1.330). Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENDED = frozenset({"completed", "failed", "killed", "stopped"})
 
 
 class RunningTasks:
-    """Keeps book of what was started and has not ended."""
+    """Tracks the background tasks that were started and have not ended."""
 
     TRACKED = (BackgroundTasksChangedMessage, TaskNotificationMessage, TaskStartedMessage, TaskUpdatedMessage)
 
@@ -31,7 +31,7 @@ class RunningTasks:
         return bool(self._running)
 
     def track(self, message: Message) -> None:
-        """Look at a message of one of the classes in `TRACKED`."""
+        """Update from a message of one of the classes in `TRACKED`."""
         match message:
             case TaskStartedMessage(task_id=str(task)):
                 self._running.add(task)
@@ -49,10 +49,10 @@ _ID_FIELDS = ("parent_tool_use_id", "tool_use_id", "task_id", "parent_task_id", 
 
 
 class BackgroundAttribution:
-    """Keeps book of the tasks that were started, before and since the query that talks now began.
+    """Tells messages of background tasks of earlier queries from those of the current query.
 
-    The CLI goes on with background commands and sub-agents after the result, and what they say then carries the id of
-    the task, or of the tool call that started it (2.1.330).
+    The CLI continues background commands and sub-agents after the result. Their later messages carry the id of the
+    task, or of the tool call that started it (2.1.330).
     """
 
     __slots__ = ("_earlier", "_own")
@@ -65,12 +65,12 @@ class BackgroundAttribution:
         return bool(self._earlier)
 
     def start_query(self) -> None:
-        """What was started so far belongs to others from here on."""
+        """Assign everything started so far to earlier queries."""
         self._earlier |= self._own
         self._own = set()
 
     def belongs_to_earlier(self, message: Message) -> bool:
-        """Whether `message` is about work of an earlier query. To be called with every message about a task."""
+        """Whether `message` is about work of an earlier query. Call it with every message about a task."""
         if isinstance(message, BackgroundTasksChangedMessage):
             return bool(self._earlier) and not self._own
         theirs = not self._earlier.isdisjoint(_task_ids(message))

@@ -1,7 +1,7 @@
 """The connection to one child.
 
 `ControlChannel` moves bytes and matches control requests with responses; `ChildConnection` owns the transport from
-start to close, and what is known of the child's work. Neither decides about prompts, results or deadlines.
+start to close, and tracks whether the child works. Neither decides about prompts, results or deadlines.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ log = logging.getLogger("pilothouse.driver")
 
 SkippedLine = NonJsonLine | LineTooLong | InvalidFrame
 
-LOGGED_CHARS = 200  # of a line that is no message
-REDACTED_BYTES = 64 * 1024  # of it, that are searched for keys
-CANCEL_SEND_SECONDS = 1.0  # to tell the peer that an answer is no longer wanted; it is a courtesy
+LOGGED_CHARS = 200  # of a line that is not a message
+REDACTED_BYTES = 64 * 1024  # of that line, searched for keys
+CANCEL_SEND_SECONDS = 1.0  # for sending a cancel request to the CLI, which is a courtesy
 
 
 class MessageSink(Protocol):
-    """Takes messages from the reader, and says when the reader should wait."""
+    """Takes messages from the reader, and tells the reader when to wait."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader should wait in `room`."""
+        """Whether the reader should call `wait_for_space`."""
         ...
 
     def put(self, batch: list[Message], size: int) -> None:
@@ -72,11 +72,11 @@ class MessageSink(Protocol):
         ...
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Take word of lines that could not be read; called before the messages that came with them."""
+        """Take notes about lines that could not be read; called before the messages that came with them."""
         ...
 
     async def wait_for_space(self) -> None:
-        """Wait until there is room, or `release_producer` was called."""
+        """Wait until there is space, or `release_reader` was called."""
         ...
 
     def release_reader(self) -> None:
@@ -85,12 +85,12 @@ class MessageSink(Protocol):
 
 
 class PendingRequest(SingleWaiterEvent):
-    """A control request that was sent; once it was waited for, `answer` gives the answer.
+    """A control request that was sent. After `wait`, `response` returns the response.
 
     Attributes:
-        deadline: when the answer must be there, once somebody waits for it.
-        send_scope: around the sending of it.
-        on_error: hears of an error that comes in place of the answer, if nobody waits.
+        deadline: when the response must have arrived; set when a task starts to wait.
+        send_scope: cancel scope around the sending of the request.
+        on_error: called with an error that comes in place of the response, if no task waits.
     """
 
     __slots__ = ("_error", "_payload", "deadline", "on_error", "request_id", "send_scope", "subtype")
@@ -106,37 +106,37 @@ class PendingRequest(SingleWaiterEvent):
         self._error: BaseException | None = None
 
     def resolve(self, payload: Mapping[str, Any] | None = None, error: BaseException | None = None) -> None:
-        """The answer is there, or will never be."""
+        """Set the response, or the error that takes its place."""
         self._payload, self._error = payload or {}, error
         self.set()
         if error is not None and self.on_error is not None:
             self.on_error(error)
 
     def response(self) -> Mapping[str, Any]:
-        """The answer that is there; raises what came in its place."""
+        """The response; raises the error that came in its place."""
         if self._error is not None:
             raise self._error
         return self._payload
 
 
 class ControlChannel:
-    """A connection over a transport that has been started.
+    """The control protocol over a transport that has been started.
 
     Args:
         transport: started.
         sink: takes the messages.
         start_task: runs work beside `run`, until the connection ends.
-        handlers: what this process offers to the peer; a question that no desk of it knows is refused.
-        redact: takes keys out of what the peer says and is no message.
+        handlers: handle the requests of the CLI; a request without a handler is refused.
+        redact: removes keys from output that is not a message.
         max_line_bytes: longest line of output.
-        control_timeout: seconds to wait for the answer to a control request.
+        control_timeout: seconds to wait for the response to a control request.
 
     Attributes:
-        connection: the state machine.
+        connection: the state machine of the protocol.
         last_problem: the last line of output that could not be read, as an error.
-        incoming: those of the peer that are open.
-        is_preparing: whether the host is still at what has to be before the first prompt.
-        on_skipped: told of every line of output that was no message and no part of the control protocol.
+        incoming: the open requests of the CLI.
+        is_preparing: whether `before_first_prompt` of the handlers still runs.
+        on_skipped: called with every line of output that is neither a message nor part of the control protocol.
     """
 
     def __init__(
@@ -162,26 +162,27 @@ class ControlChannel:
         self.on_skipped: Callable[[SkippedLine], object] | None = None
         self._skipped: list[SkippedLine] = []
         self.last_problem: PeerError | None = None
-        # One that goes on with a peer that was somebody else's must not take the answers to that one's requests.
+        # A transport that takes over a running CLI has its own prefix: responses to earlier requests must not
+        # match ours.
         id_prefix: str = getattr(transport, "request_prefix", "ph")
         self.connection = Connection(max_line_bytes=max_line_bytes, id_prefix=id_prefix)
         self.incoming = IncomingRequests(
             self.connection, {} if handlers is None else handlers.handlers, transport.send_at_once, self._send_quietly
         )
-        self._size = 0  # bytes of what came since the last message was complete
-        self._has_output_ended = False  # the output of the peer
+        self._size = 0  # bytes received since the last complete message
+        self._has_output_ended = False
         self._wakeup = SingleWaiterEvent()  # for the task that owns the connection
         self._scheduled: list[Callable[[], object]] = []
         self._wait_scope: anyio.CancelScope | None = None
         self._clock = anyio.current_time
 
     async def run(self, check: Callable[[], float] = lambda: inf) -> None:
-        """Read until the output of the peer ends, and give up on requests that wait too long for their answer.
+        """Read until the output of the CLI ends, and fail requests whose response is late.
 
         Runs once, in the task that owns the connection.
 
         Args:
-            check: called when an alarm has gone off; returns when it has to be called again. `wake` makes that sooner.
+            check: called at each wake-up; returns when to call it again. `check_at` makes that sooner.
         """
         self._clock = make_loop_clock()
         self._start_task(self._read)
@@ -193,17 +194,17 @@ class ControlChannel:
                 await self._wakeup.wait()
 
     def call_soon(self, work: Callable[[], object]) -> None:
-        """Let the task that owns the connection do something, after all who were woken until now."""
+        """Run `work` in the task that owns the connection, after the tasks that were woken before."""
         self._scheduled.append(work)
         self._wakeup.set()
 
     def check_at(self, when: float) -> None:
-        """Let the task that owns the connection look, then or before."""
+        """Wake the task that owns the connection at `when`, or earlier."""
         if self._wait_scope is not None and when < self._wait_scope.deadline:
             self._wait_scope.deadline = when
 
     def _expire_requests(self) -> float:
-        """Settle the requests whose time is over; returns when it is that of the next one."""
+        """Fail the requests whose deadline has passed; returns the next deadline."""
         now = self._clock()
         for pending in self._pending.values():
             if pending.deadline <= now:
@@ -218,7 +219,7 @@ class ControlChannel:
         return min((pending.deadline for pending in self._pending.values()), default=inf)
 
     async def _read(self) -> None:
-        """Read until the output ends, or until an answer makes this task wait; then another one reads on."""
+        """Read until the output ends, or until a handler has to wait; then a new task reads on."""
         reader = ReaderTask()
         try:
             with reader.scope:
@@ -228,18 +229,18 @@ class ControlChannel:
         except anyio.get_cancelled_exc_class():
             if reader.request is not None or not reader.has_run_handlers:
                 raise
-            self._start_next_reader()  # a function that it ran may have done that; if not, the next reader ends at once
+            self._start_next_reader()  # a handler may have started one; if not, the next reader ends at once
             return
         await self.incoming.finish(reader)
 
     async def _read_and_handle(self, reader: ReaderTask) -> bool:
-        """Returns whether the output has ended."""
+        """Read and run handlers. Returns whether the output has ended."""
         receive, feed, sink, questions = self._transport.receive, self.connection.feed, self._sink, self.incoming
         events, new = self.connection.events, questions.unhandled
         while True:
             if new and await questions.handle_new(reader, self._start_next_reader):
                 return False
-            # Answers may stand behind unread messages, so a full sink stops the reader only while none is awaited.
+            # Responses may be behind unread messages: a full sink stops the reader only while no request is pending.
             while sink.is_full and not self._pending:
                 await sink.wait_for_space()
             chunk = await receive()
@@ -268,11 +269,11 @@ class ControlChannel:
             self._sink.put(messages, self._size)
             self._size = 0
         if skipped and self.on_skipped is not None:
-            for event in skipped:  # after the messages: what was lost may belong to one of them
+            for event in skipped:  # after the messages: the lost line may belong to one of them
                 self.on_skipped(event)
 
     def _make_notes(self, skipped: list[SkippedLine]) -> list[LineSkippedMessage]:
-        """One for each reason: a peer that says nothing else must not fill the memory."""
+        """One note for each reason, so that a CLI that prints nothing else cannot fill the memory."""
         notes: dict[str, LineSkippedMessage] = {}
         for event in skipped:
             reason, size, line = _describe_skipped(event)
@@ -297,22 +298,22 @@ class ControlChannel:
         return pending, data
 
     async def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Ask the peer and wait for its answer. A cancelled call leaves no entry and tells the peer.
+        """Send a control request and return its response. A cancelled call removes its entry and notifies the CLI.
 
         Raises:
-            ControlError: the peer refused.
-            ControlTimeout: no answer within `control_timeout` seconds.
+            ControlError: the CLI refused the request.
+            ControlTimeout: no response within `control_timeout` seconds.
             PilothouseError: the connection ended first.
         """
         pending, data = self.start_request(subtype, body)
         return await self.wait_response(pending, data)
 
     async def wait_response(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
-        """Wait for the answer to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
+        """Wait for the response to a request, for at most `control_timeout` seconds; `unsent` is sent first."""
         self._set_deadline(pending)
         try:
             if unsent and not self._transport.send_at_once(unsent):
-                # When the peer is gone, the reader finds out how it ended and settles the request with that.
+                # If the CLI has exited, the reader sees how and resolves the request with that error.
                 with (
                     anyio.CancelScope() as pending.send_scope,
                     suppress(anyio.BrokenResourceError, anyio.ClosedResourceError),
@@ -325,37 +326,37 @@ class ControlChannel:
                 await self._cancel_request(pending)
 
     def watch_errors(self, pending: PendingRequest, on_error: Callable[[BaseException], object]) -> None:
-        """Let `failed` hear of an error that comes in place of the answer to a request that was sent; none waits."""
+        """Call `on_error` with an error that comes in place of the response to a sent request, without waiting."""
         pending.on_error = on_error
         self._set_deadline(pending)
 
     def _set_deadline(self, pending: PendingRequest) -> None:
-        # One alarm for all, so that none of them makes a timer and cancels it.
+        # One timer for all requests, instead of one for each.
         pending.deadline = self._clock() + self._control_timeout
         self.check_at(pending.deadline)
 
     def start_handlers(self) -> None:
-        """Start what the host has to run beside the connection, and give it a way to tell the peer something."""
+        """Start the background work of the handlers, and let them send control requests."""
         if self._handlers is not None:
             self._handlers.bind_sender(self.notify)
             if self._handlers.run_background is not None:
                 self._start_task(self._handlers.run_background)
 
     def replace_handlers(self, handlers: HandlerSet) -> None:
-        """From now on questions are answered by this host; those that are open stay with whoever works on them."""
+        """Use these handlers for new requests; open requests stay with the handlers that work on them."""
         self._handlers = handlers
         self.incoming.handlers = handlers.handlers
         handlers.bind_sender(self.notify)
 
     async def send_initialize(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Do the handshake again: the peer learns what has changed, and says what it still wants to know."""
+        """Send the initialize request again, with changed settings; returns the CLI's response."""
         info = await self.request("initialize", body)
         if self._handlers is not None:
             self._handlers.on_initialize(info)
         return info
 
     async def initialize(self, pending: PendingRequest, unsent: bytes = b"") -> Mapping[str, Any]:
-        """As `wait_response`, for the handshake: the host looks at the answer, and raises if that will not do."""
+        """Wait for the response to the initialize request and pass it to the handlers, which may raise."""
         info = await self.wait_response(pending, unsent)
         if self._handlers is not None:
             self._handlers.on_initialize(info)
@@ -367,16 +368,16 @@ class ControlChannel:
 
     @property
     def last_non_json_line(self) -> str:
-        """The last line of output that was no message; "" if there was none."""
+        """The last line of output that was not a message; "" if there was none."""
         noise = self.connection.non_json_lines
         return self._redacted_text(noise[-1]) if noise else ""
 
     def _redacted_text(self, line: bytes) -> str:
-        # Keys go first: a part of one would not be known any more.
+        # Redact before cutting: a part of a key would not be recognized.
         return self._redact(line[:REDACTED_BYTES].decode("utf-8", "replace"))[:LOGGED_CHARS]
 
     def close(self, error: BaseException | None = None) -> None:
-        """No answer will come any more: every waiting request fails with `error`."""
+        """Fail every pending request with `error`: no response can arrive any more."""
         if self._close_error is None:
             self._close_error = error or SessionClosedError("the connection is closed")
         for pending in self._pending.values():
@@ -384,7 +385,7 @@ class ControlChannel:
         self._pending.clear()
 
     def notify(self, subtype: str, body: Mapping[str, Any]) -> None:
-        """Ask the peer beside everything else; nobody waits for the answer, and none is missed."""
+        """Send a control request without waiting for its response; errors are ignored."""
 
         async def ask() -> None:
             with suppress(PilothouseError):
@@ -438,7 +439,7 @@ class ControlChannel:
 
 
 def _describe_skipped(event: SkippedLine) -> tuple[str, int, bytes]:
-    """Why a line was skipped, its size in bytes, and its beginning."""
+    """The reason why a line was skipped, its size in bytes, and its beginning."""
     match event:
         case NonJsonLine(line=line):
             return "not_json", len(line), line
@@ -450,31 +451,31 @@ def _describe_skipped(event: SkippedLine) -> tuple[str, int, bytes]:
             return "no_message", 0, str(error).encode("utf-8", "replace")
 
 
-WAKE_SECONDS = 1.0  # from the end of a background task until the model has been woken by it
-# From a line that could not be read until a tool, whose result may have been in it, does not count as running any more:
-# the longest that the CLI lets a command run (2.1.330), so that none is cut for a line that was of something else.
+WAKE_SECONDS = 1.0  # from the end of a background task until it has woken the model
+# From an unreadable line until a tool whose result may have been in it counts as ended: the longest time that the
+# CLI lets a command run (2.1.330), so that no command is cut short because of an unrelated line.
 LOST_RESULT_SECONDS = 600.0
 
 Work = Callable[[], Awaitable[None]]
 
 
 class ChildConnection:
-    """One connection to one peer.
+    """The connection to one child.
 
     Args:
         transport: not started yet.
-        invocation: how to start the peer.
-        limits: sizes, and the time for control requests.
-        sink: takes its messages.
-        handlers: what this process offers to the peer, if anything.
+        invocation: how to start the child.
+        limits: sizes, and the timeout of control requests.
+        sink: takes the messages.
+        handlers: handle the requests of the CLI, if any.
 
     Attributes:
         failure: the first error of anything that runs here.
-        close_failure: what the transport raised at its end: what it was to keep, such as a recording, is not complete.
-        last_activity: when it last said something, or did what takes its time; later than now, if it said that it
-            waits.
-        is_in_turn: whether it works, for a prompt or by itself.
-        may_be_woken: whether a background task was seen; one that ends wakes the peer, once it has nothing else to do.
+        close_failure: the error of closing the transport: what it stores, such as a recording, is incomplete.
+        last_activity: when the CLI last sent something or was busy; in the future while it waits for an announced
+            time.
+        is_in_turn: whether the CLI works on a turn, for a prompt or on its own.
+        may_be_woken: whether a background task was seen; when one ends, it starts a turn once the CLI is idle.
     """
 
     def __init__(
@@ -499,13 +500,13 @@ class ChildConnection:
         self._redactor: Redactor | None = None
         self._uncertain_until = 0.0
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._task_count = 0  # how many of them have not ended
+        self._task_count = 0  # tasks that have not ended
 
-    # These are made when they are first asked for, which is after the start: the peer takes its time to come up.
+    # Made on first use, which is after the start of the child: it needs time to come up anyway.
 
     @cached_property
     def channel(self) -> ControlChannel:
-        """The connection over the transport."""
+        """The control channel over the transport."""
         link = ControlChannel(
             self.transport,
             self._sink,
@@ -520,12 +521,12 @@ class ChildConnection:
 
     @cached_property
     def validator(self) -> StreamValidator:
-        """What follows from the order of its messages."""
+        """Checks the order of the messages, and knows which tools are running."""
         return StreamValidator()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[tuple[PendingRequest | None, bytes]]:
-        """Started on entry, closed on exit; gives the handshake, which the caller sends, if there is one.
+        """Start the child on entry, close it on exit. Yields the initialize request, if any, for the caller to send.
 
         Raises:
             BaseException: the first error of what ran here, as it is and not inside a group.
@@ -533,18 +534,18 @@ class ChildConnection:
         await self.transport.start(self.invocation)
         try:
             self.last_activity = anyio.current_time()
-            # Registered before anybody reads: a short peer may have said everything before the first task runs.
+            # Registered before the reader starts: a short child may have sent everything before the first task runs.
             hello = self.invocation.initialize
             pending, line = (None, b"") if hello is None else self.channel.start_request("initialize", hello)
             opening, line = (
                 (pending, InitializeLine(line)),
                 b"",
-            )  # reporters of errors print the variables of every frame
+            )  # error reporters print the variables of every frame
             async with anyio.create_task_group() as self._tasks:
                 self.start_task(self.transport.serve)
                 self.channel.start_handlers()
                 yield opening
-                if self._task_count:  # to cancel nothing would cost as much as a task: it notes down who cancelled what
+                if self._task_count:  # cancelling an empty group costs as much as a task
                     self._tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
@@ -558,7 +559,7 @@ class ChildConnection:
             raise self.failure
 
     def _redact(self, text: str) -> str:
-        if self._redactor is None:  # most children give no occasion for it
+        if self._redactor is None:  # most children never need it
             from pilothouse.options.secrets import Redactor, invocation_secrets
 
             self._redactor = Redactor(invocation_secrets(self.invocation))
@@ -572,30 +573,30 @@ class ChildConnection:
 
     async def _run(self, work: Work) -> None:
         await self.run_recording_failure(work)
-        self._task_count -= 1  # if it is cancelled, so is all the rest
+        self._task_count -= 1  # not after a cancel, which ends all the rest too
 
     async def run_recording_failure(self, work: Work) -> None:
-        """Run a part of it; its error ends the whole."""
+        """Run `work`; an error in it ends the whole connection."""
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - handed on by `lifespan`
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """End all of it; the first error counts."""
+        """End the connection with `error`; the first error counts."""
         self.failure = self.failure or error
         self.stop()
 
     def stop(self) -> None:
-        """End all of it, without an error."""
+        """End the connection without an error."""
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
-    # What is known of its work.
+    # What the child is doing.
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is silent for a reason: a tool runs, it has asked us, or the host still prepares."""
+        """Whether the CLI has a reason to be silent: a tool runs, a request to us is open, or handlers prepare."""
         return self._is_tool_running or self.channel.incoming.is_busy or self.channel.is_preparing
 
     @property
@@ -609,7 +610,7 @@ class ChildConnection:
 
     def _on_skipped(self, event: SkippedLine) -> None:
         match event:
-            case NonJsonLine(line=line):  # of no message; or of one whose first byte is wrong
+            case NonJsonLine(line=line):  # not a message, or a message whose first byte is wrong
                 self._note_skipped(line, is_frame=False)
             case LineTooLong(head=head):
                 self._note_skipped(head)
@@ -621,25 +622,25 @@ class ChildConnection:
             self._uncertain_until = anyio.current_time() + LOST_RESULT_SECONDS
 
     def idle_since(self, *, is_busy: bool) -> float:
-        """When it fell silent: now, while something runs that may take its time, or nobody reads."""
+        """When the CLI fell silent; now, while it is busy or the consumer does not read."""
         if is_busy or self._sink.is_full:
             self.last_activity = max(self.last_activity, anyio.current_time())
         return self.last_activity
 
     def note_retry(self, message: ApiRetryMessage) -> None:
-        """It has said for how long it will wait for the API: that is no silence."""
+        """Count the announced wait for the API as activity."""
         self.last_activity = max(self.last_activity, anyio.current_time() + max(0.0, message.retry_delay_ms / 1000))
 
     def note_task(self, message: Message) -> None:
-        """A message about a background task."""
+        """Track a message about a background task."""
         self.background.track(message)
         self.may_be_woken = True
 
     def note_init(self, message: InitMessage) -> None:
-        """It begins a turn."""
+        """Mark the start of a turn, and warn of an old CLI."""
         self.is_in_turn = True
         executable: str | None = getattr(self.transport, "executable", None)
         if message.claude_code_version:
             warn_if_old(message.claude_code_version)
-        elif executable is not None:  # CLIs up to 2.0.0, at least, do not say it
+        elif executable is not None:  # CLIs up to at least 2.0.0 do not send it
             warn_if_executable_is_old(executable)

@@ -18,20 +18,21 @@ from pilothouse.errors import SessionClosedError
 from pilothouse.messages import Message, ResultMessage
 
 SendControl = Callable[[str, Mapping[str, Any]], None]
-"""Sends a control request, by subtype and body, and waits for nothing."""
+"""Sends a control request (subtype and body) without waiting for the response."""
 RequestControl = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Sends a control request, by subtype and body, and gives its answer."""
+"""Sends a control request (subtype and body) and returns its response."""
 
 
 class HandlerSet(Struct, frozen=True):
-    """What one child is given to answer the requests of the CLI.
+    """Handlers for the requests that one child sends to this process.
 
     Args:
         handlers: one for each subtype of request.
         on_initialize: gets the CLI's response to the initialize request; what it raises ends the conversation.
         bind_sender: gets a function that sends a control request, before anything is sent.
         run_background: runs beside the conversation, until it is cancelled.
-        before_first_prompt: awaited after the handshake, before the first prompt; what it raises ends the conversation.
+        before_first_prompt: awaited after the handshake, before the first prompt; what it raises ends the
+            conversation.
     """
 
     handlers: Mapping[str, RequestHandler]
@@ -43,15 +44,15 @@ class HandlerSet(Struct, frozen=True):
 
 log = logging.getLogger("pilothouse.driver")
 
-CANCEL_SECONDS = 10.0  # for a continuation that was given up; the query is over then, whatever it still does
+CANCEL_SECONDS = 10.0  # grace for a cancelled middleware; after it the query ends regardless
 
 
 class NextPrompt(Struct, frozen=True):
     """What follows a result.
 
     Args:
-        prompt: the query goes on with it; None: that was all.
-        messages: the consumer gets them first. A `ResultMessage` among them closes the query in place of the CLI's.
+        prompt: the next prompt of the query; None: the query is complete.
+        messages: delivered to the consumer first. A `ResultMessage` among them replaces the CLI's result.
     """
 
     prompt: PromptMessage | None = None
@@ -59,36 +60,36 @@ class NextPrompt(Struct, frozen=True):
 
 
 class QueryMiddleware(Protocol):
-    """Makes one query out of several prompts. One for each query.
+    """Makes one query out of several prompts. One instance for each query.
 
-    It must not keep its `Query` alive: one that is dropped could not end then. One that has an attribute `is_passive`,
-    and it is true, is never asked what follows, so that the query is over with its result.
+    It must not keep a reference to its `Query`, which could otherwise not end when it is dropped. If it has a true
+    attribute `is_passive`, `after_result` is never called and the query ends with its result.
     """
 
     def on_messages(self, batch: list[Message]) -> list[Message]:
-        """What the consumer gets in place of `batch`; sees every message of the query, in order. Must not wait.
+        """Return what the consumer gets in place of `batch`. Called with every message, in order. Must not wait.
 
-        What it drops or changes is so for the consumer only. The list is its own.
+        Dropping or changing a message affects only the consumer. The list may be modified.
         """
         ...
 
     async def after_result(self, result: ResultMessage) -> NextPrompt:
-        """What follows `result`; asked once for each result that leaves no prompt unanswered, once all were said.
+        """Decide what follows `result`. Called once for each result that leaves no prompt pending.
 
-        May take long; the silence limit rests meanwhile. Cancelled when the query is interrupted, stopped or out of
-        time. What it raises is the failure of the query.
+        May take long; the idle timeout is paused meanwhile. Cancelled when the query is interrupted, stopped or out
+        of time. An error that it raises is the failure of the query.
         """
         ...
 
 
 class MiddlewareRunner:
-    """A continuation at work.
+    """Runs the middleware of one query.
 
     Args:
-        middleware: who is asked.
+        middleware: the middleware to run.
 
     Attributes:
-        is_undecided: whether there is a result about which it has not said what follows; stays so when it is given up.
+        is_undecided: whether a result waits for the decision of the middleware; stays true after `cancel`.
     """
 
     def __init__(self, middleware: QueryMiddleware) -> None:
@@ -104,7 +105,7 @@ class MiddlewareRunner:
         self.is_undecided = False
 
     def start(self, result: ResultMessage) -> bool:
-        """Ask what follows `result`; False if that was asked before, or nothing ever does."""
+        """Start the decision about `result`; False if it was started before, or the middleware is passive."""
         if self._is_passive or result is self._result:
             return False
         self._result = result
@@ -116,16 +117,21 @@ class MiddlewareRunner:
     async def run(
         self, on_next: Callable[[NextPrompt | None], object], on_error: Callable[[Exception], object]
     ) -> None:
-        """Ask it, until cancelled; `take` gets what it says, and None when it was given up."""
+        """Run the middleware until cancelled.
+
+        Args:
+            on_next: called with each decision, and with None after `cancel`.
+            on_error: called with an error of the middleware.
+        """
         self._is_running = True
         while True:
             await self._has_result.wait()
             self._has_result = anyio.Event()
             try:
                 await self._decide(on_next)
-            except Exception as error:  # noqa: BLE001 - it is the query's
+            except Exception as error:  # noqa: BLE001 - it is the failure of the query
                 on_error(error)
-            except anyio.get_cancelled_exc_class():  # asyncio lets anybody raise it
+            except anyio.get_cancelled_exc_class():  # with asyncio, any code can raise it
                 on_error(SessionClosedError("what was to follow the result was cancelled"))
                 raise
             finally:
@@ -150,18 +156,18 @@ class MiddlewareRunner:
         on_next(following)
 
     def cancel(self) -> None:
-        """Nobody wants to know any more, from here on."""
+        """Cancel the decision, and all later ones."""
         self._is_cancelled = True
         if self._scope is not None:
             self._scope.cancel()
 
     async def wait_decided(self) -> None:
-        """Wait until it has said what follows, or has failed to."""
+        """Wait until the middleware has decided or failed."""
         if self.is_undecided:
             await self._has_decided.wait()
 
     async def wait_cancelled(self) -> None:
-        """Give it up and wait until it has ended. Bounded: one that does not heed that is left to itself."""
+        """Cancel the middleware and wait until it has ended, for at most `CANCEL_SECONDS`."""
         self.cancel()
         if not (self.is_undecided and self._is_running):
             return

@@ -28,10 +28,10 @@ from pilothouse.options.targets import list_flags
 from pilothouse.protocol import encode_line
 from pilothouse.transports import Ending
 
-STDERR_LINES = 5  # of the end of stderr, in the message; the whole tail is on the error
-# The CLI repeats the value after the name, whatever it holds (2.0.0 to 2.1.330): only the name is taken.
+STDERR_LINES = 5  # of the end of stderr, in the message; the error has the whole tail
+# The CLI repeats the value after the name, whatever it is (2.0.0 to 2.1.330): only the name is matched.
 _UNKNOWN_FLAG = r"error: unknown option '--([\w-]+)"
-# What getopt, argparse and shells say of our flags; the CLI says it in another way, see above.
+# What getopt, argparse and shells print about our flags; the CLI words it differently, see above.
 _NOT_THE_CLI = r"(unrecognized|unknown|illegal|invalid) (option|argument)s?\b.*-(input|output)-format"
 _ROOT = "cannot be used with root/sudo privileges"
 _VALUE_OF_FLAG = r"(error: unknown option '--[\w-]+)=.*"
@@ -40,11 +40,11 @@ _SESSION_ID_IN_USE = r"Session ID (\S+) is already in use"
 
 
 def missing_result_error(exit_info: Ending, last_output: str, problem: PeerError | None) -> PilothouseError:
-    """The output ended and no result had come: say how the peer ended, and what it said last. (E68, G41).
+    """Make the error for output that ended without a result: how the child exited and what it printed last.
 
     Args:
-        exit_info: how it ended.
-        last_output: its last output that was no message, if any.
+        exit_info: how the child exited.
+        last_output: its last output that was not a message, if any.
         problem: the last line that could not be read; it may have been the result.
     """
     if isinstance(problem, OversizeLineError) and exit_info.exit_code == 0:
@@ -57,14 +57,14 @@ def missing_result_error(exit_info: Ending, last_output: str, problem: PeerError
 def session_ended_error(
     exit_info: Ending, last_output: str, problem: PeerError | None, *, is_busy: bool
 ) -> ProcessError:
-    """The output of a session ended although nobody closed it; arguments as in `missing_result_error`. (E68)."""
+    """Make the error for a session whose output ended unexpectedly; arguments as in `missing_result_error`."""
     error = _exited_error(exit_info, last_output, "before the answer was complete" if is_busy else "while it was idle")
     error.__cause__ = exit_info.error or problem
     return error
 
 
 def oversize_error(size: int) -> OversizeLineError:
-    """A line of output that was skipped for its length."""
+    """Make the error for a line of output that was skipped for its length."""
     return OversizeLineError(
         f"a line of its output was {size:,} bytes long and was skipped; raise the option max_line_bytes", size=size
     )
@@ -125,14 +125,14 @@ def _describe_exit(exit_info: Ending) -> str:
 
 
 def timeout_error(seconds: float, consequence: str = "the child was ended") -> QueryTimeout:
-    """The whole query took too long; `what` was done about it. (L30, E10, G46)."""
+    """Make the error for a query that exceeded `timeout`; `consequence` says what was done about it."""
     return QueryTimeout(f"no result within {seconds:g} s (option timeout); {consequence}", seconds=seconds)
 
 
 def idle_timeout_error(
     seconds: float, consequence: str = "the child was ended", *, has_received: bool, kind: str = "idle_timeout"
 ) -> QueryTimeout:
-    """The peer was silent for longer than the option `kind` allows; `what` was done about it."""
+    """Make the error for a CLI silent for longer than the option `kind` allows; `consequence` says what was done."""
     phase = "since its last message" if has_received else "since it was started"
     return QueryTimeout(
         f"the CLI said nothing for {seconds:g} s {phase} (option {kind}); {consequence}", seconds=seconds, kind=kind
@@ -140,18 +140,18 @@ def idle_timeout_error(
 
 
 STALLED = "stalled"
-"""Subtype of the system message that pilothouse puts into the stream of a query that has been silent for long."""
-WARNING_FRACTION = 0.5  # of the limit: early enough to do something, late enough not to cry at every pause
+"""Subtype of the system message that pilothouse adds to the stream of a query that has been silent for long."""
+WARNING_FRACTION = 0.5  # of the limit: early enough to act, late enough to ignore short pauses
 
 
 class IdleCheck(Struct, frozen=True):
-    """What is to be done now.
+    """What to do now.
 
     Args:
-        next_check_at: when to look again.
-        note: to be told to the consumer.
-        limit: the limit that was passed, in seconds; None: none was.
-        kind: the option that set it.
+        next_check_at: when to check again.
+        note: message for the consumer, if any.
+        limit: the limit that was exceeded, in seconds; None: no limit was.
+        kind: the option that set the limit.
     """
 
     next_check_at: float
@@ -160,12 +160,12 @@ class IdleCheck(Struct, frozen=True):
     kind: str = ""
 
     def make_error(self, consequence: str, *, has_received: bool) -> QueryTimeout:
-        """What the query fails with."""
+        """Make the error that the query fails with."""
         return idle_timeout_error(self.limit or 0.0, consequence, has_received=has_received, kind=self.kind)
 
 
 class IdleTimer:
-    """The silence of one peer during one query.
+    """Measures the silence of the CLI during one query.
 
     Args:
         limits: of the query.
@@ -173,17 +173,24 @@ class IdleTimer:
 
     def __init__(self, limits: QueryLimits) -> None:
         self._limits = limits
-        self._warned_for: float | None = None  # the beginning of the silence that was told of
+        self._warned_for: float | None = None  # start of the silence that was reported
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is anything to watch."""
+        """Whether a limit is set."""
         return self._limits.idle_timeout is not None or self._limits.startup_timeout is not None
 
     def check(
         self, idle_since: float, now: float, *, has_received: bool, session_id: str | None = None
     ) -> IdleCheck | None:
-        """The peer has been silent `since` then; `heard`: it has said something in this query. None: no limit."""
+        """Check the limits at `now`; None if none applies.
+
+        Args:
+            idle_since: when the silence began.
+            now: the current time.
+            has_received: whether the CLI has sent anything in this query.
+            session_id: for the note.
+        """
         limit, kind = self._limits.idle_timeout, "idle_timeout"
         if not has_received and self._limits.startup_timeout is not None:
             limit, kind = self._limits.startup_timeout, "startup_timeout"
@@ -193,7 +200,7 @@ class IdleTimer:
         if now < warn_at:
             return IdleCheck(self._next_check(warn_at, now, has_received=has_received))
         note = None
-        if self._warned_for != idle_since:  # also when it comes too late: nothing is cut unsaid
+        if self._warned_for != idle_since:  # also when it is late: the consumer is always warned before the cut
             self._warned_for = idle_since
             facts = {
                 "seconds": round(now - idle_since, 3),
@@ -206,13 +213,13 @@ class IdleTimer:
         return IdleCheck(self._next_check(cut_at, now, has_received=has_received), note)
 
     def _next_check(self, moment: float, now: float, *, has_received: bool) -> float:
-        """`moment`, or before it, where the phase may change meanwhile into one with a shorter limit."""
+        """`moment`, or earlier where the first message may bring a shorter limit into force."""
         idle = self._limits.idle_timeout
         return moment if has_received or idle is None else min(moment, now + idle * WARNING_FRACTION)
 
 
 def make_note(subtype: str, session_id: str | None, fields: dict[str, Any]) -> SystemMessage:
-    """A system message of pilothouse's own; `facts` are in its `raw`."""
+    """Make a system message of pilothouse's own; `fields` are in its `raw`."""
     named = {} if session_id is None else {"session_id": session_id}
     line = encode_line({"type": "system", "subtype": subtype, **named, **fields})[:-1]
     return SystemMessage(subtype=subtype, session_id=session_id, raw_line=line)

@@ -22,19 +22,20 @@ from pilothouse.protocol import Connection, RequestReceived
 log = logging.getLogger("pilothouse.driver")
 
 RequestHandler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Answers one kind of question: the body of the request to the payload of the answer. An error becomes a refusal; an
-answer that is `TimeLimited` gets its limit when it has to wait."""
+"""Handles one subtype of request: takes its body and returns the payload of the response. An error becomes an error
+response; a `TimeLimited` result gets its timeout when it has to wait.
+"""
 
 UNSUPPORTED_CODE = "unsupported_request"
 
 
 class ReaderTask:
-    """A task that reads and answers, until it has to wait for an answer.
+    """A task that reads and runs handlers, until a handler has to wait.
 
     Attributes:
-        scope: around all that it does.
-        request: the one that it has to wait for.
-        has_run_handlers: whether it ran functions of the user.
+        scope: cancel scope around all that the task does.
+        request: the request whose handler has to wait.
+        has_run_handlers: whether the task has run user code.
     """
 
     __slots__ = ("has_run_handlers", "request", "scope")
@@ -46,30 +47,30 @@ class ReaderTask:
 
 
 class OpenRequest:
-    """One that is open."""
+    """A request of the CLI that has no response yet."""
 
     __slots__ = ("is_sending", "request", "response", "scope", "time_limited")
 
     def __init__(self, asked: RequestReceived) -> None:
         self.request = asked
         self.time_limited: TimeLimited[Mapping[str, Any]] | None = None
-        self.scope: anyio.CancelScope | None = None  # of the task that waits for the answer
+        self.scope: anyio.CancelScope | None = None  # of the task that runs the handler
         self.response = b""
         self.is_sending = False
 
 
 class IncomingRequests:
-    """The open questions of a connection.
+    """The open requests of a connection.
 
     Args:
-        connection: makes the bytes of an answer.
-        handlers: who answers, by subtype of the question.
-        try_send: sends the bytes of an answer, or returns False.
-        send: sends those that had to wait; raises nothing.
+        connection: encodes the responses.
+        handlers: by subtype of the request.
+        try_send: sends the bytes of a response, or returns False.
+        send: sends bytes that `try_send` could not; never raises.
 
     Attributes:
-        handlers: who answers; may be replaced.
-        unhandled: those for `handle_new`; replaced by nobody.
+        handlers: may be replaced.
+        unhandled: new requests for `handle_new`; always the same object.
     """
 
     def __init__(
@@ -91,37 +92,37 @@ class IncomingRequests:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this process works on an answer. While one is sent, it is the peer that takes its time to read."""
+        """Whether this process works on a response. While a response is being sent, the CLI is slow, not we."""
         return not all(question.is_sending for question in self._open.values())
 
     def accept(self, request: RequestReceived) -> None:
-        """Take a question, for `handle_new`."""
+        """Queue a request for `handle_new`."""
         question = self._open[request.request_id] = OpenRequest(request)
         self.unhandled.append(question)
 
     def cancel(self, request_id: str) -> None:
-        """The peer wants no answer any more: whoever works on one is cancelled, and nothing is sent."""
+        """Cancel a request: its handler is cancelled, and no response is sent."""
         question = self._open.pop(request_id, None)
         if question is not None and question.scope is not None:
             question.scope.cancel()
 
     async def handle_new(self, reader: ReaderTask, start_next_reader: Callable[[], object]) -> bool:
-        """Answer the new questions in this task, up to the first that has to wait.
+        """Handle the new requests in this task, up to the first whose handler has to wait.
 
         Args:
             reader: this task, inside its scope.
-            start_next_reader: called when one has to wait: somebody else must go on with what this task was at, with
-                the questions that are left first.
+            start_next_reader: called when a handler has to wait: a new task must read on, starting with the requests
+                that are left.
 
         Returns:
-            Whether it was handed over. Then `finish` comes next, outside of the scope.
+            Whether reading was handed over. Then call `finish`, outside of the scope.
         """
         while self.unhandled:
             question = self.unhandled.popleft()
             if self._is_cancelled(question):
                 continue
             reader.has_run_handlers = True
-            context = copy_context()  # what is set in there is not for the next question
+            context = copy_context()  # context variables set in there must not reach the next request
             answering = self._handle(question)
             try:
                 trap = context.run(answering.send, None)
@@ -134,7 +135,7 @@ class IncomingRequests:
         return False
 
     async def finish(self, reader: ReaderTask) -> None:
-        """Send the answer that `reader` had to wait for, or the one that tells that it took too long."""
+        """Send the response that `reader` had to wait for, or the response to a timeout."""
         question = reader.request
         if question is None or self._is_cancelled(question):
             return
@@ -143,7 +144,7 @@ class IncomingRequests:
                 question.response = self._connection.respond(
                     question.request.request_id, question.time_limited.on_timeout()
                 )
-            except Exception as error:  # noqa: BLE001 - the peer is told
+            except Exception as error:  # noqa: BLE001 - the CLI gets an error response
                 question.response = self._error_response(question.request, error)
         await self._send_response(question)
 
@@ -163,7 +164,7 @@ class IncomingRequests:
         try:
             answer = await self._call_handler(question, asked)
             question.response = self._connection.respond(asked.request_id, answer)
-        except Exception as error:  # noqa: BLE001 - the peer is told
+        except Exception as error:  # noqa: BLE001 - the CLI gets an error response
             question.response = self._error_response(asked, error)
         if question.scope is None:
             await self._send_response(question)
@@ -171,7 +172,7 @@ class IncomingRequests:
     async def _send_response(self, question: OpenRequest) -> None:
         question.scope = None
         try:
-            # Without data it was withdrawn, or nobody reads any more.
+            # Empty data: the request was cancelled or the CLI closed its input.
             if question.response and not self._try_send(question.response):
                 question.is_sending = True
                 await self._send(question.response)
@@ -180,7 +181,7 @@ class IncomingRequests:
 
     def _call_handler(self, question: OpenRequest, request: RequestReceived) -> Awaitable[Mapping[str, Any]]:
         desk = self.handlers.get(request.subtype)
-        if desk is None:  # the CLI waits for an answer without end, so it gets one
+        if desk is None:  # the CLI waits for a response without a timeout, so it gets one
             text = f"Unsupported control request subtype: {request.subtype}"
             raise ControlError(text, subtype=request.subtype, code=UNSUPPORTED_CODE)
         answer = desk(request.body)
@@ -196,7 +197,7 @@ class IncomingRequests:
         elif isinstance(error, UsageError):
             log.error("the answer to %r cannot be sent: %s", request.subtype, error)
             words = f"the host has no valid answer to {request.subtype}"
-        else:  # whatever it is, the peer must not wait for ever, and learns nothing of our insides
+        else:  # the CLI must not wait forever, and learns nothing of our internals
             log.error("answering %r failed", request.subtype, exc_info=error)
             words = f"the host failed to answer {request.subtype}"
         return self._connection.respond_error(request.request_id, words, code)
@@ -206,12 +207,12 @@ class IncomingRequests:
 def _resume_coroutine(
     coroutine_begun: Coroutine[Any, Any, None], trap: Any, context: Context
 ) -> Generator[Any, Any, None]:
-    """Go on with a coroutine whose first wait was `trap`, in its own context: what `await` does, from the middle on."""
+    """Continue a started coroutine whose first wait was `trap`, in its own context: `await` from the middle on."""
     try:
         while True:
             try:
                 news = yield trap
-            except BaseException as error:  # noqa: BLE001 - it is the coroutine that is cancelled
+            except BaseException as error:  # noqa: BLE001 - the error is for the coroutine
                 trap = context.run(coroutine_begun.throw, error)
             else:
                 trap = context.run(coroutine_begun.send, news)

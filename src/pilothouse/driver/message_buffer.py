@@ -32,7 +32,7 @@ class MessageBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the producer should wait in `room`. Never after `end`."""
+        """Whether the producer should call `wait_for_space`. Never after `end`."""
         return self._size >= self._high_water and not self._ended
 
     def put(self, batch: list[Message], size: int) -> None:
@@ -46,7 +46,7 @@ class MessageBuffer:
             self._arrived = None
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more messages; the consumer gets what is left and then `error`, if there is one. The first call counts."""
+        """End the stream: the consumer gets what is left and then `error`, if any. Only the first call counts."""
         if self._ended:
             return
         self._ended, self._error = True, error
@@ -55,17 +55,17 @@ class MessageBuffer:
                 event.set()
 
     async def get(self) -> tuple[list[Message], int]:
-        """The next batch and its size in bytes; an empty one when there is nothing more.
+        """Wait for the next batch; returns it with its size in bytes, and an empty batch at the end.
 
         Raises:
-            BaseException: the error given to `end`, once everything before it was taken; on every further call too.
+            BaseException: the error given to `end`, after all batches, at every call.
         """
         while not self._batches:
             if self._ended:
                 if self._error is not None:
                     raise self._error
                 return [], 0
-            if self._arrived is None:  # tasks that read together wait for the same news
+            if self._arrived is None:  # tasks that read together share the event
                 self._arrived = anyio.Event()
             await self._arrived.wait()
         batch, size = self._batches.popleft()
@@ -75,11 +75,11 @@ class MessageBuffer:
         return batch, size
 
     async def wait_for_space(self) -> None:
-        """Wait until the consumer has caught up, the inbox has ended, or `release_producer` was called."""
+        """Wait until the consumer has caught up, the buffer has ended, or `release_reader` was called."""
         self._drained = anyio.Event()
         await self._drained.wait()
 
     def release_reader(self) -> None:
-        """Release a waiting producer although the inbox is full: something that cannot wait stands behind it."""
+        """Release a waiting producer although the buffer is full: it must reach something that cannot wait."""
         if self._drained is not None:
             self._drained.set()

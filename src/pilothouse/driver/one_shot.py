@@ -35,26 +35,24 @@ from pilothouse.transports import Transport
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet, QueryMiddleware
 
-INTERRUPT_RESPONSE_SECONDS = (
-    1.0  # for a child over a limit to say that it was interrupted: one that is stuck says nothing
-)
-SAVE_SECONDS = 3.0  # from there until its turn must have ended, which is when it saves the conversation
-EXIT_SECONDS = 5.0  # silence after the last result until a child that does not leave by itself is ended
+INTERRUPT_RESPONSE_SECONDS = 1.0  # for a child over a limit to confirm an interrupt: a child that hangs does not
+SAVE_SECONDS = 3.0  # from the confirmation until its turn must have ended, which saves the conversation
+EXIT_SECONDS = 5.0  # of silence after the last result; then a child that does not exit by itself is ended
 
 
 class OneShotRun(QueryRun):
-    """A query under way. Create it anywhere, `run` it once in a task of its own.
+    """One query on a child of its own. Create it anywhere, `run` it once in a task of its own.
 
     Args:
         transport: not started yet.
-        invocation: how to start the peer.
+        invocation: how to start the child.
         prompts: the user messages, all at once or as they come; none in the argv form.
         limits: times and sizes.
-        middleware: what follows the result, before the input ends.
-        handlers: what this process offers to the peer, if anything.
+        middleware: decides what follows the result, before the input ends.
+        handlers: handle the requests of the CLI, if any.
 
     Attributes:
-        has_ended_normally: whether the peer has said that it is at the end of what it was asked.
+        has_ended_normally: whether the CLI has reported the end of what it was given.
     """
 
     def __init__(
@@ -69,24 +67,24 @@ class OneShotRun(QueryRun):
         super().__init__(prompts, limits, middleware)
         self._connection = ChildConnection(transport, invocation, limits, self, handlers)
         self._handlers = handlers
-        self._first_message = LazyEvent()  # the first frame: from here on an interrupt reaches a turn
+        self._first_message = LazyEvent()  # the first message: from here on an interrupt reaches a turn
         self._has_ever_received = False
-        self._accepts_result = True  # False: the peer says when it takes up a prompt, and has taken up none of ours
+        self._accepts_result = True  # False: the CLI reports when it starts a prompt, and has started none of ours
         self._has_begun = False
         self._is_timed_out = False
-        self._is_input_ended = False  # its input has ended
+        self._is_input_ended = False
         self.has_ended_normally = False
         self._session_id: str | None = None
 
     @property
     def session_id(self) -> str | None:
-        """Id of the session, as it was named last."""
+        """Id of the session, as the CLI last named it."""
         return self._session_id
 
-    # What the reader calls.
+    # Called by the reader.
 
     def put(self, batch: list[Message], size: int) -> None:
-        """Look at a batch on its way to the consumer."""
+        """Inspect a batch on its way to the consumer."""
         child, shown = self._connection, batch
         child.last_activity = anyio.current_time()
         kinds = set(map(type, batch))
@@ -103,7 +101,7 @@ class OneShotRun(QueryRun):
         if shown:
             self._buffer.put(shown, size)
         routes = self._ROUTES
-        if not routes.keys().isdisjoint(kinds):  # a batch of nothing but text costs no loop
+        if not routes.keys().isdisjoint(kinds):  # skips the loop for a batch of nothing but text
             for message in batch:
                 route = routes.get(message.__class__)
                 if route is not None:
@@ -111,11 +109,11 @@ class OneShotRun(QueryRun):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody waits for its end."""
+        """Whether the end of the turn is awaited."""
         return self.interrupted or self._is_timed_out
 
     def fail(self, error: BaseException) -> None:
-        """A part of it failed: the child is ended. The first error counts."""
+        """End the child because a part of the query failed. The first error counts."""
         self._connection.fail(error)
 
     def _on_lifecycle(self, message: CommandLifecycleMessage) -> None:
@@ -127,11 +125,11 @@ class OneShotRun(QueryRun):
     def _on_result(self, message: ResultMessage) -> None:
         self._connection.is_in_turn = False
         if not (self._accepts_result or self.interrupted or self.pending_prompts.is_answered_by(message)):
-            return  # a CLI that has resumed a call that was cut off gives a result of its own first (2.1.330)
+            return  # after resuming an interrupted tool call, the CLI first sends a result of its own (2.1.330)
         self.has_ended_normally = True
         if not message.is_woken or self.result is None:
             self.result = message
-        if not message.is_woken:  # a background task that speaks answers none of our prompts
+        if not message.is_woken:  # a turn of a background task answers none of our prompts
             self.pending_prompts.resolve(message)
             self._end_turn()
         elif self.is_awaiting_idle:
@@ -162,13 +160,13 @@ class OneShotRun(QueryRun):
         **dict.fromkeys(RunningTasks.TRACKED, _on_task),
     }
 
-    # When it is over.
+    # The end.
 
     def _is_answered(self) -> bool:
         return self.has_ended_normally and super()._is_answered()
 
     def _is_complete(self) -> bool:
-        # A CLI that cannot resume says so in a result, and leaves the prompts.
+        # A CLI that cannot resume sends a result with the error, and ignores the prompts.
         refused = self.result is not None and self.result.is_error and not self.result.num_turns
         return (
             self.has_ended_normally
@@ -199,7 +197,7 @@ class OneShotRun(QueryRun):
 
     def _finish(self) -> None:
         super()._finish()
-        self._connection.channel.call_soon(self._start_closing)  # which takes a while, so the consumer goes first
+        self._connection.channel.call_soon(self._start_closing)  # closing takes a while, so the consumer goes first
 
     def _start_closing(self) -> None:
         if self._handlers is None and self._connection.transport.end_input_at_once():
@@ -211,7 +209,7 @@ class OneShotRun(QueryRun):
         self.has_ended_normally = False
         self._first_message = LazyEvent()
 
-    # The owner.
+    # The owner task.
 
     async def _run_owned(self) -> None:
         await self.wait_admitted()
@@ -259,42 +257,40 @@ class OneShotRun(QueryRun):
             and ending.exit_code == 0
             and not self.is_awaiting_next_prompt
         ):
-            self.pending_prompts.clear()  # it folded prompts into one turn, and is too old to name them
-            self.is_awaiting_idle = False  # it has left by itself
+            self.pending_prompts.clear()  # the CLI merged prompts into one turn, and is too old to name them
+            self.is_awaiting_idle = False  # the CLI has exited
             return
         raise missing_result_error(ending, child.channel.last_non_json_line, child.channel.last_problem)
 
     def _send_first(self, pending: PendingRequest | None, opening: bytes) -> None:
         if self._handlers is None and pending is not None:
-            # The prompt goes with the handshake, which saves a round trip: the CLI reads them in order.
+            # The prompt goes with the initialize request, which saves a round trip: the CLI reads them in order.
             self._connection.channel.watch_errors(pending, self._on_initialize_error)
             if isinstance(self._prompts, Sequence) and self._connection.transport.send_at_once(
                 opening + self._prompt_lines()
             ):
-                return  # as nearly every time, and a task would cost more than all that is done in it
+                return  # the usual case: a task would cost more than all this work
         self._start_task(partial(self._write_prompts, pending, opening))
 
     def _prompt_lines(self) -> bytes:
         return b"".join(prompt.data for prompt in self._prompts) if isinstance(self._prompts, Sequence) else b""
 
     def _on_initialize_error(self, error: BaseException) -> None:
-        if not (
-            self.has_ended_normally or self.is_finished
-        ):  # `--resume` of an unknown id answers with a result instead
+        if not (self.has_ended_normally or self.is_finished):  # `--resume` of an unknown id leads to a result instead
             self.fail(error)
 
     async def _write_prompts(self, pending: PendingRequest | None, opening: bytes) -> None:
         transport = self._connection.transport
         try:
             if self._handlers is not None and pending is not None:
-                # What this process guards must be in force before there is anything to guard.
+                # Hooks and permission handlers must be in force before the first prompt.
                 await self._initialize(pending, opening)
                 opening = b""
             await transport.send(opening + self._prompt_lines())
             if not isinstance(self._prompts, Sequence):
                 await self._write_remaining_prompts(self._prompts)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # the reader finds out how the peer ended
+            return  # the reader finds out how the child ended
         if pending is None:
             await transport.end_input()
 
@@ -314,13 +310,13 @@ class OneShotRun(QueryRun):
         try:
             await self._connection.channel.initialize(pending, unsent)
         except PilothouseError:
-            if not self.has_ended_normally:  # see `_refused`; no prompt follows
+            if not self.has_ended_normally:  # see `_on_initialize_error`; no prompt follows
                 raise
 
     async def _end_input(self) -> None:
-        """After the last result: end the input; the CLI finishes its background tasks and goes."""
+        """End the input after the last result: the CLI finishes its background tasks and exits."""
         child = self._connection
-        if self._handlers is not None and not self.interrupted:  # what was stopped waits for no answer
+        if self._handlers is not None and not self.interrupted:  # an interrupted query waits for no response
             await self._wait_idle()
         await child.transport.end_input()
         self._await_exit()
@@ -330,7 +326,7 @@ class OneShotRun(QueryRun):
         self._connection.channel.check_at(self._check_exit())
 
     def _check_exit(self) -> float:
-        """End a child that does not leave by itself; returns when to look again."""
+        """End a child that does not exit by itself; returns when to check again."""
         if not self._is_input_ended:
             return inf
         child = self._connection
@@ -341,8 +337,8 @@ class OneShotRun(QueryRun):
         return inf
 
     async def _wait_idle(self) -> None:
-        # Once its input has ended, the CLI takes every question as denied: what runs in the background may still ask,
-        # and so may the turn that the model is woken to when it ends.
+        # Once its input has ended, the CLI takes every request as denied. Background tasks may still send
+        # requests, and so may the turn that starts when one of them ends.
         child = self._connection
         while child.background or child.is_in_turn or child.channel.incoming or child.may_be_woken:
             busy = bool(child.background) or child.is_in_turn or bool(child.channel.incoming)
@@ -360,7 +356,7 @@ class OneShotRun(QueryRun):
 
     async def _watch_timeout(self) -> None:
         assert self._timeout_scope is not None
-        self._timeout_scope.deadline = float("inf")  # once there is a child, a turn of it may be saved before the end
+        self._timeout_scope.deadline = float("inf")  # once a child runs, its turn may be saved before the end
         await anyio.sleep_until(self._get_deadline())
         if self._is_complete():
             self._connection.stop()
@@ -368,7 +364,7 @@ class OneShotRun(QueryRun):
             await self._fail_on_timeout(self._timeout_error(self.TIMEOUT_CONSEQUENCE))
 
     async def _fail_on_timeout(self, error: PilothouseError) -> None:
-        # The failure is certain from here on, whatever comes; but a turn that is interrupted is saved by the CLI.
+        # The failure is certain from here on, but the CLI saves a turn that is interrupted.
         child = self._connection
         child.failure = child.failure or error
         self._is_timed_out = True

@@ -29,7 +29,7 @@ from pilothouse.transports import CliTransport, Ending, Health, Transport
 from pilothouse.transports.changes import Changes
 
 SESSION_ID_FLAG: Final = "--session-id="
-# A child with one of these goes on with a conversation, or does something as soon as it starts.
+# Flags that continue a conversation, or do something at the start of the child.
 UNPOOLABLE_FLAGS: Final = (
     "--resume",
     "--continue",
@@ -40,22 +40,22 @@ UNPOOLABLE_FLAGS: Final = (
     "--maintenance",
 )
 TRACE_VARIABLES: Final = frozenset({"TRACEPARENT", "TRACESTATE", "BAGGAGE"})
-"""Who asks. It makes a difference only to a child that reports traces itself."""
+"""The trace of the caller. It matters only to a child that reports traces itself."""
 TELEMETRY_VARIABLE: Final = "CLAUDE_CODE_ENABLE_TELEMETRY"
 
 
 class PoolGroup:
-    """Children that are alike.
+    """Children with the same launch settings.
 
     Args:
-        invocation: how one of them is started.
+        invocation: how to start one of them.
 
     Attributes:
-        idle: those that nobody uses yet, oldest first.
-        request_count: how often one was asked for.
+        idle: children that are not in use, oldest first.
+        request_count: how often a child was requested.
         target_size: how many should be idle.
-        has_early_requests: whether one has asked something before anybody was there; then none is started ahead by
-            itself.
+        has_early_requests: whether a child sent a request before a query claimed it; then none is started
+            automatically.
     """
 
     def __init__(self, invocation: Invocation) -> None:
@@ -66,7 +66,7 @@ class PoolGroup:
         self._invocation = replace(invocation, on_stderr=None)
 
     def next_invocation(self) -> tuple[str | None, Invocation]:
-        """How to start the next one, and the session id that this gives it, if it gives one."""
+        """How to start the next child, and its session id, if it needs one."""
         invocation = self._invocation
         if not _has_session_id(invocation):
             return None, invocation
@@ -76,11 +76,11 @@ class PoolGroup:
 
     @property
     def has_usable(self) -> bool:
-        """Whether there is one to use."""
+        """Whether there is a usable child."""
         return any(peer.is_usable for peer in self.idle)
 
     def pop(self) -> WarmChild | None:
-        """The one that has waited longest; those that are of no use any more are ended."""
+        """Remove and return the oldest usable child; unusable ones are ended."""
         while self.idle:
             peer = self.idle.popleft()
             if peer.is_usable:
@@ -89,14 +89,14 @@ class PoolGroup:
         return None
 
     def end(self) -> None:
-        """End those that nobody uses."""
+        """End the idle children."""
         self.target_size = 0
         while self.idle:
             self.idle.popleft().release()
 
 
 def make_pool_key(invocation: Invocation) -> bytes | None:
-    """What is the same for children that are alike; None for one that must be started when it is needed. (E33)"""
+    """Digest of the launch settings, equal for interchangeable children; None for one that cannot be prewarmed."""
     if invocation.initialize is None or invocation.home is not None:
         return None
     if any(arg.startswith(UNPOOLABLE_FLAGS) for arg in invocation.argv):
@@ -112,9 +112,9 @@ def make_pool_key(invocation: Invocation) -> bytes | None:
     cwd = invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
     files = [(file.flag, file.suffix, file.content) for file in invocation.files]
     start = (invocation.cli, argv, invocation.trailing_args, sorted(env.items()), cwd, files)
-    # Any text; JSON takes not all.
+    # Any text; JSON does not accept everything.
     told = repr((*start, invocation.user, invocation.is_isolated, dict(invocation.initialize)))
-    return hashlib.blake2b(told.encode()).digest()  # keys are in it: only the digest is kept
+    return hashlib.blake2b(told.encode()).digest()  # the settings contain keys: only the digest is kept
 
 
 def _has_session_id(invocation: Invocation) -> bool:
@@ -125,27 +125,28 @@ log = logging.getLogger("pilothouse.pool")
 
 STDERR_LINES = 200
 MAX_EARLY_BYTES = 1024 * 1024
-"""A peer that says more than this before it was asked anything is not waited for."""
+"""A child whose output exceeds this before a query claims it is ended."""
 HANDSHAKE_SECONDS = 60.0
 
 
 class WarmChild:
-    """A peer under way. Create it anywhere, `run` it once in a task of its own.
+    """A child that is started before it is needed. Create it anywhere, `run` it once in a task of its own.
 
     Args:
         transport: not started yet.
-        invocation: how to start it; with a handshake.
+        invocation: how to start the child; with an initialize request.
+        session_id: that the child is started with, if any.
         idle_seconds: how long it is kept once it is ready; None: without end.
-        on_released: called once all of it is freed.
+        on_released: called once everything is released.
 
     Attributes:
         transport: the transport.
-        initialize_line: the bytes of the handshake that it was sent; a driver says the same.
-        early_output: what it has said since.
+        initialize_line: the bytes of the initialize request that was sent; a driver sends the same.
+        early_output: its output since then.
         session_id: that it was started with, if any.
         failure: why it cannot be used.
-        is_claimed: whether it belongs to somebody.
-        has_early_request: whether it has asked something before.
+        is_claimed: whether it is in use.
+        has_early_request: whether it sent a request before it was claimed.
     """
 
     def __init__(
@@ -172,22 +173,22 @@ class WarmChild:
         self._request_id, self.initialize_line = self._connection.request("initialize", invocation.initialize)
         self._is_ready = False
         self._read_scope = anyio.CancelScope()
-        self._reader_stopped = anyio.Event()  # it is ready, or failed, and nobody here reads any more
+        self._reader_stopped = anyio.Event()  # it is ready, or failed, and this task does not read any more
         self._ready_or_failed = anyio.Event()  # it is ready, or failed
         self._released = anyio.Event()
         self._freed = anyio.Event()
 
-    # What the pool calls.
+    # Called by the pool.
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be given to somebody, as far as is known now."""
+        """Whether it can be given to a query, as far as is known now."""
         if self.is_claimed or self._released.is_set() or self.failure is not None:
             return False
         return not self._is_ready or self.transport.health().state == "healthy"
 
     async def wait_ready(self) -> None:
-        """Wait until it is ready, or belongs to somebody who will be told.
+        """Wait until it is ready, or claimed: then the claimer sees the failure.
 
         Raises:
             PilothouseError: it will never be ready.
@@ -197,13 +198,13 @@ class WarmChild:
             raise self.failure
 
     def claim(self) -> None:
-        """From now on it belongs to the caller, who waits for `wait_handover` and in any case calls `release`."""
+        """Claim it for the caller, who then awaits `wait_handover` and in any case calls `release`."""
         self.is_claimed = True
         if self._is_ready:
             self._read_scope.cancel()
 
     async def wait_handover(self, on_stderr: Callable[[str], object] | None) -> bool:
-        """Wait until it is ready, and nobody else reads what it says. False if it has failed."""
+        """Wait until it is ready and this task has stopped reading its output. False if it has failed."""
         await self._reader_stopped.wait()
         if self.failure is not None:
             return False
@@ -221,12 +222,12 @@ class WarmChild:
             self._on_stderr = on_stderr
 
     def release(self) -> None:
-        """End it, from any task of the loop; `wait_freed` tells when that is done."""
+        """End it, from any task of the loop; `wait_freed` waits until that is done."""
         self._released.set()
         self._read_scope.cancel()
 
     async def wait_freed(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until everything is released."""
         await self._freed.wait()
 
     def _on_stderr_line(self, line: str) -> None:
@@ -235,13 +236,13 @@ class WarmChild:
         else:
             self._stderr.append(line)
 
-    # Its task.
+    # The owner task.
 
     async def run(self) -> None:
-        """The whole of it."""
+        """Run it from start to close, in one task."""
         try:
             await self._run_transport()
-        except Exception as error:  # noqa: BLE001 - told to whoever waits for it
+        except Exception as error:  # noqa: BLE001 - raised by `wait_ready`
             self.failure = self.failure or error
         finally:
             if not self._is_ready and self.failure is None:
@@ -268,12 +269,12 @@ class WarmChild:
     async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - told to whoever waits for it
+        except Exception as error:  # noqa: BLE001 - raised by `wait_ready`
             self.failure = self.failure or error
             self._read_scope.cancel()
 
     async def _read_until_claimed(self) -> None:
-        """Until it is ready and taken, or has failed, or was not wanted for too long."""
+        """Read until it is ready and claimed, has failed, or was idle for too long."""
         with self._read_scope:
             if self._released.is_set():
                 return
@@ -326,12 +327,11 @@ class WarmChild:
 MAX_GROUPS = 64
 CHUNK_BYTES = 256 * 1024
 PREWARM_FROM_REQUEST = 2
-"""A kind of child is started ahead by itself from the second time on that it is asked for; not every query is like
-one before."""
+"""From this request on, a group of children is prewarmed automatically; many queries are never repeated."""
 
 
 class Pool:
-    """Children that are started and have answered the handshake before they are needed. (E33)
+    """Children that are started and initialized before they are needed.
 
     ::
 
@@ -340,29 +340,28 @@ class Pool:
             await agent.prewarm(2)
             result = await agent.query("…")            # no start to wait for
 
-    A child serves one query, or one session, and ends with it. It is given only to what would have started the very
-    same child: arguments, environment, directory, handshake, files and user are compared. Queries that go on with a
-    conversation, and those in the argv form, always start one of their own. `Agent.prewarm` makes a pool by itself.
+    A child serves one query or one session, and ends with it. It is used only by a query that would have started the
+    very same child: arguments, environment, directory, handshake, files and user are compared. Queries that continue
+    a conversation, and those in the argv form, always start a child of their own. `Agent.prewarm` makes a pool by
+    itself.
 
-    A pool belongs to the event loop that uses it first; on others, and once it is closed, queries start children of
-    their own. What the CLI reads when it starts (settings, `CLAUDE.md`, the state of the repository) is as old as the
-    child, and hooks of a settings file for the start of a session run then.
+    A pool belongs to the event loop that uses it first; on other loops, and after it is closed, queries start
+    children of their own. What the CLI reads when it starts (settings, `CLAUDE.md`, the state of the repository) is
+    as old as the child, and `SessionStart` hooks of a settings file run then.
 
     Args:
-        min_idle: how many children of a kind are kept ready, from the second time on that it is asked for, and after
+        min_idle: how many children of a kind are kept ready, from the second request for that kind on, and after
             `Agent.prewarm`. Default 1.
-        max_live: how many may live at once, those in use included; a query waits for its turn, first come, first
-            served. None (default): no limit.
-        idle_ttl: seconds after which a child that nobody has asked for is ended. Default 300; None: never.
-        transport: makes what children are reached by; default: local processes.
+        max_live: how many may live at once, those in use included; queries wait in order of arrival. None (default):
+            no limit.
+        idle_ttl: seconds after which an unused child is ended. Default 300; None: never.
+        transport: makes the transports of the children; default: local processes.
 
     Raises:
         OptionsError: numbers that cannot work.
     """
 
-    _call_in_loop: Callable[[Callable[[], object]], None] | None = (
-        None  # for `__del__` where `__init__` was not reached
-    )
+    _call_in_loop: Callable[[Callable[[], object]], None] | None = None  # for `__del__` if `__init__` failed
 
     def __init__(
         self,
@@ -391,7 +390,7 @@ class Pool:
         return f"<Pool: {self.idle} idle, {self.in_use} in use>"
 
     def __call__(self) -> Transport:
-        """A transport that takes its peer from here; the option `transport` calls this for each child."""
+        """Make a transport for a child from this pool; the option `transport` calls this for each child."""
         return PooledTransport(self)
 
     @property
@@ -401,7 +400,7 @@ class Pool:
 
     @property
     def idle(self) -> int:
-        """How many children wait to be used, those that are being started included."""
+        """How many children are not in use, including those that are being started."""
         return sum(not peer.is_claimed for peer in self._children)
 
     @property
@@ -418,10 +417,10 @@ class Pool:
         await self.aclose()
 
     async def prewarm(self, invocation: Invocation, count: int) -> None:
-        """Have `count` children of this kind ready, as far as there is room, and wait for that. For `Agent.prewarm`.
+        """Start children of this kind until `count` are ready, as far as `max_live` allows. For `Agent.prewarm`.
 
         Raises:
-            OptionsError: such a child cannot be started ahead, or there may not be so many.
+            OptionsError: such a child cannot be prewarmed, or `max_live` is less than `count`.
             UsageError: the pool is closed, or belongs to another event loop.
             PilothouseError: a child could not be started.
         """
@@ -455,13 +454,13 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """As `aclose`, from any thread, and without waiting for the end of the children."""
+        """Close from any thread, without waiting for the end of the children; see `aclose`."""
         self._closed = True
         if self._call_in_loop is not None and self._pid == os.getpid():
             self._call_in_loop(self._discard_idle)
 
     async def aclose(self) -> None:
-        """End the children that nobody uses, and start no more ahead. Those in use go on. Idempotent, bounded."""
+        """End the idle children and start no more. Those in use continue. Idempotent, bounded."""
         self._closed = True
         idle = [peer for peer in self._children if not peer.is_claimed]
         self._discard_idle()
@@ -475,13 +474,13 @@ class Pool:
                 if not peer.is_claimed:
                     self._call_in_loop(peer.release)
 
-    # What its transports call.
+    # Called by its transports.
 
     async def acquire(self, invocation: Invocation) -> tuple[WarmChild | Transport, bool]:
-        """A peer that was started ahead, or a transport that was started now, and whether to `release`.
+        """Return a warm child, or a transport that was started now, and whether to call `release`.
 
         Raises:
-            PilothouseError: it cannot be started.
+            PilothouseError: the child could not be started.
         """
         if not self._is_usable():
             return await self._start_transport(invocation), False
@@ -502,7 +501,7 @@ class Pool:
                 self._refill(kind)
 
     def release(self) -> None:
-        """A child that was in use has ended."""
+        """Count a child in use as ended."""
         self._in_use -= 1
         self._changes.tell()
 
@@ -525,13 +524,13 @@ class Pool:
         return None
 
     async def _wait_for_slot(self, group: PoolGroup | None) -> None:
-        """Wait until one more may be in use."""
+        """Wait until one more child may be in use."""
         if self.max_live is None:
             self._in_use += 1
             return
         self._waiting += 1
         try:
-            async with self._queue:  # first come, first served
+            async with self._queue:  # in order of arrival
                 while not self._has_slot(group):
                     self._end_oldest()
                     await self._changes.wait()
@@ -544,12 +543,12 @@ class Pool:
         return self.max_live is None or self._in_use + self.idle + (0 if is_there else 1) <= self.max_live
 
     def _end_oldest(self) -> None:
-        for kind in self._groups.values():  # the one that was asked for longest ago comes first
+        for kind in self._groups.values():  # the least recently requested group comes first
             if (peer := kind.pop()) is not None:
                 peer.release()
                 return
 
-    # What is kept.
+    # Groups and children.
 
     def _is_usable(self) -> bool:
         """Whether it can be used on this loop, in this process."""
@@ -593,12 +592,12 @@ class Pool:
         self._groups.clear()
 
     def on_child_released(self, child: WarmChild, group: PoolGroup | None) -> None:
-        """A peer that was started ahead has ended."""
+        """Remove a warm child that has ended."""
         self._children.discard(child)
         if group is not None and child in group.idle:
             group.idle.remove(child)
             group.target_size = group.request_count = (
-                0  # not asked for in time, or cannot be started: wait until it is, twice
+                0  # not claimed in time, or failed: prewarm again after two requests
             )
             group.has_early_requests = child.has_early_request
             if child.failure is not None:
@@ -610,14 +609,14 @@ class PooledTransport(Transport):
     """One child of a pool. Made by calling the pool.
 
     Attributes:
-        session_id: that of a child that was started ahead for a session.
+        session_id: of a warm child that was started for a session.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._warm_child: WarmChild | None = None
         self._inner: Transport | None = None
-        self._opened = anyio.Event()  # the driver has said what the peer has heard already
+        self._opened = anyio.Event()  # the driver has sent the initialize request, which the warm child already has
         self._is_open = False
         self._was_started = False
         self._is_counted = False
@@ -635,10 +634,10 @@ class PooledTransport(Transport):
         return getattr(self._inner, "executable", None)
 
     async def start(self, invocation: Invocation) -> None:
-        """Take a child that was started ahead, or start one.
+        """Take a warm child, or start one.
 
         Raises:
-            PilothouseError: it cannot be started.
+            PilothouseError: the child could not be started.
         """
         if self._closed:
             raise anyio.ClosedResourceError
@@ -650,17 +649,17 @@ class PooledTransport(Transport):
             self._warm_child, self._inner, self.session_id = got, got.transport, got.session_id
         else:
             self._inner, self._is_open = got, True
-        if self._closed:  # meanwhile
+        if self._closed:  # closed in the meantime
             await self.close()
             raise anyio.ClosedResourceError
 
     async def serve(self) -> None:
-        """Work beside the stream; for a child that was started ahead this is done already."""
+        """Serve the transport; the pool does this for a warm child."""
         if self._warm_child is None and self._inner is not None:
             await self._inner.serve()
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`; the handshake is not said again."""
+        """Send all of `data`; the initialize request is not sent twice."""
         inner = self._require_inner()
         if not self._is_open and self._warm_child is not None:
             opening = self._warm_child.initialize_line
@@ -674,12 +673,12 @@ class PooledTransport(Transport):
         await inner.send(data)
 
     def send_at_once(self, data: bytes) -> bool:
-        """See `Transport`; never the handshake."""
+        """See `Transport.send_at_once`; never the initialize request."""
         inner = self._inner
         return self._is_open and not self._closed and inner is not None and inner.send_at_once(data)
 
     async def receive(self) -> bytes:
-        """The next bytes, from the answer to the handshake on."""
+        """The next bytes, starting with the initialize response."""
         inner = self._require_inner()
         if not self._is_open:
             await self._opened.wait()
@@ -691,7 +690,7 @@ class PooledTransport(Transport):
         return await inner.receive()
 
     async def end_input(self) -> None:
-        """Tell the child that nothing more will be sent."""
+        """End the input of the child."""
         await self._require_inner().end_input()
 
     async def ending(self) -> Ending:
@@ -699,7 +698,7 @@ class PooledTransport(Transport):
         return Ending(detail="not started") if self._inner is None else await self._inner.ending()
 
     async def close(self) -> None:
-        """End the child; there is room for another one then."""
+        """End the child, which frees its slot in the pool."""
         self._closed = True
         self._opened.set()
         try:
@@ -714,7 +713,7 @@ class PooledTransport(Transport):
                 self._pool.release()
 
     def health(self) -> Health:
-        """Whether the child can be talked to."""
+        """Whether the child can be used."""
         if self._closed or self._inner is None:
             return Health("unhealthy", "closed" if self._closed else "not started")
         return self._inner.health()
@@ -726,7 +725,7 @@ class PooledTransport(Transport):
 
 
 def _notify_released(pool: ref[Pool], group: ref[PoolGroup], child: WarmChild) -> None:
-    """Told by the task of the peer, which keeps neither of the two alive."""
+    """Called from the task of the child, without keeping the pool or group alive."""
     if (there := pool()) is not None:
         there.on_child_released(child, group())
 

@@ -21,9 +21,9 @@ Prompts = Sequence[PromptMessage] | AsyncGenerator[PromptMessage, None]
 
 
 class QueryLimits(Struct, frozen=True):
-    """Bounds of a query; times in seconds, None for no limit.
+    """Limits of a query; times in seconds, None for no limit.
 
-    With `until_idle` it is not over with its result, but when the peer has nothing more to do.
+    With `until_idle` the query ends when the CLI has nothing more to do, not with its result.
     """
 
     timeout: float | None
@@ -35,7 +35,7 @@ class QueryLimits(Struct, frozen=True):
 
 
 class PendingPrompts:
-    """The prompts of a query, by uuid, oldest first."""
+    """The prompts of a query without a result, by uuid, oldest first."""
 
     __slots__ = ("_waiting",)
 
@@ -52,15 +52,15 @@ class PendingPrompts:
         return iter(self._waiting)
 
     def add(self, uuid: str) -> None:
-        """One more was said."""
+        """Add a prompt that is about to be sent."""
         self._waiting.append(uuid)
 
     def clear(self) -> None:
-        """The peer will answer none of them."""
+        """Drop all: the CLI will answer none of them."""
         self._waiting.clear()
 
     def discard(self, uuids: Iterable[str]) -> None:
-        """The peer will not answer these."""
+        """Drop these: the CLI will not answer them."""
         dropped = set(uuids)
         self._waiting = [uuid for uuid in self._waiting if uuid not in dropped]
 
@@ -69,7 +69,7 @@ class PendingPrompts:
         return not _answered_uuids(result).isdisjoint(self._waiting)
 
     def resolve(self, result: ResultMessage) -> None:
-        """`result` answers those that it names; one that names none answers the oldest."""
+        """Remove the prompts that `result` names; a result that names none removes the oldest."""
         left = [uuid for uuid in self._waiting if uuid not in _answered_uuids(result)]
         self._waiting = left if len(left) < len(self._waiting) else self._waiting[1:]
 

@@ -1,7 +1,7 @@
 """`QueryRun`: a running query as its consumer sees it.
 
-Its messages, its end, its limits, and what may follow its results. Subclasses say what answers it: a child of its own
-(`OneShotRun`) or a turn of a session (`SessionTurn`).
+Owns its messages, its end, its limits, and the prompts that follow its results. Subclasses say where it runs: in a
+child of its own (`OneShotRun`) or as a turn of a session (`SessionTurn`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
 RunState = Literal["queued", "active", "completed", "interrupted", "failed", "closed"]
 
-INTERRUPT_SECONDS = 5.0  # from the receipt of an interrupt until the turn must have ended
-HELD_BYTES = 1024 * 1024  # of what a peer says before its turn begins, that are held back for the init message
-DECISION_SECONDS = (
-    1.0  # from the moment a peer has left after its result until the continuation must say that this was all
-)
+INTERRUPT_SECONDS = 5.0  # from the confirmation of an interrupt until the turn must have ended
+HELD_BYTES = 1024 * 1024  # of messages before the turn begins, that are held back until the init message
+DECISION_SECONDS = 1.0  # from the exit of a child with a result until the middleware must have decided what follows
 
 
 class QueryRun(OwnedTask, ABC):
@@ -47,24 +45,23 @@ class QueryRun(OwnedTask, ABC):
     Args:
         prompts: the user messages, all at once or as they come.
         limits: times.
-        middleware: says what follows the result, before the query is over.
+        middleware: decides what follows the result, before the query is over.
 
     Attributes:
         pending_prompts: prompts without a result.
-        interrupted: whether it was stopped on request.
-        is_cut_short: whether its last result is that of an earlier prompt, because it was stopped before more came.
+        interrupted: whether the query was stopped on request.
+        is_cut_short: whether `result` belongs to an earlier prompt, because the query was stopped before more came.
         result: the last one.
-        on_end: told once that all is over and what has failed, before the consumer is. Must not raise.
-        on_denied: told of each tool that the peer has denied by itself. Must not raise.
-        admission: waited for before anything is said; what it raises is the failure of the query.
-        is_awaiting_idle: whether it has its result, and waits for what runs in the background.
-        wants_permission_events: whether the consumer gets messages of what the peer asks this process, and of the
-            decisions.
-        session_id: as the peer last named it.
+        on_end: called once when all is over, with the failure, before the consumer sees the end. Must not raise.
+        on_denied: called for each tool that the CLI has denied by itself. Must not raise.
+        admission: awaited before anything is sent; what it raises is the failure of the query.
+        is_awaiting_idle: whether the result has come and the query waits for background tasks.
+        wants_permission_events: whether the consumer gets messages about permission requests and their decisions.
+        session_id: as the CLI last named it.
     """
 
     TIMEOUT_CONSEQUENCE = "the child was ended"
-    """What is done when a limit runs out."""
+    """What happens when a limit runs out."""
 
     def __init__(
         self,
@@ -78,17 +75,17 @@ class QueryRun(OwnedTask, ABC):
         self._limits = limits
         self._middleware = None if middleware is None else _make_runner(middleware)
         self._buffer = MessageBuffer()
-        self._has_delivered_init = False  # the consumer has had the init message, or there was none
-        self._held_messages: list[Message] = []  # what came before it
+        self._has_delivered_init = False  # the consumer has the init message, or there was none
+        self._held_messages: list[Message] = []  # what came before the init message
         self._held_bytes = 0
         self._idle_timer = IdleTimer(limits)
         self._deadline: float | None = None  # of the whole query
-        self._timeout_scope: anyio.CancelScope | None = None  # ends it then
+        self._timeout_scope: anyio.CancelScope | None = None  # cancelled at the deadline
         self._is_admitted = False
         self._has_sent_all = given
         self._idle_from = 0.0  # the earliest moment from which silence counts
-        self._turn_ended = LazyEvent()  # the turn that ran when the last interrupt was asked for
-        self._ended = LazyEvent()  # all that was asked for has its result, or none will come
+        self._turn_ended = LazyEvent()  # of the turn that ran when the last interrupt was requested
+        self._ended = LazyEvent()  # all prompts have their results, or none will come
         self.pending_prompts = PendingPrompts([prompt.uuid for prompt in prompts] if given else ())
         self.interrupted = False
         self.is_cut_short = False
@@ -98,11 +95,11 @@ class QueryRun(OwnedTask, ABC):
         self.admission: Callable[[], Awaitable[None]] | None = None
         self.is_awaiting_idle = self.wants_permission_events = False
 
-    # What the consumer calls.
+    # Called by the consumer.
 
     @property
     def state(self) -> RunState:
-        """Where it is in its life."""
+        """The state of the query."""
         if not self.is_finished:
             return "queued" if self.is_queued else "active"
         if self.interrupted:
@@ -113,27 +110,27 @@ class QueryRun(OwnedTask, ABC):
 
     @property
     def is_queued(self) -> bool:
-        """Whether its turn has not come."""
+        """Whether the query has not started yet."""
         return self.is_awaiting_admission
 
     @property
     @abstractmethod
     def session_id(self) -> str | None:
-        """As the peer last named it."""
+        """Id of the session, as the CLI last named it."""
         ...
 
     async def next_batch(self) -> tuple[list[Message], int]:
-        """The next messages and their size in bytes; none at the end. Raises what ended the query early."""
+        """Wait for the next messages and their size in bytes; none at the end. Raises what ended the query early."""
         return await self._buffer.get()
 
     async def interrupt(self) -> None:
-        """Stop the answer and wait until it has ended. Returns at once when nothing runs.
+        """Stop the turn and wait until it has ended. Returns at once when nothing runs.
 
-        Prompts that come after it are still answered.
+        Later prompts of the query are still sent.
 
         Raises:
-            UsageError: the argv form has no control protocol. (R16)
-            ControlError, ControlTimeout: the peer refused, or did not answer.
+            UsageError: the argv form has no control protocol.
+            ControlError, ControlTimeout: the CLI refused, or did not respond.
         """
         goes_on = self.is_awaiting_next_prompt
         if self._finished.is_set() or self._ended.is_set() or (self._is_idle() and not goes_on):
@@ -153,13 +150,13 @@ class QueryRun(OwnedTask, ABC):
         ended = self._turn_ended
         try:
             if goes_on and self._middleware is not None:
-                self._middleware.cancel()  # nothing runs that the peer could stop
+                self._middleware.cancel()  # the CLI has nothing to stop
             else:
                 await self._interrupt(ended)
         except PilothouseError as error:
             self.interrupted = self._finished.is_set() or isinstance(error, SessionClosedError)
             if self.interrupted:
-                return  # it ended by itself in the meantime
+                return  # the query ended by itself in the meantime
             raise
         with anyio.move_on_after(INTERRUPT_SECONDS):
             await ended.wait()
@@ -168,27 +165,27 @@ class QueryRun(OwnedTask, ABC):
 
     @property
     def is_awaiting_next_prompt(self) -> bool:
-        """Whether the continuation has a result and has not said what follows."""
+        """Whether the middleware has a result and has not decided what follows."""
         return self._middleware is not None and self._middleware.is_undecided
 
     @property
     def is_awaiting_admission(self) -> bool:
-        """Whether it still has to be admitted, so that nothing was said."""
+        """Whether `admission` still waits, so that nothing was sent."""
         return self.admission is not None and not self._is_admitted
 
-    # What the reader calls, and those who look on.
+    # Called by the reader and by observers.
 
     def add_note(self, note: SystemMessage) -> None:
-        """Put a message of our own between those of the peer."""
+        """Add a message of our own to the stream."""
         self._buffer.put([note], len(note.raw_line))
 
     def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        """The peer asks this process something, or that was settled."""
+        """Add a message about a permission request, or its decision."""
         if self.wants_permission_events:
             self.add_note(make_note(subtype, self.session_id, fields))
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Lines of the peer could not be read."""
+        """Add notes about lines that could not be read."""
         size = sum(len(note.text) for note in notes)
         batch = self._init_first([*notes], size)
         if batch and self._middleware is not None:
@@ -197,7 +194,7 @@ class QueryRun(OwnedTask, ABC):
             self._buffer.put(batch, size)
 
     def note_denied(self, message: PermissionDeniedMessage) -> None:
-        """The peer has denied a tool."""
+        """Report a tool that the CLI has denied."""
         if self.on_denied is not None:
             self.on_denied(message)
 
@@ -211,7 +208,7 @@ class QueryRun(OwnedTask, ABC):
         await self._buffer.wait_for_space()
 
     def release_reader(self) -> None:
-        """Let the reader go on in spite of the consumer."""
+        """Let the reader continue although the consumer is behind."""
         self._buffer.release_reader()
 
     @property
@@ -221,18 +218,18 @@ class QueryRun(OwnedTask, ABC):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody waits for its end."""
+        """Whether the end of the turn is awaited."""
         return self.interrupted
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """A part of it failed; the first error counts."""
+        """Fail with `error`; the first error counts."""
         ...
 
     def _init_first(self, batch: list[Message], size: int) -> list[Message]:
-        """A batch as the consumer gets it: no word about what becomes of prompts, and the init message comes first.
+        """A batch as the consumer gets it: without lifecycle messages of prompts, and the init message first.
 
-        The CLI tells of hooks of the session, and of a conversation that was cleared, before the turn begins (2.1.330).
+        The CLI reports session hooks, and a cleared conversation, before the turn begins (2.1.330).
         """
         batch = [message for message in batch if message.__class__ is not CommandLifecycleMessage]
         if self._has_delivered_init:
@@ -251,7 +248,7 @@ class QueryRun(OwnedTask, ABC):
         return held
 
     def _apply_middleware(self, batch: list[Message]) -> list[Message]:
-        """What the continuation makes of a batch for the consumer. Its error is the query's, not the reader's."""
+        """A batch as changed by the middleware. Its error fails the query, not the reader."""
         assert self._middleware is not None
         try:
             return self._middleware.on_messages(list(batch))
@@ -259,12 +256,12 @@ class QueryRun(OwnedTask, ABC):
             self.fail(error)
             return []
 
-    # When it is over.
+    # The end.
 
     def _end_turn(self) -> None:
         self._turn_ended.set()
         if self.pending_prompts or not self._has_sent_all:
-            self.interrupted = False  # it was the turn, not the whole query
+            self.interrupted = False  # the turn was interrupted, not the whole query
         self._end_if_done()
 
     def _end_if_done(self) -> None:
@@ -275,7 +272,7 @@ class QueryRun(OwnedTask, ABC):
             self._on_answered()
 
     def _on_next_prompt(self, following: NextPrompt | None) -> None:
-        """The continuation has said what follows; None: it was given up."""
+        """Act on the decision of the middleware; None: it was cancelled."""
         if self._ended.is_set():
             return
         if following is None:
@@ -295,7 +292,7 @@ class QueryRun(OwnedTask, ABC):
         self._start_task(partial(self._send_next_prompt, following.prompt))
 
     def _add_pending(self, prompt: PromptMessage) -> None:
-        """A prompt of those that come one by one is about to be said: silence counts from here on."""
+        """Add a prompt that is about to be sent; silence counts from here on."""
         if not self.pending_prompts:
             self._idle_from = anyio.current_time()
         self.pending_prompts.add(prompt.uuid)
@@ -305,12 +302,12 @@ class QueryRun(OwnedTask, ABC):
         self._idle_from = anyio.current_time()
 
     def _is_answered(self) -> bool:
-        """Whether all was said, and every prompt has its result."""
+        """Whether all prompts were sent and have their results."""
         return self._has_sent_all and not self.pending_prompts
 
     @abstractmethod
     def _is_complete(self) -> bool:
-        """Whether its end now is the end of the answer."""
+        """Whether the answer is complete if the query ends now."""
         ...
 
     @abstractmethod
@@ -319,21 +316,21 @@ class QueryRun(OwnedTask, ABC):
         ...
 
     def _check_interrupt(self) -> None:
-        """Raise if it cannot be interrupted."""
+        """Raise if the query cannot be interrupted."""
 
     @abstractmethod
     async def _interrupt(self, ended: LazyEvent) -> None:
-        """Have the peer end the turn that runs, unless `ended` says that it has."""
+        """Make the CLI end the running turn, unless `ended` is set."""
         ...
 
     async def wait_decided(self) -> None:
-        """The peer has gone: wait, for a moment, until the continuation has said whether its last result was all."""
+        """After the child has exited: wait for the decision of the middleware, for at most `DECISION_SECONDS`."""
         if self.is_awaiting_next_prompt and self._middleware is not None:
-            with anyio.move_on_after(DECISION_SECONDS):  # what takes longer is a tool, and nobody will read its result
+            with anyio.move_on_after(DECISION_SECONDS):  # longer work is a tool call whose result is lost anyway
                 await self._middleware.wait_decided()
 
     def _on_answered(self) -> None:
-        """All prompts have their results, and nothing follows them but what runs in the background may bring."""
+        """Finish, or wait until the CLI is idle first if `until_idle` is set."""
         if not self._limits.until_idle or self.is_stopping:
             self._finish()
         elif not self.is_awaiting_idle:
@@ -346,17 +343,17 @@ class QueryRun(OwnedTask, ABC):
 
     @abstractmethod
     async def _wait_idle(self) -> None:
-        """Wait until the peer has nothing more to do."""
+        """Wait until the CLI has nothing more to do."""
         ...
 
     def _finish(self) -> None:
-        """All that was asked for is there."""
+        """Mark the query as ended."""
         self.is_awaiting_idle = False
         self._ended.set()
 
     @abstractmethod
     def _reset_turn(self) -> None:
-        """One more prompt follows: an interrupt waits until the new turn is there to be stopped."""
+        """Prepare for one more prompt: an interrupt waits until its turn can be stopped."""
         ...
 
     @abstractmethod
@@ -365,20 +362,20 @@ class QueryRun(OwnedTask, ABC):
     @abstractmethod
     async def _send_prompt(self, prompt: PromptMessage) -> None: ...
 
-    # The owner.
+    # The owner task.
 
     async def _run(self) -> None:
         if self._middleware is None:
             await super()._run()
             return
-        # Around everything else: one that does not end when it is given up holds up nobody but this task.
+        # The outermost task: a middleware that ignores its cancellation delays only this task.
         async with anyio.create_task_group() as around:
             around.start_soon(self._middleware.run, self._on_next_prompt, self.fail)
             await super()._run()
             around.cancel_scope.cancel()
 
     async def wait_admitted(self) -> None:
-        """Wait until nothing holds the query back. Called once, before anything is said; the time counts."""
+        """Wait for `admission`. Called once, before anything is sent; the time counts."""
         if self.admission is None:
             return
         with anyio.CancelScope(deadline=self._get_deadline()) as scope:
@@ -397,7 +394,7 @@ class QueryRun(OwnedTask, ABC):
             raise self._timeout_error(self.TIMEOUT_CONSEQUENCE)
 
     def _get_deadline(self) -> float:
-        """When the query must be over, counted from the first time that this is asked."""
+        """When the query must be over, counted from the first call."""
         if self._deadline is None:
             limit = self._limits.timeout
             self._deadline = float("inf") if limit is None else anyio.current_time() + limit
@@ -417,7 +414,7 @@ class QueryRun(OwnedTask, ABC):
         if held := self._release_held():
             self._buffer.put(held, self._held_bytes)
         self._buffer.end(None if self.interrupted else self._failure)
-        self._middleware = None  # it may keep much, and this may be kept for long
+        self._middleware = None  # it may hold much memory, and this object may be kept for long
         super()._on_end()
         for event in (self._turn_ended, self._ended):
             event.set()
@@ -426,12 +423,12 @@ class QueryRun(OwnedTask, ABC):
         while not self._ended.is_set():
             now = anyio.current_time()
             if self.is_awaiting_next_prompt or not (self._has_sent_all or self.pending_prompts):
-                self._idle_from = now  # it is ours to speak
+                self._idle_from = now  # we are the ones to send
             heard = self._has_received()
             since = max(self._idle_since(), self._idle_from)
             look = self._idle_timer.check(since, now, has_received=heard, session_id=self.session_id)
             if look is None:
-                return  # once it was heard, nothing limits its silence
+                return  # after the first message, nothing limits the silence
             if look.note is not None:
                 self.add_note(look.note)
             if look.limit is not None:
@@ -441,7 +438,7 @@ class QueryRun(OwnedTask, ABC):
 
     @abstractmethod
     async def _fail_on_timeout(self, error: PilothouseError) -> None:
-        """A limit was passed: stop the peer's turn, and fail with `error`. Bounded."""
+        """Stop the turn after a limit was passed, and fail with `error`. Bounded."""
         ...
 
     @abstractmethod

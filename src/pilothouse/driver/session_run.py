@@ -39,23 +39,23 @@ from pilothouse.options import Invocation
 from pilothouse.transports import Health, Transport
 
 EnterTurn = Callable[["SessionTurn"], AbstractAsyncContextManager["SessionChild"]]
-"""Waits until nobody else talks, and gives the conversation; leaving it lets the next one in."""
+"""Waits until no other query is active, and yields the child; leaving it lets the next query in."""
 
 
 class SessionTurn(QueryRun):
-    """A query under way. Create it anywhere, `run` it once in a task of its own.
+    """A query of a session. Create it anywhere, `run` it once in a task of its own.
 
     Args:
         enter: waits for the turn.
         prompts: the user messages, all at once or as they come.
-        limits: times; they count from the moment the turn has come.
-        middleware: what follows the result, before the next query.
+        limits: times; they count from the start of the turn.
+        middleware: decides what follows the result, before the next query.
         wants_partial: whether `StreamEvent`s are for this query; the child of a session always sends them.
 
     Attributes:
-        was_sent: whether a prompt may have reached the peer.
-        get_query: gives what asks with it, if that still exists.
-        get_next_child: gives another one when the peer has ended and is known to have got none of the prompts.
+        was_sent: whether a prompt may have reached the CLI.
+        get_query: returns the `Query` of this turn, if that still exists.
+        get_next_child: returns another child when this one has exited and certainly received none of the prompts.
     """
 
     TIMEOUT_CONSEQUENCE = "the turn was stopped"
@@ -75,18 +75,18 @@ class SessionTurn(QueryRun):
         self._child: SessionChild | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._is_abandoned = False
-        self._first_sent = LazyEvent()  # the first prompt was sent, all of it
+        self._first_sent = LazyEvent()  # the first prompt was sent completely
         self._begun = LazyEvent()
         self._has_ever_begun = False
-        self._accepted: set[str] = set()  # prompts that the peer has taken up and not answered
+        self._accepted: set[str] = set()  # prompts that the CLI has started and not answered
         self._sent_offset: int | None = (
-            None  # where the first prompt stands in the input of the peer, if that is counted
+            None  # offset of the first prompt in the input of the CLI, if the transport counts bytes
         )
         self.was_sent = False
         self.get_query: Callable[[], Any] = lambda: None
         self.get_next_child: Callable[[], Awaitable[SessionChild]] | None = None
 
-    # What the consumer calls.
+    # Called by the consumer.
 
     @property
     def session_id(self) -> str | None:
@@ -99,7 +99,7 @@ class SessionTurn(QueryRun):
         return self._child is None
 
     async def interrupt(self) -> None:
-        """As on every query. One whose turn has not come is never sent."""
+        """Interrupt the query; a query that has not started is never sent. See `QueryRun.interrupt`."""
         if self._child is not None or self._finished.is_set():
             await super().interrupt()
             return
@@ -108,37 +108,37 @@ class SessionTurn(QueryRun):
         await self.wait_finished()
 
     def add_note(self, note: SystemMessage) -> None:
-        """As on every query; those who listen to the conversation hear it too."""
+        """Add a message of our own to the stream; the subscriptions of the session get it too."""
         super().add_note(note)
         if self._child is not None:
             self._child.add_note(note)
 
-    # What the conversation calls.
+    # Called by the session child.
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody waits for its end, so that nothing may hold up the reader."""
+        """Whether the end of the turn is awaited, so that nothing may hold up the reader."""
         return self.interrupted or self._is_abandoned
 
     @property
     def has_begun(self) -> bool:
-        """Whether the peer has taken up a prompt of this query; from here on what it says is the answer."""
+        """Whether the CLI has started a prompt of this query; its messages from here on belong to the query."""
         return self._begun.is_set()
 
     def mark_begun(self, uuid: str | None = None) -> None:
-        """The peer has taken up a prompt of this query; None if it does not say which."""
+        """Mark a prompt of this query as started; None if the CLI does not say which."""
         if uuid is not None:
             self._accepted.add(uuid)
         self._has_ever_begun = True
         self._begun.set()
 
     def unmark_begun(self) -> None:
-        """The peer turns out to say what it takes up: what seemed to be the beginning was a turn of its own."""
+        """Undo `mark_begun`: the CLI does report prompts that it starts, so what came was a turn of its own."""
         if not self._accepted:
             self._reset_turn()
 
     def put(self, batch: list[Message], size: int) -> None:
-        """Messages that belong to this query; dropped once it was given up."""
+        """Add messages that belong to this query; dropped after `abandon`."""
         if self._is_abandoned:
             return
         if not self._has_delivered_init:
@@ -151,42 +151,42 @@ class SessionTurn(QueryRun):
             self._buffer.put(batch, size)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Lines could not be read while this query was asked."""
+        """Add notes about lines that could not be read while this query was active."""
         if self.was_sent and self.pending_prompts and not self._is_abandoned:
             super().add_skipped(notes)
 
     def is_answered_by(self, result: ResultMessage, *, may_be_unnamed: bool) -> bool:
-        """Whether a result is of this query; `may_be_unnamed`: also one that names no prompt."""
+        """Whether a result belongs to this query; `may_be_unnamed` also accepts a result that names no prompt."""
         if self.pending_prompts.is_answered_by(result):
             return True
         unnamed = not result.user_message_uuids and result.user_message_uuid is None
         return unnamed and may_be_unnamed and not result.is_woken
 
     def abandon(self) -> None:
-        """Nobody reads any more; what still comes is dropped, so that the peer can get to its end."""
+        """Drop further messages, so that the CLI can finish: nothing reads them any more."""
         self._is_abandoned = True
         self._buffer.release_reader()
 
     def add_result(self, result: ResultMessage) -> None:
-        """A result that belongs to this query."""
+        """Add a result that belongs to this query."""
         if not result.is_woken or self.result is None or self.pending_prompts.is_answered_by(result):
             self.result = result
         self.pending_prompts.resolve(result)
         knows = bool(self._accepted)
         self._accepted.intersection_update(self.pending_prompts)
         if knows and not self._accepted:
-            self._begun = LazyEvent()  # what comes before the next prompt is taken up is not ours
+            self._begun = LazyEvent()  # what comes before the next prompt is started is not ours
         self._end_turn()
 
     def fail(self, error: BaseException) -> None:
-        """The conversation is over, or a part of this query failed."""
+        """Fail with `error`: the session is over, or a part of this query failed."""
         if self._ended.is_set():
             return
         self._failure = error
         for event in (self._ended, self._turn_ended, self._begun, self._first_sent):
             event.set()
 
-    # When it is over.
+    # The end.
 
     def _is_complete(self) -> bool:
         goes_on = self.is_awaiting_next_prompt or self.is_awaiting_idle
@@ -219,7 +219,7 @@ class SessionTurn(QueryRun):
     def _reset_turn(self) -> None:
         self._begun = LazyEvent()
 
-    # The owner.
+    # The owner task.
 
     async def _run_owned(self) -> None:
         async with self._enter(self) as self._child:
@@ -258,7 +258,7 @@ class SessionTurn(QueryRun):
                 self._tasks.cancel_scope.cancel()
 
     def _is_undelivered(self) -> bool:
-        """Whether the peer has ended and is known to have got nothing of this query, so that it can be said again."""
+        """Whether the child has exited and certainly received nothing of this query, so that it can be sent again."""
         if not isinstance(self._failure, CLIExitedError) or self.get_next_child is None or self._has_ever_begun:
             return False
         if self.is_stopping or self._sent_offset is None or not isinstance(self._prompts, Sequence):
@@ -278,7 +278,7 @@ class SessionTurn(QueryRun):
         assert self.get_next_child is not None
         try:
             self._child = await self.get_next_child()
-        except UsageError as error:  # the session has one transport, and that one is used up
+        except UsageError as error:  # the session has one transport, and that is used up
             raise failure or error from error
         self._idle_from = anyio.current_time()
 
@@ -289,7 +289,7 @@ class SessionTurn(QueryRun):
     async def _run_recording_failure(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - handed to the consumer by `_live`
+        except Exception as error:  # noqa: BLE001 - raised by `_run_owned`
             self.fail(error)
 
     async def _write_prompts(self) -> None:
@@ -320,35 +320,39 @@ class SessionTurn(QueryRun):
         return self._has_ever_begun
 
     async def _fail_on_timeout(self, error: PilothouseError) -> None:
-        self.fail(error)  # the conversation stops what was left
+        self.fail(error)  # the session child stops what is left of the turn
 
 
-SEND_SECONDS = 10.0  # until a peer that does not read its input is given up
-EXIT_NOTICE_SECONDS = 1.0  # from the moment a peer is gone until its output must have ended
-FOREIGN_TURN_SECONDS = 30.0  # of silence after which a turn that was under way is taken to have ended unheard
-WORKING_STATES = ("running", "requires_action")  # `session_state` of a peer that was there before (2.1.330)
-CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not leave is ended; it saves the session first
+SEND_SECONDS = 10.0  # until a child that does not read its input is ended
+EXIT_NOTICE_SECONDS = 1.0  # from the exit of a child until its output must have ended
+FOREIGN_TURN_SECONDS = 30.0  # of silence after which a turn that was under way is taken to have ended unnoticed
+WORKING_STATES = (
+    "running",
+    "requires_action",
+)  # `session_state` of a CLI that was already running (2.1.330)
+CLOSE_SECONDS = 5.0  # from the end of the input until a child that does not exit is ended; it saves the session first
 
 
 class SessionChild(OwnedTask):
-    """A child under way. Create it anywhere, `run` it once in a task of its own.
+    """The child of a session. Create it anywhere, `run` it once in a task of its own.
 
     Args:
         transport: not started yet.
-        invocation: how to start the peer; with a handshake.
+        invocation: how to start the child; with an initialize request.
         limits: times and sizes; `timeout` and `idle_timeout` are those of turns.
-        subscriptions: hear everything.
-        make_refusal_error: the error for a result that comes instead of a handshake (`resume` of an unknown id).
-        handlers: what this process offers to the peer, if anything.
+        subscriptions: get every message.
+        make_refusal_error: makes the error for a result that comes instead of an initialize response (`resume` of an
+            unknown id).
+        handlers: handle the requests of the CLI, if any.
 
     Attributes:
         transport: as given.
-        has_started: whether the handshake was answered.
-        server_info: what the peer said in the handshake.
-        session_id: id of the conversation, as the peer last named it.
-        permission_mode: as the peer last named it; it may change it by itself.
-        last_init: what the peer said at the beginning of its last turn: tools, servers, agents.
-        reports_lifecycle: whether the peer says when it takes up a prompt; then nothing before that is an answer.
+        has_started: whether the CLI has responded to the initialize request.
+        server_info: the initialize response.
+        session_id: id of the conversation, as the CLI last named it.
+        permission_mode: as the CLI last named it; the CLI may change it by itself.
+        last_init: the init message of the last turn: tools, servers, agents.
+        reports_lifecycle: whether the CLI reports when it starts a prompt; then nothing before that is an answer.
     """
 
     def __init__(
@@ -380,8 +384,8 @@ class SessionChild(OwnedTask):
         }
         self._turn: SessionTurn | None = None
         self._woken_until = 0.0
-        self._state_changed = anyio.Event()  # a turn or a background task has ended; a new one each time
-        self._ended = LazyEvent()  # its output
+        self._state_changed = anyio.Event()  # set when a turn or a background task has ended; a new event each time
+        self._ended = LazyEvent()  # its output has ended
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
         self.permission_mode: str | None = None
@@ -390,10 +394,10 @@ class SessionChild(OwnedTask):
         self.has_started = self._is_in_foreign_turn = self._has_seen_turns = False
 
     async def start(self) -> None:
-        """Wait until the child runs and has answered the handshake.
+        """Wait until the child runs and has responded to the initialize request.
 
         Raises:
-            PilothouseError: it could not be started, or refused.
+            PilothouseError: the child could not be started, or refused.
         """
         await self._started.wait()
         if self.failure is not None:
@@ -406,21 +410,21 @@ class SessionChild(OwnedTask):
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it ended, if it was not asked to."""
+        """Why it ended, if not on request."""
         return self._failure or self._connection.failure
 
     @property
     def is_working(self) -> bool:
-        """Whether the peer is at work: on a prompt, or by itself."""
+        """Whether the CLI works on a turn, for a prompt or on its own."""
         return self._connection.is_in_turn
 
     @property
     def has_background_tasks(self) -> bool:
-        """Whether the peer runs something in the background."""
+        """Whether a background task of the CLI runs."""
         return bool(self._connection.background)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing runs: no turn, no background task, no turn that the end of one wakes the peer to."""
+        """Wait until nothing runs: no turn, no background task, no turn that starts when one ends."""
         child = self._connection
         while not self.is_finished:
             if child.is_in_turn or child.background:
@@ -432,7 +436,7 @@ class SessionChild(OwnedTask):
                 return
 
     async def wait_foreign_turn(self) -> None:
-        """Wait for the end of a turn that was under way when this process attached: it is no answer of ours."""
+        """Wait for the end of a turn that was under way when this process attached: that turn is not ours."""
         while self._is_in_foreign_turn and self._connection.is_in_turn and not self.is_finished:
             left = self.idle_since() + FOREIGN_TURN_SECONDS - anyio.current_time()
             if left <= 0:
@@ -442,30 +446,30 @@ class SessionChild(OwnedTask):
         self._is_in_foreign_turn = False
 
     async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
-        """Let `handlers` answer the requests of the CLI, which needs `initialize_fields` for that, if any.
+        """Let `handlers` handle the requests of the CLI from now on, and send it `initialize_fields`, if given.
 
         Raises:
-            ControlError, ControlTimeout: the peer does not take it.
+            ControlError, ControlTimeout: the CLI refused the fields, or did not respond.
         """
         self._connection.channel.replace_handlers(handlers)
         if initialize_fields is not None:
             await self._connection.channel.send_initialize(initialize_fields)
 
     def health(self) -> Health:
-        """Whether it can be talked to."""
+        """The health of the transport, or the failure."""
         return self.transport.health() if self.failure is None else Health("unhealthy", str(self.failure))
 
     def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> Coroutine[Any, Any, Mapping[str, Any]]:
-        """Ask the peer; see `Link.request`."""
+        """Send a control request; see `ControlChannel.request`."""
         return self._connection.channel.request(subtype, body)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the peer can be talked to, as far as is known without any waiting."""
+        """Whether the child can take a prompt, as far as is known without waiting."""
         return self.has_started and not self.is_finished and self._connection.transport.health().state != "unhealthy"
 
     async def check_alive(self) -> None:
-        """See whether the peer is still there: one that has just gone may not have been noticed yet."""
+        """Check whether the child still runs: an exit may not have been noticed yet."""
         if self.is_ready or self.is_finished or not self.has_started:
             return
         self.release_reader()
@@ -475,7 +479,7 @@ class SessionChild(OwnedTask):
         self.stop(CLIExitedError(f"the CLI went away while it was idle: {self.transport.health().reason}"))
 
     async def send(self, data: bytes) -> None:
-        """Send a prompt, all or nothing. When the peer is gone, the reader finds out and tells the turn."""
+        """Send a prompt, all or nothing. If the child has exited, the reader fails the turn."""
         if self._ended.is_set() or self.transport.send_at_once(data):
             return
         sent = anyio.Event()
@@ -497,10 +501,10 @@ class SessionChild(OwnedTask):
 
     @asynccontextmanager
     async def active_turn(self, turn: SessionTurn) -> AsyncGenerator[None]:
-        """The turn talks for the length of the block. If it leaves early, what it began is stopped first.
+        """Make `turn` the active one for the length of the block; if it leaves early, its turn is stopped first.
 
         Raises:
-            SessionClosedError: the conversation is over.
+            SessionClosedError: the session is over.
         """
         if self.is_finished:
             raise self.failure or SessionClosedError("the session is closed")
@@ -518,7 +522,7 @@ class SessionChild(OwnedTask):
                 self._turn = None
 
     async def _stop_turn(self, turn: SessionTurn) -> None:
-        """The query was given up: stop its turn, so that nothing of it is left for the next one."""
+        """Stop the turn of an abandoned query, so that nothing of it is left for the next one."""
         turn.abandon()
         self.release_reader()
         with anyio.move_on_after(INTERRUPT_SECONDS), suppress(PilothouseError):
@@ -532,35 +536,35 @@ class SessionChild(OwnedTask):
         self.stop(CLIExitedError(f"the CLI did not stop its turn within {INTERRUPT_SECONDS:g} s, so it was ended"))
 
     async def cancel_prompts(self, turn: SessionTurn) -> None:
-        """Take the prompts of `turn` out of the peer's queue, if it has taken up none of them.
+        """Remove the prompts of `turn` from the queue of the CLI, if it has started none of them.
 
-        They wait there while the peer is in a turn of its own, which is not ours to interrupt.
+        They wait there while the CLI is in a turn of its own, which is not ours to interrupt.
         """
         if turn.has_begun or not self.reports_lifecycle:
             return
         for uuid in list(turn.pending_prompts):
-            with suppress(ControlError):  # it does not know the request
+            with suppress(ControlError):  # the CLI does not know the request
                 answer = await self.request("cancel_async_message", {"message_uuid": uuid})
                 if answer.get("cancelled") is True:
                     turn.pending_prompts.discard((uuid,))
 
     def idle_since(self, *, in_background: bool = False) -> float:
-        """When the peer fell silent: now, while something runs that may take its time, or nobody reads."""
+        """When the CLI fell silent; now, while it is busy or a consumer does not read."""
         child = self._connection
         return child.idle_since(is_busy=child.is_busy or (in_background and bool(child.background)))
 
     async def close(self) -> None:
-        """End the input, let the child save and leave, end it if it does not. Bounded; from any task.
+        """End the input, let the child save and exit, and end it if it does not. Bounded; from any task.
 
         Raises:
-            PilothouseError: the transport says at its end that what it was to keep is not complete. Raised once.
+            PilothouseError: the transport reports that what it stores is incomplete. Raised once.
         """
         self._stopped = True
         with anyio.CancelScope(shield=True):
             try:
                 if self.has_started and not self._ended.is_set():
                     await self._end_gracefully()
-            finally:  # also when `Task.cancel` of asyncio came through the shield
+            finally:  # also if `Task.cancel` of asyncio came through the shield
                 self.stop()
             await self.wait_finished()
         failure, self._connection.close_failure = self._connection.close_failure, None
@@ -568,8 +572,8 @@ class SessionChild(OwnedTask):
             raise failure
 
     async def detach(self) -> str:
-        """Leave the peer, which goes on; returns the id under which it is found again. See `Transport.detach`."""
-        before, self._stopped = self._stopped, True  # nothing is interrupted, and nobody sends any more
+        """Leave the CLI running; returns the id to find it again. See `Transport.detach`."""
+        before, self._stopped = self._stopped, True  # nothing is interrupted, and nothing is sent any more
         failure, self._connection.failure = (
             self._connection.failure,
             SessionClosedError("this process has left the session"),
@@ -593,7 +597,7 @@ class SessionChild(OwnedTask):
             await self._ended.wait()
 
     def stop(self, error: Exception | None = None) -> None:
-        """End the child now, from any task of the loop; `error` says why, if it was not asked to."""
+        """End the child now, from any task of the loop; `error` says why, if not on request."""
         if not self._stopped:
             self._connection.failure = self._connection.failure or error
         super().stop()
@@ -612,13 +616,13 @@ class SessionChild(OwnedTask):
         await crowded.wait_for_space()
 
     def release_reader(self) -> None:
-        """Let the reader go on in spite of the consumers."""
+        """Let the reader continue although the consumers are behind."""
         if self._turn is not None:
             self._turn.release_reader()
         self._subscriptions.release_reader()
 
     def put(self, batch: list[Message], size: int) -> None:
-        """Give each message to the turn that it belongs to, and all of them to the listeners."""
+        """Give each message to the turn that it belongs to, and all of them to the subscriptions."""
         child = self._connection
         child.last_activity = anyio.current_time()
         kinds = set(map(type, batch))
@@ -626,7 +630,7 @@ class SessionChild(OwnedTask):
         self._subscriptions.put(batch, size)
         turn = self._turn
         plain = self.reports_lifecycle and not self._attribution and self._routes.keys().isdisjoint(kinds)
-        if plain:  # a batch of nothing but text costs no loop
+        if plain:  # skips the loop for a batch of nothing but text
             if turn is not None and (turn.is_awaiting_idle or (turn.has_begun and turn.pending_prompts)):
                 turn.put(batch, size)
             else:
@@ -644,7 +648,7 @@ class SessionChild(OwnedTask):
                     turn.add_result(message)
                     mine = []
             else:
-                if isinstance(message, InitMessage):  # it begins a turn by itself
+                if isinstance(message, InitMessage):  # the CLI begins a turn on its own
                     self._attribution.start_query()
                 self._subscriptions.on_unattributed(message)
             route = self._routes.get(message.__class__)
@@ -654,17 +658,17 @@ class SessionChild(OwnedTask):
             turn.put(mine, size)
 
     def add_skipped(self, notes: list[LineSkippedMessage]) -> None:
-        """Lines could not be read: those who listen hear it, and the query that is being answered."""
+        """Give notes about unreadable lines to the subscriptions and the active query."""
         self._subscriptions.put([*notes], 0)
         if self._turn is not None:
             self._turn.add_skipped(notes)
 
     def add_note(self, note: SystemMessage) -> None:
-        """A message of our own, for those who listen."""
+        """Give a message of our own to the subscriptions."""
         self._subscriptions.put([note], len(note.raw_line))
 
     def add_permission_note(self, subtype: str, fields: dict[str, Any]) -> None:
-        """The peer asks this process something, or that was settled: for the query that runs, and those who listen."""
+        """Give a note about a permission request or decision to the query that runs, else to the subscriptions."""
         if self._turn is not None and self._turn.has_begun and self._turn.wants_permission_events:
             self._turn.add_permission_note(subtype, fields)
         elif self._subscriptions:
@@ -680,7 +684,7 @@ class SessionChild(OwnedTask):
                 self._mark_begun(turn, message.command_uuid)
             return False
         if not self.reports_lifecycle:
-            self._mark_begun(turn, None)  # an older peer, or a stand-in: it works on nothing else
+            self._mark_begun(turn, None)  # an old CLI, or a stand-in: it works on nothing else
         return turn.has_begun
 
     def _mark_begun(self, turn: SessionTurn, uuid: str | None) -> None:
@@ -725,7 +729,7 @@ class SessionChild(OwnedTask):
         self._state_changed.set()
         self._state_changed = anyio.Event()
 
-    # The owner.
+    # The owner task.
 
     async def _run_owned(self) -> None:
         async with self._connection.lifespan() as hello:
@@ -750,7 +754,7 @@ class SessionChild(OwnedTask):
         super()._on_end()
 
     def _fail_waiters(self) -> None:
-        """The peer will say nothing more: tell all who wait for it, before it is gone for good."""
+        """Fail everything that waits for the child, before it is closed."""
         error = self.failure or SessionClosedError("the session is closed")
         self._ended.set()
         self._connection.channel.close(error)
@@ -768,7 +772,7 @@ class SessionChild(OwnedTask):
         if self.server_info.get("session_state") in WORKING_STATES:
             self._connection.is_in_turn |= (
                 not self._has_seen_turns
-            )  # else it has said itself where it is, and may be further
+            )  # otherwise its messages have already told its state
             self._is_in_foreign_turn = self._connection.is_in_turn
         self.has_started = True
         self._started.set()

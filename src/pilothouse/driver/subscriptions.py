@@ -1,6 +1,6 @@
-"""Subscriptions to every message of a child, beside the query that is being answered.
+"""Subscriptions to every message of a child, independent of queries.
 
-A dropped subscription is forgotten; one that is not read makes the reader wait, as a query does.
+A dropped subscription is forgotten; an unread one makes the reader wait, as a query does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilothouse.messages import Message, StreamEvent
 
 
 class MessageSubscription:
-    """Messages as they come, from the moment it was made; iterate over it.
+    """Iterates over the messages that arrive after it was made.
 
     Args:
         wants_partial: whether it gets `StreamEvent`s; the child of a session always sends them.
@@ -28,11 +28,11 @@ class MessageSubscription:
 
     @property
     def buffer(self) -> MessageBuffer:
-        """What has come and was not read."""
+        """Messages that have arrived and were not read."""
         return self._buffer
 
     def put(self, batch: list[Message], size: int) -> None:
-        """Take what the child has said."""
+        """Take a batch from the child."""
         kept = [message for message in batch if self._wants_partial or message.__class__ is not StreamEvent]
         if kept:
             self._buffer.put(kept, size)
@@ -51,14 +51,14 @@ class MessageSubscription:
         return self._batch.pop()
 
     async def aclose(self) -> None:
-        """Listen no more."""
+        """End the subscription."""
         self._is_closed = True
         self._batch.clear()
         self._buffer.end()
 
     def __del__(self) -> None:
-        if (inbox := getattr(self, "_buffer", None)) is not None:  # not where `__init__` has failed
-            inbox.end()  # a reader may be waiting for it
+        if (inbox := getattr(self, "_buffer", None)) is not None:  # missing if `__init__` failed
+            inbox.end()  # a reader may wait for it
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,14 +68,14 @@ class MessageSubscription:
 
 
 class Subscriptions:
-    """All of them; a sink for the reader."""
+    """All subscriptions of a session; a sink for the reader."""
 
     def __init__(self) -> None:
         self._all: set[weakref.ref[MessageSubscription]] = set()
         self._is_ended = False
 
     def add(self, *, wants_partial: bool = True) -> MessageSubscription:
-        """One more, that hears what comes from now on."""
+        """Add a subscription to the messages from now on."""
         listener = MessageSubscription(wants_partial=wants_partial)
         if self._is_ended:
             listener.buffer.end()
@@ -87,7 +87,7 @@ class Subscriptions:
 
     @property
     def is_full(self) -> bool:
-        """Whether one of them has not kept up."""
+        """Whether one of them is full."""
         return bool(self._all) and any(inbox.is_full for inbox in self._buffers())
 
     def put(self, batch: list[Message], size: int) -> None:
@@ -95,30 +95,30 @@ class Subscriptions:
         for listener in self._alive():
             listener.put(batch, size)
 
-    # For whoever wants to know more than they do.
+    # Hooks for subclasses.
 
     def on_unattributed(self, message: Message) -> None:
-        """A message that was `put` is of no query, nor of what one has left running."""
+        """Called with a message that belongs neither to a query nor to background work of one."""
 
     def on_prompt_accepted(self) -> None:
-        """The peer has taken up a prompt: what it says from here on is of a query."""
+        """Called when the CLI has accepted a prompt: what it sends from here on belongs to a query."""
 
     def on_child_ended(self, error: BaseException) -> None:
-        """The peer will say nothing more, for that reason; may be told twice. The listeners wait for the next one."""
+        """Called when the child has ended, maybe twice. Subscriptions wait for the next child."""
 
     async def wait_for_space(self) -> None:
-        """Wait for one that has not kept up."""
+        """Wait for those that are full."""
         for inbox in self._buffers():
             if inbox.is_full:
                 await inbox.wait_for_space()
 
     def release_reader(self) -> None:
-        """Let the reader go on in spite of them."""
+        """Let the reader continue although they are full."""
         for inbox in self._buffers():
             inbox.release_reader()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End all of them."""
         self._is_ended = True
         for inbox in self._buffers():
             inbox.end()

@@ -26,15 +26,15 @@ def running_trio() -> Any:
 
 
 def running_loop() -> object:
-    """What stands for the event loop that runs this task."""
+    """An object that identifies the event loop that runs this task."""
     trio = running_trio()
     return trio.lowlevel.current_trio_token() if trio else asyncio.get_running_loop()
 
 
 def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Start `run()` as a task of its own on the running loop. It must not raise, except when it is cancelled.
+    """Start `work` as a task of its own on the running loop. `work` must not raise, except when it is cancelled.
 
-    The loop cancels it, and waits for it, when it shuts down; the context variables are those of the caller.
+    At shutdown the loop cancels the task and waits for it; the context variables are those of the caller.
     """
     trio = running_trio()
     if trio is not None:
@@ -46,7 +46,7 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
 
 
 def make_loop_caller() -> Callable[[Callable[[], object]], None]:
-    """A function that runs a callback soon in the running loop, from any thread or finalizer, also when it is gone."""
+    """Make a function that runs a callback on this loop, from any thread or finalizer; a closed loop ignores it."""
     trio = running_trio()
     post = trio.lowlevel.current_trio_token().run_sync_soon if trio else asyncio.get_running_loop().call_soon_threadsafe
     gone = (trio.RunFinishedError,) if trio else (RuntimeError,)
@@ -55,13 +55,13 @@ def make_loop_caller() -> Callable[[Callable[[], object]], None]:
         try:
             post(callback)
         except gone:
-            return  # the loop has ended; it cancelled the task that would have listened
+            return  # the loop has ended, and has cancelled the task that would react
 
     return call
 
 
 class LazyEvent:
-    """As `anyio.Event`. Made anywhere; set and waited for on one event loop."""
+    """An `anyio.Event` that can be made outside of a loop; set and waited for on one event loop."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -70,17 +70,17 @@ class LazyEvent:
         self._event: anyio.Event | None = None
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """It has happened."""
+        """Set the event."""
         self._is_set = True
         if self._event is not None:
             self._event.set()
 
     async def wait(self) -> None:
-        """Wait until it has happened."""
+        """Wait until the event is set."""
         if self._is_set:
             await checkpoint()
             return
@@ -90,7 +90,7 @@ class LazyEvent:
 
 
 class SingleWaiterEvent:
-    """As `anyio.Event`, for one task. Made anywhere; set and waited for on one event loop."""
+    """An `anyio.Event` for one waiting task. Made anywhere; set and waited for on one event loop."""
 
     __slots__ = ("_is_set", "_waiter")
 
@@ -99,17 +99,17 @@ class SingleWaiterEvent:
         self._waiter: asyncio.Future[None] | anyio.Event | None = None
 
     def set(self) -> None:
-        """It has happened."""
+        """Set the event."""
         self._is_set = True
         waiter = self._waiter
         if isinstance(waiter, asyncio.Future):
-            if not waiter.done():  # the task was cancelled, or it was set before
+            if not waiter.done():  # the task was cancelled, or the event was set before
                 waiter.set_result(None)
         elif waiter is not None:
             waiter.set()
 
     async def wait(self) -> None:
-        """Wait until it has happened; not at all, if it has."""
+        """Wait until the event is set; returns at once if it is."""
         if self._is_set:
             return
         if running_trio():
@@ -121,32 +121,33 @@ class SingleWaiterEvent:
 
 
 def make_loop_clock() -> Callable[[], float]:
-    """What `anyio.current_time` gives on the running loop, and on no other."""
+    """Make a function that returns `anyio.current_time()` of the running loop, and only of this loop."""
     trio = running_trio()
     return trio.current_time if trio else asyncio.get_running_loop().time
 
 
 current_owners: ContextVar[tuple[object, ...]] = ContextVar("at_work", default=())
-"""Marks of those on whose behalf this task runs; it cannot wait for their end. Marks, because a context lives longer
-than the task that it was made for: in timers, and in the tasks that were started there."""
+"""Marks of the owned tasks that this task runs in; it cannot wait for their end. Marks instead of tasks, because a
+context outlives its task: in timers, and in tasks that were started there.
+"""
 
 
 class OwnedTask(ABC):
-    """Create it anywhere, `run` it once in a task of its own."""
+    """Work that runs in one task. Create it anywhere, `run` it once in a task of its own."""
 
     def __init__(self) -> None:
         self._scope: anyio.CancelScope | None = None
         self._mark = object()
         self._stopped = False
         self._failure: BaseException | None = None
-        self._started = LazyEvent()  # or failed to
+        self._started = LazyEvent()  # or failed to start
         self._finished = LazyEvent()
 
     async def start(self) -> None:
-        """Wait until it is under way.
+        """Wait until it has started.
 
         Raises:
-            PilothouseError: it never was.
+            PilothouseError: it failed to start.
         """
         await self._started.wait()
         if self._failure is not None and self._finished.is_set():
@@ -154,24 +155,24 @@ class OwnedTask(ABC):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended, and everything is freed."""
+        """Whether it has ended and released everything."""
         return self._finished.is_set()
 
     def stop(self) -> None:
-        """End it now, from any task of the loop. `finished` tells when everything is freed."""
+        """End it now, from any task of the loop. `wait_finished` waits until everything is released."""
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
     async def wait_finished(self) -> None:
-        """Wait until it has ended, and everything is freed. What runs inside of it does not wait."""
+        """Wait until it has ended and released everything. A call from inside the task returns at once."""
         if (
             not self._finished.is_set() and self._mark not in current_owners.get()
-        ):  # to wait for nothing is a turn of the loop
+        ):  # waiting would cost a turn of the loop
             await self._finished.wait()
 
     async def run(self) -> None:
-        """The whole of it, in one task."""
+        """Run the whole work, in one task."""
         current_owners.set((*current_owners.get(), self._mark))
         await self._run()
 
@@ -180,7 +181,7 @@ class OwnedTask(ABC):
             with anyio.CancelScope() as self._scope:
                 if not self._stopped:
                     await self._run_owned()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the end, not to the loop
+        except Exception as error:  # noqa: BLE001 - for the tasks that wait for the end, not for the loop
             self._failure = self._failure or error
         finally:
             self._on_end()

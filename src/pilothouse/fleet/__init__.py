@@ -1,4 +1,9 @@
-"""Many runs at once: limits, a journal that survives crashes, and the runners that do the work."""
+"""Run many prompts at once, with limits, retries, and a journal that survives crashes.
+
+Owns scheduling, journals, workspaces and the runners that execute attempts. Uses `Agent` as any caller does and knows
+nothing of the CLI or its protocol.
+Start reading at `fleet.py` (the API), then `scheduler.py`.
+"""
 
 from pilothouse.fleet.fleet import Fleet as Fleet
 from pilothouse.fleet.journals.base import FleetJournalError as FleetJournalError

@@ -1,6 +1,6 @@
 """`AttemptHost`: executes attempts in another process for a remote runner.
 
-Calls take and return plain bytes and may be repeated. Knows no Ray.
+Methods take and return plain bytes and can be called repeatedly. Knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PickleFunction = Callable[[Any], bytes]
 
 MAX_BUFFERED_MESSAGES = 500
 MAX_BUFFERED_BYTES = 1 << 20
-"""So much of an attempt may wait to be taken; then it has to wait too."""
+"""Limits of the messages of one attempt that wait to be fetched; at either limit the attempt waits."""
 MAX_CAUSES = 8
-"""So many errors behind an error travel with it."""
+"""Maximum length of the chain of errors that is sent: the error and its causes."""
 
 
 @dataclass(slots=True, eq=False)
 class _HostedAttempt:
-    """An attempt under way."""
+    """A running attempt."""
 
     messages: deque[Message] = field(default_factory=deque[Message])
     size: int = 0
@@ -58,7 +58,7 @@ class _HostedAttempt:
             await self.space_event.wait()
 
     def discard_taken(self, taken: int) -> None:
-        """The first `taken` messages of all have arrived."""
+        """Remove the first `taken` messages of the attempt, which the caller has received."""
         while self.taken_count < taken and self.messages:
             self.size -= len(self.messages.popleft().raw_line)
             self.taken_count += 1
@@ -66,11 +66,11 @@ class _HostedAttempt:
 
 
 class AttemptHost:
-    """Does attempts with a runner that came as bytes.
+    """Executes attempts with a pickled runner.
 
     Args:
-        runner: a pickled `Runner`; it is read when it is first needed.
-        dumps: how answers are pickled.
+        runner: a pickled `Runner`; unpickled on first use.
+        dumps: pickles answers.
     """
 
     def __init__(self, runner: bytes, dumps: PickleFunction = pickle.dumps) -> None:
@@ -81,11 +81,11 @@ class AttemptHost:
         self._attempts: dict[str, _HostedAttempt] = {}
 
     async def ready(self) -> str:
-        """The version of pilothouse here."""
+        """Return the version of pilothouse in this process."""
         return __version__
 
     async def begin(self, name: str, pickled_attempt: bytes) -> None:
-        """Begin an attempt, under a name that nobody else gives; what keeps it from being begun is its end."""
+        """Begin an attempt under a unique name. An error that prevents the start becomes the end of the attempt."""
         if name not in self._attempts:
             work = self._attempts[name] = _HostedAttempt()
             work.task = asyncio.get_running_loop().create_task(self._run_attempt(work, pickled_attempt))
@@ -94,13 +94,13 @@ class AttemptHost:
     async def _run_attempt(self, hosted: _HostedAttempt, pickled_attempt: bytes) -> None:
         try:
             runner, hosted.attempt = await self._load(hosted, pickled_attempt)
-            hosted.begun_event.set()  # whoever waits for it comes after the first step of the runner
+            hosted.begun_event.set()  # the caller resumes after the runner's first step
             hosted.end = self._pickle_answer(await runner.run(hosted.attempt), hosted.attempt.artifacts)
-        except Exception as error:  # noqa: BLE001 - raised where it was asked for
+        except Exception as error:  # noqa: BLE001 - raised in the calling process
             artifacts = () if hosted.attempt is None else hosted.attempt.artifacts
             hosted.end = pickle_error(error, self._dumps, artifacts)
         finally:
-            hosted.is_ended = True  # also if it was cancelled, and there is no end
+            hosted.is_ended = True  # also after cancellation, when there is no end
             hosted.begun_event.set()
             hosted.changed_event.set()
 
@@ -108,8 +108,8 @@ class AttemptHost:
         try:
             async with self._load_lock:
                 if self._runner is None:
-                    runner: Runner = pickle.loads(self._pickled_runner)  # noqa: S301 - of whom we work for
-                    await make_runner_context(runner).__aenter__()  # it is left with the process
+                    runner: Runner = pickle.loads(self._pickled_runner)  # noqa: S301 - from the process we work for
+                    await make_runner_context(runner).__aenter__()  # exited when the process ends
                     self._runner = runner
             return self._runner, Attempt(**pickle.loads(pickled_attempt), on_message=hosted.add_message)  # noqa: S301 - as above
         except PilothouseError:
@@ -121,7 +121,7 @@ class AttemptHost:
     def _pickle_answer(self, answer: QueryResult, artifacts: tuple[str, ...]) -> bytes:
         try:
             return self._dumps((answer, (), artifacts))
-        except Exception as error:  # noqa: BLE001 - what callbacks raise may be anything
+        except Exception as error:  # noqa: BLE001 - callbacks may raise anything
             answer.callback_errors = [_make_picklable(each, self._dumps) for each in answer.callback_errors]
             with suppress(Exception):
                 return self._dumps((answer, (), artifacts))
@@ -129,14 +129,14 @@ class AttemptHost:
             return pickle_error(PilothouseError(text), self._dumps, artifacts)
 
     async def more(self, name: str, taken: int) -> tuple[bytes, bytes | None]:
-        """What an attempt has said since, at least one message unless it has ended; waits for that.
+        """Wait until an attempt has new messages or has ended, and return them.
 
         Args:
-            name: of the attempt.
-            taken: how many of its messages have arrived so far.
+            name: name of the attempt.
+            taken: number of its messages that the caller has received so far.
 
         Returns:
-            The messages, pickled; and once it has ended, what `unpickle_answer` takes.
+            The new messages, pickled; and, once the attempt has ended, the bytes for `unpickle_answer`.
         """
         work = self._attempts[name]
         work.discard_taken(taken)
@@ -146,14 +146,14 @@ class AttemptHost:
         return self._dumps(list(work.messages)), work.end
 
     async def interrupt(self, name: str) -> None:
-        """Stop an attempt in order, if it still runs."""
+        """Interrupt an attempt gracefully, if it still runs."""
         work = self._attempts.get(name)
         if work is not None and not work.is_ended and work.attempt is not None and work.attempt.interrupt is not None:
-            with suppress(PilothouseError):  # it ends all the same, and says how
+            with suppress(PilothouseError):  # the attempt ends anyway and reports its error
                 await work.attempt.interrupt()
 
     async def end(self, name: str) -> None:
-        """Forget an attempt; one that still runs is cancelled. Returns when it has left nothing behind."""
+        """Remove an attempt, and cancel it if it still runs. Returns when its task has finished."""
         work = self._attempts.get(name)
         if work is None or work.task is None:
             return
@@ -163,7 +163,7 @@ class AttemptHost:
 
 
 def pickle_error(error: BaseException, dumps: PickleFunction, artifacts: tuple[str, ...] = ()) -> bytes:
-    """The end of an attempt that failed: the error and those behind it; of one that does not pickle, its text."""
+    """Pickle the error of a failed attempt and its causes; an error that cannot be pickled is sent as text."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and len(chain) < MAX_CAUSES and current not in chain:
@@ -174,19 +174,19 @@ def pickle_error(error: BaseException, dumps: PickleFunction, artifacts: tuple[s
 
 def _make_picklable(error: E, dumps: PickleFunction) -> E | PilothouseError:
     try:
-        pickle.loads(dumps(error))  # noqa: S301 - our own; some pickle and cannot be read again
-    except Exception:  # noqa: BLE001 - whatever it is
+        pickle.loads(dumps(error))  # noqa: S301 - our own; some errors pickle and do not unpickle
+    except Exception:  # noqa: BLE001 - pickling may raise anything
         return PilothouseError(f"{type(error).__name__}: {error}")
     return error
 
 
 def unpickle_answer(end: bytes, attempt: Attempt) -> QueryResult:
-    """The answer of an attempt, as `AttemptHost.more` gave it.
+    """Unpickle the answer of an attempt, as `AttemptHost.more` returned it.
 
     Raises:
-        Exception: what it failed with, with its causes.
+        Exception: the error of the attempt, with its causes.
     """
-    answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - of whom works for us
+    answer, errors, attempt.artifacts = pickle.loads(end)  # noqa: S301 - from our own worker
     if not errors:
         return answer
     for error, cause in pairwise(errors):

@@ -1,7 +1,7 @@
-"""`Fleet`: many runs at once. Owns how items become runs, and who is told when one has ended.
+"""`Fleet`: runs many prompts at once. Owns how items become runs and how readers receive results.
 
-What waits is in a `Journal`, a `Runner` does the work of an attempt, and the `Scheduler` starts and ends attempts. One
-task owns all the others: the one that entered the block.
+A `Journal` holds the waiting runs, a `Runner` executes an attempt, and the `Scheduler` starts and ends attempts. The
+task that entered the block owns all other tasks.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ T = TypeVar("T")
 
 MIN_LOOK_AHEAD = 32
 FINAL_STATUS_SECONDS = 2.0
-"""For those who watch, when the block is left; a journal that is gone is not waited for."""
+"""Timeout in seconds for the last status that observers receive at exit; a lost journal is not waited for."""
 PACE_SAMPLE_SIZE = 200
-"""Of so many ends the pace is reckoned."""
+"""Number of ended runs from which the rate is computed."""
 
 
 @user_class
@@ -74,45 +74,45 @@ class Fleet:
             async for run in fleet.map(tickets, key="id", prompt=lambda ticket: f"Triage: {ticket.text}"):
                 print(run.key, run.text)
 
-    It runs what it is asked for: what `map`, `gather`, `submit` and `enqueue` give it, and with `resume` and
-    `retry_failed` what is left in its journal. Leaving the block waits for all that; leaving it with an error, or by
-    cancellation, stops what runs, which a journal keeps as interrupted.
+    A fleet executes the runs passed to `map`, `gather`, `submit` and `enqueue`; `resume` and `retry_failed` add those
+    left in its journal. Leaving the block waits for all of them. Leaving it with an error or by cancellation stops
+    the running ones, and a journal keeps them as interrupted.
 
-    With a journal, every run that has ended is kept there: to ask for its key again gives the answer that is kept.
-    Processes may share a journal, those of one machine a file, those of many hosts one in PostgreSQL; then each of them
-    does the runs of all, so they should have the same agent. `concurrency` and `rate` hold in each process, the
-    budgets, `overall_concurrency` and `overall_rate` for all.
+    A journal keeps every ended run: submitting its key again returns the stored answer. Processes may share a
+    journal: a file on one machine, PostgreSQL across hosts. Each process then executes runs of all, so all should
+    have the same agent. `concurrency` and `rate` apply to each process; the budgets, `overall_concurrency` and
+    `overall_rate` apply to all together.
 
     Args:
-        agent: whose settings hold for all runs; None: the default agent.
-        runner: what does the work of an attempt; None: queries of `agent`.
-        concurrency: how many run at the same time. 0: none here, they are left to other processes with the same journal
-            (see `work`); then leaving the block waits for nothing.
-        journal: a path, `postgresql://…`, or a `Journal`; None: in memory, and gone with the block.
-        budget_usd: nothing is started once all runs together have cost that much, in US dollars. A run is stopped at
-            what was left when it started; so what several spend at the same time may pass it, unless `run_budget_usd`
-            is set.
-        run_budget_usd: what one run may cost. As much is set aside for each one that runs, so `budget_usd` holds.
-        rate: limits of requests and tokens a minute, in this process.
-        overall_concurrency: how many run at the same time in all processes of the journal; None: as many as they may.
-        overall_rate: limits for all processes of the journal together: each has an equal part of it, whatever it needs.
-        retry: a number of further attempts, or a `RetryPolicy`: which failures of the API are tried again, and after
-            how long. A child that died is tried again too. Keys, limits of the account and mistakes never are.
-        on_interrupted: what becomes of a run that was stopped on the way, by Ctrl-C or the death of its process:
-            "resume" its session, "restart" it, or "fail". A further attempt after a failure follows it, too.
-        look_ahead: how many items of a `map` are taken ahead of what its reader has; default: twice `concurrency`.
-        keep_messages: whether answers have all their messages, and not the closing one alone.
-        workspace: gives each run a working directory of its own, such as a `GitWorktree`; None: all work in that of
-            the agent.
+        agent: its settings apply to all runs; None: the default agent.
+        runner: executes attempts; None: queries of `agent`.
+        concurrency: maximum number of runs at the same time. 0: this process starts none and leaves them to other
+            processes with the same journal (see `work`); leaving the block then waits for nothing.
+        journal: a path, `postgresql://…`, or a `Journal`; None: in memory, lost when the block ends.
+        budget_usd: nothing is started once all runs together have cost this much, in US dollars. A run is stopped at
+            what was left when it started; concurrent runs may together exceed the budget, unless `run_budget_usd` is
+            set.
+        run_budget_usd: maximum cost of one run. This amount is reserved for each running one, so `budget_usd` holds.
+        rate: limits of requests and tokens per minute, in this process.
+        overall_concurrency: maximum number of runs at the same time in all processes of the journal; None: no limit.
+        overall_rate: limits for all processes of the journal together; each process gets an equal share, whatever it
+            needs.
+        retry: a number of further attempts, or a `RetryPolicy`: which API failures are retried, and after how long. A
+            process that died is retried too. Wrong keys, account limits and usage errors never are.
+        on_interrupted: what happens to a run that was interrupted by Ctrl-C or the death of its process: "resume" its
+            session, "restart" it, or "fail". Retries after a failure follow it, too.
+        look_ahead: how many items of a `map` are read before its reader needs them; default: twice `concurrency`.
+        keep_messages: whether results keep all their messages, not only the last one.
+        workspace: gives each run its own working directory, such as a `GitWorktree`; None: all use the agent's.
         artifacts: which files of these directories are saved, and where.
-        stop_after: so many runs in a row that fail for a reason that no run can escape, a wrong key for example, stop
-            the fleet: nothing is started any more, those runs wait again, and who reads gets the error. None: never.
-        accepts: options that hold in runs of other programs, although they run, redirect or permit something, such as
-            ["mcp_servers"]; or "all". Runs that this fleet was given itself, and those of `resume`, have all of theirs.
-        max_permission_mode: the highest permission mode of runs of other programs; None: that of the agent.
+        stop_after: the fleet stops when this many runs in a row fail for a reason that affects all runs, such as a
+            wrong key: nothing more is started, those runs are queued again, and readers get the error. None: never.
+        accepts: options that apply in runs of other programs although they run, redirect or permit something, such as
+            ["mcp_servers"]; or "all". Runs added by this fleet, and those of `resume`, keep all their options.
+        max_permission_mode: the highest permission mode for runs of other programs; None: that of the agent.
 
     Raises:
-        UsageError: a limit that cannot be kept, such as a budget of 0.
+        UsageError: a limit that cannot be applied, such as a budget of 0.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Fleet:
             self._journal, self._subscribers, lambda: self._require_scheduler().now(), self._wake, self._run_policy
         )
 
-    # Its life.
+    # Entering and leaving.
 
     async def __aenter__(self) -> Self:
         if self._scheduler is not None:
@@ -228,7 +228,7 @@ class Fleet:
         assert self._tasks is not None
         try:
             if error is None:
-                self._subscribers.close()  # what nobody reads any more is not begun
+                self._subscribers.close()  # runs without a reader are not started
                 self._require_scheduler().drain()
             else:
                 self._tasks.cancel_scope.cancel()
@@ -254,7 +254,7 @@ class Fleet:
             raise SessionClosedError("a fleet works in its block: async with Fleet(…) as fleet")
         return self._scheduler
 
-    # Asking.
+    # Adding runs.
 
     @overload
     def map(self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]) -> Runs[OutputT]: ...
@@ -270,27 +270,27 @@ class Fleet:
         output_type: Any = None,
         priority: ItemFunction[T] | int = 0,
     ) -> Runs[Any]:
-        """Run a prompt for each item, and give the runs as they end.
+        """Run a prompt for each item, and yield each run when it ends.
 
-        Items are taken as they are needed, a few ahead; there may be any number of them. A run that has failed is given
-        like every other: look at `Run.is_success`.
+        Items are read as they are needed, a few in advance; there may be any number of them. Failed runs are yielded
+        like all others: check `Run.is_success`.
 
         Args:
-            items: prompts, or things that have one; sync or async. A plain iterator is asked in a thread.
-            key: the name of a run, by a function of its item, or by the name of a field. One key is one run, given
-                once. Default: without a journal a number; with one a digest of prompt and options, so that the same
-                prompt is the same run.
+            items: prompts, or objects that have one; sync or async. A plain iterator is advanced in a thread.
+            key: the unique key of a run: a function of its item, or the name of a field. Each key is one run, yielded
+                once. Default: a number without a journal; with one, a digest of prompt and options, so that equal
+                prompts are the same run.
             prompt: where the prompt of an item is, in the same way. Default: the item, or its field "prompt".
-            options: for all of them, or a function of an item; `cwd` and `timeout` are among them.
+            options: options of all runs, or a function of an item; `cwd` and `timeout` are among them.
             output_type: as for `Agent.query`; `Run.result.output` is the value.
-            priority: those with the greater number are started first; a number, or a function of an item.
+            priority: a number, or a function of an item; runs with greater numbers start first.
 
         Raises:
-            UsageError: while it is read: an item without a prompt, a key that is there with another prompt, options
-                that cannot work. What was given before goes on.
-            BudgetError: while it is read: `budget_usd` is spent.
-            Interrupted: while it is read: the fleet was interrupted.
-            FleetJournalError: while it is read: the journal cannot be written.
+            UsageError: during iteration: an item without a prompt, a key already used with another prompt, or invalid
+                options. Runs added earlier go on.
+            BudgetError: during iteration: `budget_usd` is spent.
+            Interrupted: during iteration: the fleet was interrupted.
+            FleetJournalError: during iteration: the journal cannot be written.
         """
         make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
         return self._make_runs(lambda feed: self._submitter.fill(feed, items, make, output_type))
@@ -313,7 +313,7 @@ class Fleet:
         output_type: Any = None,
         priority: ItemFunction[T] | int = 0,
     ) -> list[Run]:
-        """As `map`, for a list: all runs, in the order of the items."""
+        """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
         make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
         order: list[str] = []
 
@@ -339,10 +339,10 @@ class Fleet:
         output_type: Any = None,
         priority: int = 0,
     ) -> Run:
-        """Put one prompt in, and go on; `wait` gives its end. Arguments as for `map`.
+        """Add one prompt without waiting; `wait` returns its end. Arguments as for `map`.
 
         Returns:
-            The run as it stands: queued, or ended before if the journal has it.
+            The current state of the run: queued, or already ended if the journal has it.
         """
         make = self._submitter.make_run_factory(
             None if key is None else "key", "prompt", options, output_type, priority
@@ -361,10 +361,10 @@ class Fleet:
         options: ItemFunction[T] | OptionsLike = None,
         priority: ItemFunction[T] | int = 0,
     ) -> int:
-        """Put many prompts into the journal, as many as there are; `resume` gives their ends. Arguments as for `map`.
+        """Add all prompts to the journal; `resume` yields their ends. Arguments as for `map`.
 
         Returns:
-            How many were put in, those that were there included.
+            The number of items, including those already in the journal.
         """
         self._require_scheduler()
         make = self._submitter.make_run_factory(key, prompt, options, None, priority)
@@ -374,7 +374,7 @@ class Fleet:
         """Wait for the end of a run.
 
         Raises:
-            UsageError: there is none of that key, or it was forgotten: without a journal an end is told once.
+            UsageError: no run has this key, or the run was dropped: without a journal an end is returned once.
             BudgetError, Interrupted, FleetJournalError: as for `map`.
         """
         key = run if isinstance(run, str) else run.key
@@ -396,31 +396,31 @@ class Fleet:
         try:
             ended = await feed.next()
         finally:
-            feed.is_closed = feed.is_parked = True  # to wait no more does not stop it
+            feed.is_closed = feed.is_parked = True  # to stop waiting does not stop the run
         assert ended is not None
         return ended
 
     def resume(self) -> Runs:
-        """Go on with everything that is left in the journal, and give every run as it ends."""
+        """Continue all unfinished runs of the journal, and yield each run when it ends."""
         return self._make_runs(lambda feed: self._submitter.requeue_all(feed, failed=False))
 
     def retry_failed(self) -> Runs[Any]:
-        """Run again what has failed, and give every run as it ends."""
+        """Run the failed runs again, and yield each run when it ends."""
         return self._make_runs(lambda feed: self._submitter.requeue_all(feed, failed=True))
 
     def work(self, *, until_empty: bool = False) -> Runs:
-        """Do every run of the journal, those that are put in later too, whoever wants them; give each as it ends here.
+        """Execute all runs of the journal as a worker, including those added later; yield each that ends here.
 
-        A worker: other processes put the runs in, and get their ends. It goes on until the loop is left, or the block
-        is cancelled or interrupted. Who leaves it starts nothing any more; what runs ends first, and what is left stays
-        wanted, for other workers.
+        Other processes add the runs and read their ends. The worker continues until the loop is left, or the block is
+        cancelled or interrupted. Leaving the loop starts nothing more and lets running ones end; the rest stays
+        queued for other workers.
 
         Args:
-            until_empty: end when nothing is left: nothing waits, in this process or in another, and nothing runs.
+            until_empty: stop when nothing waits or runs, in this process or another.
 
         Raises:
             UsageError: there is no journal, or `concurrency` is 0.
-            BudgetError, Interrupted, FleetJournalError: while it is read: as for `map`.
+            BudgetError, Interrupted, FleetJournalError: during iteration: as for `map`.
         """
         if not self._journal.is_persistent:
             raise UsageError("work() does what others put into a journal, and this fleet has none")
@@ -428,10 +428,10 @@ class Fleet:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
         return self._make_runs(lambda feed: self._submitter.work(feed, until_empty=until_empty), scope="own")
 
-    # Looking, and stopping.
+    # Status and stopping.
 
     async def status(self) -> FleetStatus:
-        """Where the runs stand; with a journal, all that are in it."""
+        """Return the number of runs by state; with a journal, of all that are in it."""
         scheduler = self._require_scheduler()
         status = await self._journal.status()
         if (error := self._breaker.error) is not None:
@@ -443,22 +443,25 @@ class Fleet:
 
     @property
     def running(self) -> list[Run]:
-        """What runs in this process, the longest first."""
+        """The runs that this process executes now, oldest first."""
         return [active.run for active in self._require_scheduler().active.values()]
 
     async def rows(self, state: RunState | None = None, *, after: int = 0, limit: int = 200) -> list[Run]:
-        """Runs of the journal in the order in which they were added; without a journal, those that have not ended.
+        """List runs of the journal in the order they were added; without a journal, those that have not ended.
 
         Args:
             state: only those in this state.
-            after: only those with a greater `Run.number`: that of the last one gives the next page.
-            limit: at most so many.
+            after: only those with a greater `Run.number`; pass that of the last run to get the next page.
+            limit: maximum number of runs.
         """
         self._require_scheduler()
         return await self._journal.rows(state, after, limit)
 
     async def cancel(self, *keys: str) -> None:
-        """Cancel runs, without keys all: what runs is stopped, what waits is not started. They end as "cancelled"."""
+        """Cancel the runs with these keys, or all without keys.
+
+        Running ones are stopped, queued ones are not started. All of them end as "cancelled".
+        """
         scheduler = self._require_scheduler()
         for run in await self._journal.cancel(keys or None, scheduler.now()):
             self._subscribers.deliver(run)
@@ -466,15 +469,15 @@ class Fleet:
         scheduler.wake()
 
     async def interrupt(self) -> None:
-        """Start nothing any more, and stop what runs in order; a journal keeps it as interrupted.
+        """Start nothing more, and stop running attempts gracefully; a journal keeps them as interrupted.
 
-        Returns when nothing runs. Those who read `map` and the like get what has ended, then `Interrupted`.
+        Returns when nothing runs. Readers of `map` and the like get the ended runs, then `Interrupted`.
         """
         await self._require_scheduler().interrupt()
         left = (await self._journal.status()).left
         self._subscribers.fail(lambda: Interrupted(f"the fleet was interrupted; {left} runs are left"))
 
-    # What is behind.
+    # Internals.
 
     def _make_runs(
         self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own"] = "asked"
@@ -491,7 +494,7 @@ class Fleet:
     async def _fill(self, buffer: ResultBuffer, fill: Callable[[ResultBuffer], Awaitable[None]]) -> None:
         try:
             await fill(buffer)
-        except Exception as error:  # noqa: BLE001 - raised where the runs are read
+        except Exception as error:  # noqa: BLE001 - raised to the reader of the runs
             buffer.fail(error)
 
     def _check_running(self) -> None:
@@ -518,7 +521,7 @@ class Fleet:
         self._tasks.start_soon(self._finish_idle_buffers, is_budget_exhausted)
 
     async def _finish_idle_buffers(self, is_budget_exhausted: bool) -> None:
-        """Nothing runs here, and nothing is due: those who wait for everything have it, unless others still work."""
+        """Finish the buffers that wait for all runs, unless other processes still work."""
         waiting = self._subscribers.draining_buffers
         if is_budget_exhausted:
             left = (await self._journal.status()).left

@@ -1,4 +1,4 @@
-"""Turns the items of a caller into runs: validates keys, prompts and options, and makes the default keys. Pure."""
+"""Converts a caller's items to runs: validates keys, prompts and options, and makes default keys. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MISSING = object()
 
 
 class ItemMapping:
-    """What a caller of `Fleet.map` said of its items. Arguments as there.
+    """Converts items as the arguments of `Fleet.map` say. Arguments as there.
 
     Args:
         is_persistent: whether a journal keeps the runs.
 
     Raises:
-        UsageError: something that cannot be.
+        UsageError: an argument is not valid.
     """
 
     def __init__(
@@ -41,21 +41,21 @@ class ItemMapping:
         self._key = None if key is None else make_getter(key, "key", str)
         self._options: Callable[[Any], Any] | None = options if callable(options) else None
         self._settings = {} if callable(options) else validate_settings(options, is_persistent=is_persistent)
-        # Another process may do the run, which does not know the type.
+        # Another process, which does not know the type, may execute the run.
         self._schema = OutputSchema.from_type(output_type).schema if is_persistent and output_type is not None else None
         self._priority = priority
         self._is_persistent = is_persistent
 
     def make_run(self, item: Any, number: int, now: float) -> Run:
-        """The run of one item.
+        """Make the run of one item.
 
         Args:
-            item: of the caller.
-            number: which item it is.
+            item: the caller's item.
+            number: the item's number, which is the default key without a journal.
             now: the time, in Unix seconds.
 
         Raises:
-            UsageError: it has no prompt or key that can be, or such options.
+            UsageError: its prompt, key, priority or options are not valid.
         """
         prompt = validate_prompt(self._prompt(item))
         settings = self._settings
@@ -74,7 +74,7 @@ class ItemMapping:
 
 
 def decode_output(run: Run, output_type: Any) -> Run:
-    """A run whose answer was read again from a journal, with its output once more."""
+    """Restore the typed output of a run that was read from a journal."""
     result = run.result
     if output_type is not None and run.is_success and result is not None and result.output is None:
         try:
@@ -85,10 +85,10 @@ def decode_output(run: Run, output_type: Any) -> Run:
 
 
 def prompt_digest(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = None) -> str:
-    """A short name of a prompt, and of settings; the same in every process.
+    """Return a short digest of a prompt and its settings; the same in every process.
 
     Raises:
-        UsageError: something in it cannot be written as JSON.
+        UsageError: a value cannot be written as JSON.
     """
     try:
         data = msgspec.json.encode([prompt, settings], enc_hook=to_plain_scalar, order="deterministic")
@@ -98,10 +98,10 @@ def prompt_digest(prompt: str | Sequence[Any], settings: Mapping[str, Any] | Non
 
 
 def validate_key(key: object) -> str:
-    """`key` as text.
+    """Return `key` as text.
 
     Raises:
-        UsageError: it is neither text nor a whole number, empty, or too long.
+        UsageError: the key is neither printable text nor a whole number, is empty, or is too long.
     """
     if isinstance(key, int) and not isinstance(key, bool):
         return str(int(key))
@@ -113,10 +113,10 @@ def validate_key(key: object) -> str:
 
 
 def validate_prompt(prompt: object) -> str | list[Any]:
-    """`prompt`, if a run can have it.
+    """Return `prompt` as plain text or plain JSON values.
 
     Raises:
-        UsageError: it is neither text nor a list of content blocks, or empty.
+        UsageError: the prompt is neither text nor a list of content blocks, or is empty.
     """
     if isinstance(prompt, str) and prompt.strip():
         return str.__str__(prompt)
@@ -130,14 +130,14 @@ def validate_prompt(prompt: object) -> str | list[Any]:
 
 
 def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persistent: bool) -> dict[str, Any]:
-    """The options of one run, by name.
+    """Return the options of one run, by name.
 
     Args:
-        options: as the caller has them.
-        is_persistent: whether a journal is to keep them, so that they must be JSON and hold no key.
+        options: the caller's options.
+        is_persistent: whether a journal keeps the options, so that they must be JSON and contain no keys.
 
     Raises:
-        UsageError: unknown or wrong options, or such as no journal keeps.
+        UsageError: unknown or invalid options, or options that a journal cannot keep.
     """
     if options is None:
         return {}
@@ -155,7 +155,7 @@ def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persist
             raise UsageError(
                 f"option {name!r} cannot be kept in a journal: set it on the agent of the fleet"
             ) from error
-        # A schema has fields with the names of keys, and no keys.
+        # A schema may have fields named like keys, but contains no keys.
         if name != "json_schema" and mask({name: values[name]}) != {name: values[name]}:
             raise UsageError(
                 f"option {name!r} holds what may be a key, which no journal keeps: set it on the agent of the fleet"
@@ -166,10 +166,10 @@ def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persist
 def make_getter(
     source: Callable[[Any], Any] | str | None, name: str, default: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """How a part of an item is found: by a function, or by the name of a field of it.
+    """Make the function that gets a part of an item: the given function, or one that reads the named field.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: `source` is neither.
     """
     if source is None:
         return default
@@ -181,7 +181,7 @@ def make_getter(
 
 
 def get_prompt(item: Any) -> Any:
-    """The prompt of an item where the caller does not say: the item itself, or what it has under that name."""
+    """Return the default prompt of an item: the item itself, or its field "prompt"."""
     if isinstance(item, str | list | tuple):
         return cast("Any", item)
     with suppress(UsageError):

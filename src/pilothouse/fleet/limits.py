@@ -43,23 +43,23 @@ OnInterrupted = Literal["resume", "restart", "fail"]
 INTERRUPTION_POLICIES: tuple[OnInterrupted, ...] = ("resume", "restart", "fail")
 
 MAX_INTERRUPTIONS = 20
-"""Of one run; one that ends every process which works on it must end some day."""
+"""Maximum per run, so that a run which kills each process that executes it ends at last."""
 
 MIN_USD = 1e-6
-"""What is less is nothing: sums of floating-point numbers in another order differ by less."""
+"""Smaller amounts count as zero: sums of floats in another order differ by less."""
 
 RESUME_PROMPT = (
     "This run was interrupted, and goes on now. If the task that it was given is done, say its result once more; else "
     "go on where it stopped, and do nothing again that is done."
 )
-"""What a run is told whose session is resumed."""
+"""The prompt for a run whose session is resumed."""
 
 
 def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
-    """The policy in all its forms; None: nothing is tried again.
+    """Convert all forms of `retry` to a policy; None means no retries.
 
     Raises:
-        UsageError: it is none.
+        UsageError: `retry` is not valid.
     """
     try:
         return read_retry(0 if retry is None else retry)
@@ -68,10 +68,10 @@ def parse_retry_policy(retry: RetryPolicy | int | None) -> RetryPolicy:
 
 
 def validate_budget(name: str, value: float | None) -> float | None:
-    """A budget in US dollars.
+    """Validate a budget in US dollars.
 
     Raises:
-        UsageError: it is not above 0: such a fleet could start nothing.
+        UsageError: the budget is not above 0, so nothing could start.
     """
     if value is None:
         return None
@@ -83,13 +83,13 @@ def validate_budget(name: str, value: float | None) -> float | None:
 def apply_outcome(
     run: Run, outcome: QueryResult | None, error: Exception | None, policy: RetryPolicy, now: float, jitter: float
 ) -> Run:
-    """The run after an attempt that ended by itself.
+    """Return the run after an attempt that ended by itself.
 
     Args:
-        run: as it was started.
+        run: the run as it was when the attempt started.
         outcome: its answer, if there is one.
-        error: why it failed; None: it did not.
-        policy: when it is tried again.
+        error: why it failed; None: success.
+        policy: when failures are retried.
         now: the time, in Unix seconds.
         jitter: a random number from 0 to 1.
     """
@@ -103,7 +103,7 @@ def apply_outcome(
 
 
 def apply_interruption(run: Run, policy: OnInterrupted, now: float) -> Run:
-    """A run that was stopped on the way, ready to go on as the policy says."""
+    """Return an interrupted run, queued or failed as the policy says."""
     if policy == "fail" or run.attempts - run.failures > MAX_INTERRUPTIONS:
         error = Interrupted(f"run {run.key!r} was interrupted, {run.attempts} times started")
         return replace(run, state="failed", error=error, ended=now)
@@ -112,7 +112,7 @@ def apply_interruption(run: Run, policy: OnInterrupted, now: float) -> Run:
 
 
 def _compute_delay(run: Run, error: Exception, policy: RetryPolicy, now: float, jitter: float) -> float | None:
-    """Seconds until the next attempt; None: there is none."""
+    """Return the seconds until the next attempt; None: no further attempt."""
     if run.failures > policy.attempts or not _is_retryable(error, policy):
         return None
     delay = policy.delay(run.failures, jitter)
@@ -123,18 +123,18 @@ def _compute_delay(run: Run, error: Exception, policy: RetryPolicy, now: float, 
 
 
 def _is_retryable(error: Exception, policy: RetryPolicy) -> bool:
-    if isinstance(error, CLIExitedError | ControlTimeout):  # a child that died, or never got so far
+    if isinstance(error, CLIExitedError | ControlTimeout):  # a process that died or never started fully
         return True
     return retry_reason(error) in policy.on
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What holds for all processes of a journal together; a lease keeps to it.
+    """Limits for all processes of a journal together; each lease respects them.
 
     Args:
-        concurrency: how many run at the same time; None: no limit.
-        budget_usd: what all runs may cost, in US dollars; None: no limit.
-        run_budget_usd: what one run may cost, over all its attempts; None: no limit.
+        concurrency: maximum number of runs at the same time; None: no limit.
+        budget_usd: maximum cost of all runs, in US dollars; None: no limit.
+        run_budget_usd: maximum cost of one run over all its attempts, in US dollars; None: no limit.
     """
 
     concurrency: int | None = None
@@ -146,10 +146,10 @@ NO_LIMITS = Limits()
 
 
 def validate_limits(concurrency: int | None, budget_usd: float | None, run_budget_usd: float | None) -> Limits:
-    """What a fleet was given as limits.
+    """Validate the limits of a fleet.
 
     Raises:
-        UsageError: one of them lets nothing start, or is no number.
+        UsageError: a limit is not a number, or is so low that nothing could start.
     """
     if concurrency is not None and (
         isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -163,15 +163,15 @@ def validate_limits(concurrency: int | None, budget_usd: float | None, run_budge
 
 
 class Allowance:
-    """What a lease may still give out, for those who give: ask it about one run after the other.
+    """What one lease may still give out; used by journals, run by run.
 
-    With a limit for each run, as much is set aside for every one that runs: then the sum holds whatever they cost.
+    With a limit per run, that amount is reserved for each running one, so the total holds whatever they cost.
 
     Args:
-        limits: what they keep to.
-        spent_usd: what all runs have cost, in US dollars.
-        reserved_usd: what was set aside for those that run.
-        running: how many run.
+        limits: the limits to respect.
+        spent_usd: cost of all runs so far, in US dollars.
+        reserved_usd: amount reserved for running ones, in US dollars.
+        running: number of running ones.
     """
 
     def __init__(self, limits: Limits, *, spent_usd: float, reserved_usd: float, running: int) -> None:
@@ -180,15 +180,15 @@ class Allowance:
         self._run_budget_usd = limits.run_budget_usd
 
     def limit_count(self, count: int) -> int:
-        """At most so many of `count`."""
+        """Return how many of `count` runs may be leased."""
         if self._remaining_usd is not None and self._remaining_usd <= MIN_USD:
             return 0
         return count if self._free_slots is None else max(0, min(count, self._free_slots))
 
     def reserve(self, run: Run) -> tuple[float | None, float] | None:
-        """What the attempt of `run` that starts now may cost (None: no limit), and what of it is set aside.
+        """Return the maximum cost of the next attempt of `run` (None: no limit), and the reserved part of it.
 
-        None: it may not start, and no other.
+        Returns None if neither this run nor any other may start.
         """
         if self._remaining_usd is not None and self._remaining_usd <= MIN_USD:
             return None
@@ -201,10 +201,10 @@ class Allowance:
 
 
 class Budget:
-    """What a fleet has spent of what it may.
+    """What a fleet has spent of its budget.
 
     Args:
-        limits: what it may.
+        limits: the limits of the fleet.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -213,11 +213,11 @@ class Budget:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing will start any more, whatever those that run will cost."""
+        """Whether nothing more can start, whatever the running ones will cost."""
         return self.limits.budget_usd is not None and self.spent_usd >= self.limits.budget_usd - MIN_USD
 
     def make_error(self, remaining_runs: int) -> BudgetError:
-        """What to raise when it is spent and runs are left."""
+        """Make the error for a spent budget with runs left."""
         return BudgetError(
             f"the budget of ${self.limits.budget_usd:g} for the fleet is spent (${self.spent_usd:.4f}); "
             f"{remaining_runs} runs were not started; raise budget_usd to go on"
@@ -225,15 +225,15 @@ class Budget:
 
 
 BURST_SECONDS = 1.0
-"""What a bucket holds: the share of a second, so that a minute never has more than its limit and that of a second."""
+"""Seconds of the limit that a bucket holds, so that one minute never exceeds its limit by more than this share."""
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """Limits of a fleet: as `rate` in each process, as `overall_rate` of all processes of a journal together.
+    """Request and token limits: `rate` for each process, `overall_rate` for all processes of a journal together.
 
     Args:
-        requests_per_minute: requests to the model, one a turn; None: no limit.
-        tokens_per_minute: tokens of input, without those read from the cache, and of output; None: no limit.
+        requests_per_minute: requests to the model, one per turn; None: no limit.
+        tokens_per_minute: input tokens, without those read from the cache, and output tokens; None: no limit.
 
     Raises:
         UsageError: from `Fleet`, if a limit is not above 0.
@@ -244,10 +244,10 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
-    """The rate with limits that can be kept.
+    """Validate a rate; None means no limits.
 
     Raises:
-        UsageError: it is no `Rate`, or a limit is not a number above 0.
+        UsageError: `rate` is not a `Rate`, or a limit is not a number above 0.
     """
     if rate is None:
         return Rate()
@@ -261,11 +261,11 @@ def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
 
 
 class TokenBucket:
-    """Something of which there is so much a minute.
+    """A token bucket: an amount that is refilled continuously.
 
     Args:
-        per_minute: how much; None: no limit.
-        min_capacity: what it holds at least when it is full.
+        per_minute: the amount per minute; None: no limit.
+        min_capacity: minimum capacity of the bucket.
     """
 
     def __init__(self, per_minute: float | None, min_capacity: float = 1.0) -> None:
@@ -279,18 +279,18 @@ class TokenBucket:
         return per_second, max(self._min_capacity, (per_second or 0) * BURST_SECONDS)
 
     def set_rate(self, per_minute: float | None, now: float) -> None:
-        """From now on there is so much a minute."""
+        """Change the amount per minute."""
         self._refill(now)
         self._per_second, self._capacity = self._compute_capacity(per_minute)
         self._level = min(self._level, self._capacity)
 
     def take(self, amount: float, now: float) -> None:
-        """Take `amount`, or give it back if it is below 0; into debt, if need be."""
+        """Take `amount` (a negative amount is returned to the bucket); the level may become negative."""
         self._refill(now)
         self._level = min(self._capacity, self._level - amount)
 
     def seconds_until(self, amount: float, now: float) -> float:
-        """Seconds until `amount` is there, or the bucket is full if that is less; 0 if it is there now."""
+        """Return the seconds until `amount` is available, or the bucket is full if that is less; 0: available now."""
         if self._per_second is None:
             return 0.0
         self._refill(now)
@@ -306,14 +306,14 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """The limits of a fleet in this process, and its part of those of all processes.
+    """The rate limits of a fleet in this process, with its share of the overall limits.
 
     Args:
         rate: the limits of this process.
-        overall: those of all processes.
+        overall: the limits of all processes together.
     """
 
-    def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - it does not change
+    def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - immutable
         self._rate = rate
         self._overall = overall
         self._requests = TokenBucket(_min_limit(rate.requests_per_minute, overall.requests_per_minute))
@@ -324,7 +324,7 @@ class RateLimiter:
         self._mean_tokens = 0.0
 
     def set_process_count(self, process_count: int, now: float) -> None:
-        """The limits of all processes are for so many processes now: this one has an equal part."""
+        """Divide the overall limits by the number of processes."""
         if process_count == self._process_count or self._overall == Rate():
             return
         self._process_count = process_count
@@ -336,32 +336,32 @@ class RateLimiter:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether there is no limit at all."""
+        """Whether there are no limits at all."""
         return self._is_unlimited
 
     def seconds_until_start(self, now: float) -> float:
-        """Seconds until one more run may start; 0: now."""
+        """Return the seconds until one more run may start; 0: now."""
         return max(self._requests.seconds_until(1, now), self._tokens.seconds_until(max(1.0, self._mean_tokens), now))
 
     def reserve_run(self, now: float) -> float:
-        """A run starts; returns the tokens that are taken for it in advance."""
+        """Count the start of a run; return the tokens reserved for it."""
         self._requests.take(1, now)
         self._tokens.take(self._mean_tokens, now)
         return self._mean_tokens
 
     def count_request(self, now: float) -> None:
-        """A run has asked the model once more than was known."""
+        """Count one more model request of a run."""
         self._requests.take(1, now)
 
     def finish_run(self, used_tokens: float, reserved_tokens: float, now: float) -> None:
-        """A run has ended that used `tokens`, of which `taken` were taken in advance."""
+        """Count the end of a run that used `used_tokens`, of which `reserved_tokens` were reserved."""
         self._tokens.take(used_tokens - reserved_tokens, now)
         self._ended_runs += 1
         self._mean_tokens += (used_tokens - self._mean_tokens) / min(self._ended_runs, 100)
 
 
 def _min_limit(*limits: float | None) -> float | None:
-    """The smallest of limits; None: there is none."""
+    """Return the smallest limit; None: no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -378,28 +378,28 @@ SYSTEMIC_ERRORS: tuple[type[PilothouseError], ...] = (
     RemoteError,
     WorkspaceError,
 )
-"""Errors that have their cause in what all runs share, if they are not of one run alone."""
+"""Errors with a cause that all runs share, such as a wrong key."""
 
 STOP_AFTER = 3
 
 
 class CircuitBreaker:
-    """Counts runs that failed in a row, each for a reason that may be that of all.
+    """Counts consecutive runs that failed with errors that may affect all runs.
 
-    Every other end of an attempt, a success above all, breaks the row; what was stopped from here says nothing.
+    Any other end of an attempt resets the count; attempts stopped by this process do not count.
 
     Args:
-        stop_after: how many different runs are too many; None: never.
+        stop_after: number of different failed runs that trip the breaker; None: never.
     """
 
     def __init__(self, stop_after: int | None) -> None:
         self._stop_after = stop_after
         self._consecutive_failures: dict[str, Exception] = {}
         self.error: Exception | None = None
-        """For which the fleet was stopped."""
+        """The error for which the fleet was stopped."""
 
     def record_end(self, run: Run) -> bool:
-        """An attempt has ended by itself; whether its failure may be that of all, so that it is to wait for others."""
+        """Record an attempt that ended by itself; return whether its failure may affect all runs, so to hold it."""
         if self._stop_after is None:
             return False
         if run.state == "failed" and run.error is not None and is_systemic(run.error):
@@ -409,21 +409,21 @@ class CircuitBreaker:
         return False
 
     def discard(self, key: str) -> None:
-        """A run that waited for others was stopped from here."""
+        """Remove a held run that this process stopped."""
         self._consecutive_failures.pop(key, None)
 
     @property
     def has_reached_limit(self) -> bool:
-        """Whether too many have failed in a row: nothing is to be started, unless what still runs breaks the row."""
+        """Whether too many runs failed in a row: nothing is started, unless a running one resets the count."""
         return self._stop_after is not None and len(self._consecutive_failures) >= self._stop_after
 
     def trip(self) -> Exception:
-        """It was so; returns why."""
+        """Trip the breaker; return the error."""
         self.error = list(self._consecutive_failures.values())[-1]
         return self.error
 
     def make_error(self) -> Exception:
-        """What to raise for those who wait: of the class that the runs have met, with all that it holds."""
+        """Make the error for readers: a copy of the last error, of the same class, with an explanation."""
         assert self.error is not None
         told = copy.copy(self.error)
         what = f"the fleet was stopped, because {len(self._consecutive_failures)} in a row failed so"
@@ -433,18 +433,18 @@ class CircuitBreaker:
 
 
 def is_systemic(error: Exception) -> bool:
-    """Whether other runs will meet the same error: of `SYSTEMIC_ERRORS`, or a rate limit that lasts."""
+    """Whether other runs will meet the same error: one of `SYSTEMIC_ERRORS`, or a rate limit with a reset time."""
     lasts = isinstance(error, RateLimitError) and error.resets_at is not None
     return lasts or isinstance(error, SYSTEMIC_ERRORS)
 
 
 def undo_failure(run: Run, initial_run: Run) -> Run:
-    """A run that has failed for such an error, as it waits to be started again.
+    """Queue a run again that failed with a systemic error, without counting the failure.
 
     Args:
-        run: as it has failed.
-        initial_run: as that attempt was started. Where the model has said nothing in it, there is no session to
-            go on with.
+        run: the failed run.
+        initial_run: the run as it was when the attempt started. If the attempt had no model output, its session is
+            not resumed.
     """
     session_id = run.session_id if run.output_tokens > initial_run.output_tokens else initial_run.session_id
     failures = max(0, run.failures - 1)

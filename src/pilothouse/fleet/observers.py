@@ -1,6 +1,6 @@
-"""The observers of a fleet and of its attempts, and how they are called.
+"""Observers of a fleet and of its attempts, and the code that calls them.
 
-An observer that raises affects nothing else.
+An exception in an observer affects nothing else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pilothouse.options.secrets import Redactor, invocation_secrets
 
 
 class FleetStart(Struct, frozen=True, kw_only=True):
-    """What is known when the block of a fleet begins.
+    """The facts known when the block of a fleet begins.
 
     Args:
-        concurrency: how many run at the same time.
-        budget_usd: what all may cost, in US dollars; None: no limit.
-        redact: takes the keys of the agent out of a text; for whoever writes down what was said.
+        concurrency: maximum number of runs at the same time.
+        budget_usd: maximum cost of all runs, in US dollars; None: no limit.
+        redact: removes the agent's keys from a text; for observers that write texts.
     """
 
     concurrency: int
@@ -39,13 +39,13 @@ class AttemptEnd(Struct, frozen=True, kw_only=True):
     """How an attempt at a run ended.
 
     Args:
-        run: as it stands now: ended, "queued" if there is to be another attempt, or "interrupted". Its prompt and its
-            answer may hold anything, so nobody should write them down unasked.
-        seconds: how long it took, from its start to its answer.
-        cost_usd: of this attempt alone, in US dollars.
-        input_tokens: of this attempt, those from the cache included.
-        output_tokens: of this attempt.
-        is_recorded: whether it counts. False: another process had taken the run over.
+        run: its state now: ended, "queued" if another attempt follows, or "interrupted". Its prompt and answer may
+            contain anything; do not write them unless the user asked for that.
+        seconds: duration from start to answer.
+        cost_usd: cost of this attempt alone, in US dollars.
+        input_tokens: input tokens of this attempt, including those from the cache.
+        output_tokens: output tokens of this attempt.
+        is_recorded: whether the result counts. False: another process had taken the run over.
     """
 
     run: Run
@@ -57,52 +57,52 @@ class AttemptEnd(Struct, frozen=True, kw_only=True):
 
 
 class AttemptObserver:
-    """Watches one attempt. Inherit, and override what you want; every method does nothing by itself."""
+    """Observes one attempt. Subclass it and override methods; each does nothing by default."""
 
     def run_context(self) -> AbstractContextManager[object]:
-        """Context variables set in this block hold for all that the runner does for the attempt."""
+        """Return a context manager; context variables set in it apply to the runner's work for the attempt."""
         return nullcontext()
 
     def on_end(self, end: AttemptEnd) -> None:
-        """It is over, and its end is written down."""
+        """Called when the attempt has ended and its end is recorded."""
 
 
 class FleetObserver:
-    """Watches one fleet. Inherit, and override what you want; every method does nothing by itself.
+    """Observes one fleet. Subclass it and override methods; each does nothing by default.
 
-    All of them are called on the event loop, where things happen. What they raise is logged once.
+    All methods are called on the event loop. An exception of theirs is logged once.
     """
 
     def run_context(self) -> AbstractContextManager[object]:
-        """Context variables set in this block hold for all runs; it is left at once."""
+        """Return a context manager; context variables set in it apply to all runs. It is exited at once."""
         return nullcontext()
 
     def attempt_started(self, run: Run) -> AttemptObserver | None:
-        """An attempt at `run` begins, its `attempts`-th. None: this one is not watched."""
+        """Called when an attempt at `run` begins, number `run.attempts`. Return None to not observe it."""
         return None
 
     def on_status(self, status: FleetStatus) -> None:
-        """Where the runs stand: at the start, now and then, and at the end; with a journal, all that are in it."""
+        """Called with the run counts by state at start, periodically and at the end; with a journal, of all runs."""
 
     def on_end(self, error: BaseException | None) -> None:
-        """The block was left; `error` is what it raised, or for what the fleet was stopped."""
+        """Called when the block was left; `error` is what the block raised, or what stopped the fleet."""
 
 
 @runtime_checkable
 class FleetInstrumentation(Protocol):
-    """An `Instrumentation` that watches fleets as well."""
+    """An `Instrumentation` that also observes fleets."""
 
     def fleet_started(self, start: FleetStart) -> FleetObserver | None:
-        """The block of a fleet begins, in the context of whoever entered it. None: this one is not watched."""
+        """Called when the block of a fleet begins, in the caller's context. Return None to not observe it."""
         ...
 
 
 class AttemptObservers:
-    """All that watch one attempt. Never raises.
+    """All observers of one attempt. Never raises.
 
     Args:
-        observers: those that the observers of the fleet gave.
-        initial_run: the run as it was started.
+        observers: the attempt observers that the fleet's observers returned.
+        initial_run: the run as it was when the attempt started.
     """
 
     def __init__(self, observers: Iterable[AttemptObserver], initial_run: Run) -> None:
@@ -112,15 +112,15 @@ class AttemptObservers:
         self._seconds: float | None = None
 
     def run_context(self) -> AbstractContextManager[None]:
-        """The block in which the runner works."""
+        """Return the context in which the runner works."""
         return enter_contexts(self._observers)
 
     def mark_answered(self) -> None:
-        """The runner is done; what follows is no part of the attempt."""
+        """Stop the clock: the runner has returned, and what follows is not part of the attempt."""
         self._seconds = time.perf_counter() - self._started_at
 
     def notify_end(self, run: Run, *, is_recorded: bool) -> None:
-        """It is over."""
+        """Notify the observers of the end of the attempt."""
         seconds = time.perf_counter() - self._started_at if self._seconds is None else self._seconds
         before = self._initial_run
         end = AttemptEnd(
@@ -135,10 +135,10 @@ class AttemptObservers:
 
 
 class FleetObservers:
-    """All that watch one fleet. Never raises.
+    """All observers of one fleet. Never raises.
 
     Args:
-        observers: those that the instrumentations gave.
+        observers: the observers that the instrumentations returned.
     """
 
     def __init__(self, observers: Iterable[FleetObserver]) -> None:
@@ -147,7 +147,7 @@ class FleetObservers:
 
     @classmethod
     def collect(cls, instrumentations: Iterable[Any], start: FleetStart) -> FleetObservers | None:
-        """Start watching; None when nobody wants to."""
+        """Start observing; return None when there are no observers."""
 
         def ask(one: Any) -> FleetObserver | None:
             return one.fleet_started(start) if isinstance(one, FleetInstrumentation) else None
@@ -156,30 +156,30 @@ class FleetObservers:
         return cls(there) if there else None
 
     def run_context(self) -> AbstractContextManager[None]:
-        """The block in which the work of the fleet is started."""
+        """Return the context in which the fleet's tasks are started."""
         return enter_contexts(self._observers)
 
     def start_attempt(self, run: Run) -> AttemptObservers | None:
-        """An attempt begins; None when nobody wants to watch it."""
+        """Notify the observers of a new attempt; return None when none of them observes it."""
         there = collect_observers(self._observers, lambda one: one.attempt_started(run))
         return AttemptObservers(there, run) if there else None
 
     def notify_status(self, status: FleetStatus) -> None:
-        """Where the runs stand."""
+        """Notify the observers of the number of runs by state."""
         notify_all(self._observers, lambda one: one.on_status(status))
 
     def notify_end(self, error: BaseException | None) -> None:
-        """The block was left. The first call counts."""
+        """Notify the observers that the block was left. Only the first call counts."""
         if not self._is_ended:
             self._is_ended = True
             notify_all(self._observers, lambda one: one.on_end(error), reverse=True)
 
 
 def collect_fleet_observers(agent: Agent, concurrency: int, budget_usd: float | None) -> FleetObservers | None:
-    """Begin to watch a fleet of `agent`, in the context of the caller; None when nobody wants to."""
+    """Start observing a fleet of `agent`, in the caller's context; return None when there are no observers."""
     try:
         options = agent.options
-    except OptionsError:  # whoever asks the agent is told
+    except OptionsError:  # raised where the agent is used
         return None
     if not options.instrumentation:
         return None

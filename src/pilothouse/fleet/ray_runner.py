@@ -35,15 +35,15 @@ from pilothouse.fleet.submission import validate_count
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
-"""To reach the address of a cluster at all; Ray would try for a minute, and then end the program."""
-_RAY_LOGGER = "ray._private.worker"  # the logger of Ray with which it complains
+"""Timeout in seconds to reach the address of a cluster; Ray would try for a minute, and then end the program."""
+_RAY_LOGGER = "ray._private.worker"  # the logger of Ray's connection warnings
 
 
 def import_ray() -> Any:
-    """The module.
+    """Import and return Ray.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: Ray is not installed.
     """
     try:
         return import_module("ray")
@@ -52,9 +52,9 @@ def import_ray() -> Any:
 
 
 class RayConnection:
-    """The connection to Ray, for as long as some runner uses it, and the thread in which all is asked that may wait.
+    """The connection to Ray, open while a runner uses it, and the thread for all blocking calls.
 
-    It is one thread for all of that time: the processes of a local cluster end with the thread that started them.
+    The thread stays the same while connected: processes of a local cluster end with the thread that started them.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class RayConnection:
         self._is_owner = False
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Call it in the thread."""
+        """Call a function in the thread."""
         with self._lock:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "pilothouse-ray")
@@ -82,15 +82,15 @@ class RayConnection:
                 self._thread = None
 
     def connect(self, ray: Any, address: str | None) -> None:
-        """One more user. In the thread."""
-        self._users += 1  # also of what fails: `disconnect` follows
+        """Connect if needed, and add one user. Call it in the thread."""
+        self._users += 1  # also if the call fails: `disconnect` follows
         if ray.is_initialized():
             there = ray.get_runtime_context().gcs_address
             if address not in (None, "auto", "local", there):
                 raise UsageError(f"this process is connected to Ray at {there}, not {address}")
             return
         _check_reachable(os.environ.get("RAY_ADDRESS") if address in (None, "auto") else address)
-        # A cluster that it starts here would tell its makers of us.
+        # A cluster started here would send usage statistics to Ray's makers.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             with _mute_sigterm_warning():
@@ -100,7 +100,7 @@ class RayConnection:
         self._is_owner = True
 
     def disconnect(self, ray: Any) -> None:
-        """One less. In the thread."""
+        """Remove one user; the last one disconnects. Call it in the thread."""
         self._users -= 1
         if not self._users and self._is_owner:
             self._is_owner = False
@@ -111,7 +111,7 @@ RAY_CONNECTION = RayConnection()
 
 
 def _check_reachable(address: str | None) -> None:
-    """Whether somebody listens there."""
+    """Raise `RemoteError` if no server listens at the address."""
     host, colon, port = (address or "").rpartition(":")
     if not colon or not port.isdigit():
         return
@@ -123,7 +123,7 @@ def _check_reachable(address: str | None) -> None:
 
 @contextmanager
 def _mute_sigterm_warning() -> Generator[None]:
-    """Ray warns that it does not take over SIGTERM where that is just right."""
+    """Suppress Ray's warning that it does not handle SIGTERM, which is intended here."""
 
     def other(record: logging.LogRecord) -> bool:
         return "SIGTERM handler is not set" not in record.getMessage()
@@ -136,7 +136,7 @@ def _mute_sigterm_warning() -> Generator[None]:
 
 
 async def await_future(future: Future[T]) -> T:
-    """The result of a future of another thread, in any event loop."""
+    """Wait in any event loop for the result of another thread's future."""
     ready = anyio.Event()
     call = make_loop_caller()
     future.add_done_callback(lambda _: call(ready.set))
@@ -145,7 +145,7 @@ async def await_future(future: Future[T]) -> T:
 
 
 def shorten_error(error: BaseException) -> str:
-    """What an error of Ray says, without the pages that follow."""
+    """Return the main line of a Ray error, without the pages that follow."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = lines[-1] if len(lines) > 1 and "died" in lines[0] else lines[0] if lines else type(error).__name__
     return told[:300]
@@ -154,16 +154,16 @@ def shorten_error(error: BaseException) -> str:
 log = logging.getLogger("pilothouse.fleet")
 
 UNAVAILABLE_SECONDS = 60.0
-"""An actor that cannot be reached for so long is given up; Ray knows of lost nodes sooner."""
+"""Seconds after which an unreachable actor counts as lost; Ray reports lost nodes sooner."""
 RETRY_SECONDS = 0.5
-"""Between two calls of an actor that cannot be reached, and before the first new try to start one that did not."""
+"""Seconds between two calls to an unreachable actor, and base of the delay before a failed start is retried."""
 MAX_RETRY_SECONDS = 30.0
-"""Between two tries to start it, at most."""
+"""Maximum seconds between two attempts to start an actor."""
 
 
 @dataclass(slots=True, eq=False)
 class ActorSlot:
-    """A place for an actor; while there is none in it, it counts as gone."""
+    """A place for one actor; a slot without an actor counts as gone."""
 
     actor: Any = None
     ready_future: Future[str] | None = None
@@ -176,19 +176,19 @@ class ActorSlot:
 
 
 class ActorPool:
-    """A number of actors, each with places for attempts.
+    """A fixed number of actors, each with a number of places for attempts.
 
     Args:
         ray: the module.
-        address: of the cluster.
-        count: how many actors.
-        attempts_per_actor: how many attempts each has at the same time.
-        options: what Ray is asked for each.
-        payload: the runner that they get.
+        address: address of the cluster.
+        count: number of actors.
+        attempts_per_actor: maximum number of concurrent attempts per actor.
+        options: Ray options of each actor.
+        payload: the pickled runner.
         start_timeout: seconds to wait for an actor while there is none.
 
     Raises:
-        UsageError: Ray knows no such options.
+        UsageError: Ray does not know these options.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class ActorPool:
         self._attempts_per_actor = attempts_per_actor
         self._payload = payload
         self._start_timeout = start_timeout
-        limit = 3 * attempts_per_actor + 8  # of an attempt: one call that waits, and those that stop it
+        limit = 3 * attempts_per_actor + 8  # per attempt: one call that waits, and those that stop it
         try:
             self._actor_class = ray.remote(AttemptHost).options(**options, max_concurrency=limit, max_restarts=0)
         except (TypeError, ValueError) as error:
@@ -217,17 +217,17 @@ class ActorPool:
         self._enter_lock = anyio.Lock()
         self._changed = anyio.Event()
 
-    # Their life.
+    # Entering and leaving.
 
     async def enter(self) -> None:
-        """One more user; returns when there is an actor. `leave` has to follow.
+        """Add one user; return when there is an actor. `leave` must follow.
 
         Raises:
-            RemoteError: no cluster, or no actor.
-            UsageError: another cluster is in use, or it has another version.
+            RemoteError: there is no cluster, or no actor starts.
+            UsageError: another cluster is in use, or it has another version of pilothouse.
         """
         self._users += 1
-        if self._users == 1:  # perhaps in another event loop than before
+        if self._users == 1:  # possibly in another event loop than before
             self._enter_lock, self._changed = anyio.Lock(), anyio.Event()
         try:
             async with self._enter_lock:
@@ -248,7 +248,7 @@ class ActorPool:
             raise
 
     async def leave(self) -> None:
-        """One user less; with the last one all actors go."""
+        """Remove one user; the last one stops all actors."""
         self._users -= 1
         if not self._users:
             await self._stop_actors()
@@ -261,14 +261,14 @@ class ActorPool:
                 await self._kill(worker)
             await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, self._ray)))
 
-    # What is asked of them.
+    # Calls.
 
     async def acquire(self) -> ActorSlot:
-        """An actor with a free place; the place is taken until `release`.
+        """Take a free place of an actor until `release`.
 
         Raises:
-            RemoteError: there has been none for too long.
-            SessionClosedError: nobody has entered.
+            RemoteError: there has been no actor for `start_timeout`.
+            SessionClosedError: the pool was not entered.
         """
         patience = _StartDeadline(self._start_timeout)
         while True:
@@ -284,15 +284,15 @@ class ActorPool:
             await self._wait_for_change(patience.seconds_left(self._slots, is_available=bool(ready)))
 
     def release(self, slot: ActorSlot) -> None:
-        """A place is free again."""
+        """Free a place of an actor."""
         slot.attempt_count -= 1
         self._changed.set()
 
     async def call(self, slot: ActorSlot, method: str, *args: Any) -> Any:
-        """The answer of an actor, which may be asked twice.
+        """Call an actor method and return its result; the call may be repeated.
 
         Raises:
-            WorkerLostError: it is gone.
+            WorkerLostError: the actor is gone.
         """
         errors = self._ray.exceptions
         until = inf
@@ -302,7 +302,7 @@ class ActorPool:
             try:
                 return await await_future(getattr(slot.actor, method).remote(*args).future())
             except errors.RayTaskError:
-                raise  # a fault of ours
+                raise  # a bug of pilothouse
             except errors.ActorUnavailableError as error:
                 until = min(until, anyio.current_time() + UNAVAILABLE_SECONDS)
                 if anyio.current_time() >= until:
@@ -316,7 +316,7 @@ class ActorPool:
             await anyio.sleep(RETRY_SECONDS)
 
     async def discard(self, slot: ActorSlot) -> None:
-        """An actor is gone, or is to go: whatever is left of it is killed, and another takes its place."""
+        """Kill the actor of a slot, unless it is gone; another one is started in its place."""
         if not slot.is_gone:
             slot.is_gone, slot.is_ready = True, False
             self._changed.set()
@@ -328,7 +328,7 @@ class ActorPool:
             with suppress(self._ray.exceptions.RayError):
                 await await_future(RAY_CONNECTION.submit(partial(self._ray.kill, slot.actor)))
 
-    # Starting them.
+    # Starting actors.
 
     async def _wait_for_one(self) -> None:
         patience = _StartDeadline(self._start_timeout)
@@ -346,7 +346,7 @@ class ActorPool:
             await self._changed.wait()
 
     async def _refresh_slots(self) -> None:
-        """See which actors have started, and start one in each place that has none, unless that was tried just now."""
+        """Check which actors have started, and start one in each empty slot, unless its retry delay still runs."""
         if self._changed.is_set():
             self._changed = anyio.Event()
         for worker in self._slots:
@@ -358,13 +358,13 @@ class ActorPool:
                 new = self._slots[place] = replace(
                     worker, actor=None, ready_future=None, is_gone=False, attempt_count=0
                 )
-                with anyio.CancelScope(shield=True):  # an actor that nobody knows would stay
+                with anyio.CancelScope(shield=True):  # a created actor that is not recorded would never end
                     await self._start_actor(new)
 
     async def _start_actor(self, slot: ActorSlot) -> None:
         try:
             slot.actor, first_word = await await_future(RAY_CONNECTION.submit(self._create_actor))
-        except Exception as error:  # noqa: BLE001 - told when there is no actor at all
+        except Exception as error:  # noqa: BLE001 - raised if no actor starts
             self._on_failed(slot, error)
             return
         slot.ready_future = first_word
@@ -372,15 +372,15 @@ class ActorPool:
         first_word.add_done_callback(lambda _: call(self._notify_changed))
 
     def _notify_changed(self) -> None:
-        self._changed.set()  # that of now, which may be another than when the actor was asked for
+        self._changed.set()  # the current event: it may have been replaced since the actor was requested
 
     def _create_actor(self) -> tuple[Any, Future[str]]:
-        """In the thread of the cluster: it may take a while."""
+        """Create an actor. Runs in the thread of the connection, because it may take a while."""
         actor = self._actor_class.remote(self._payload, self._ray.cloudpickle.dumps)
         return actor, actor.ready.remote().future()
 
     def _on_started(self, slot: ActorSlot, ready_future: Future[str]) -> None:
-        """An actor has started, or died before."""
+        """Handle the end of an actor's start: success or failure."""
         if (error := ready_future.exception()) is not None:
             self._on_failed(slot, error)
         elif (there := ready_future.result()) != __version__:
@@ -396,17 +396,17 @@ class ActorPool:
 
 
 class _StartDeadline:
-    """How long to wait for an actor while there is none."""
+    """The deadline for an actor to start while there is none."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._waiting_since: float | None = None
 
     def seconds_left(self, slots: list[ActorSlot], *, is_available: bool) -> float:
-        """Seconds.
+        """Return the remaining seconds.
 
         Raises:
-            RemoteError: none.
+            RemoteError: no time is left.
         """
         now = anyio.current_time()
         if is_available:
@@ -425,18 +425,18 @@ def _make_no_actor_error(slots: list[ActorSlot]) -> RemoteError:
 
 
 ACTOR_OPTIONS: Mapping[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-"""What an actor asks of the cluster, unless told otherwise."""
+"""Default Ray options of an actor."""
 RESERVED_ACTOR_OPTIONS = ("lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "num_returns")
-"""What the runner sets itself, or could not work with."""
+"""Options that the runner sets itself or that would break it."""
 
 END_SECONDS = 20.0
-"""What an actor has to end an attempt, its child included; then the actor is killed."""
+"""Seconds for an actor to end an attempt and its process; then the actor is killed."""
 MAX_BEGIN_ATTEMPTS = 5
-"""At so many actors an attempt is tried that are gone before they have begun it."""
+"""Number of actors tried for one attempt if each is gone before it begins the attempt."""
 
 
 class RayRunner:
-    """Makes attempts in actors of a Ray cluster; needs `pilothouse[ray]`.
+    """Executes attempts in actors of a Ray cluster; needs `pilothouse[ray]`.
 
     ::
 
@@ -444,23 +444,23 @@ class RayRunner:
         async with Fleet(runner=runner, concurrency=64, journal="runs.db") as fleet:
             ...
 
-    A fleet enters and leaves it; without a fleet it is an `async with` block itself. An actor that dies is replaced,
-    and what it was doing raises `WorkerLostError`, which a fleet takes as an interruption. pilothouse, in the same
-    version, and the CLI have to be there on the nodes.
+    A fleet enters and leaves the runner; without a fleet, use it with `async with`. An actor that dies is replaced;
+    its attempts raise `WorkerLostError`, which a fleet handles as an interruption. The nodes need the same version of
+    pilothouse, and the CLI.
 
     Args:
-        agent: whose settings hold for all runs, or a `Runner` that is to work in the actors; None: the default agent.
-            It is pickled here and now, functions included, and the keys in it travel inside Ray.
-        address: of the cluster, as `host:port`; None: what `RAY_ADDRESS` says or what runs on this machine, else a
-            cluster of this machine alone is started; "local": the latter in any case. A process that is connected to
-            Ray stays so; one that was not is disconnected at the end.
-        actors: how many to have.
-        concurrency_per_actor: how many attempts each has at the same time; others wait here.
-        actor_options: what Ray is asked for each actor, such as num_cpus, resources or runtime_env.
-        start_timeout: how long to wait for an actor while there is none, in seconds.
+        agent: its settings apply to all runs; or a `Runner` that works in the actors; None: the default agent. It is
+            pickled immediately, functions included; its keys travel inside Ray.
+        address: `host:port` of the cluster; None: `RAY_ADDRESS` or a cluster that runs on this machine, else a new
+            local cluster; "local": always a new local cluster. An existing connection of the process stays open; a
+            new one is closed at the end.
+        actors: number of actors.
+        concurrency_per_actor: maximum number of concurrent attempts per actor; others wait here.
+        actor_options: Ray options of each actor, such as num_cpus, resources or runtime_env.
+        start_timeout: seconds to wait for an actor while there is none.
 
     Raises:
-        UsageError: Ray is not installed, or something cannot be pickled, which is named.
+        UsageError: Ray is not installed, or something cannot be pickled; the error names it.
     """
 
     def __init__(
@@ -496,12 +496,12 @@ class RayRunner:
         await self._actors.leave()
 
     async def run(self, attempt: Attempt) -> QueryResult:
-        """See `Runner`.
+        """Execute an attempt; see `Runner`.
 
         Raises:
-            UsageError: an option of the attempt cannot be pickled, or not be read where it is to run.
-            WorkerLostError: the actor that had it is gone.
-            RemoteError: the cluster has no room for an actor, or none starts.
+            UsageError: an option of the attempt cannot be pickled, or cannot be unpickled in the actor.
+            WorkerLostError: the actor is gone.
+            RemoteError: the cluster has no capacity for an actor, or none starts.
         """
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
@@ -515,7 +515,7 @@ class RayRunner:
         raise WorkerLostError(f"{MAX_BEGIN_ATTEMPTS} actors were gone before they could begin; see the logs of Ray")
 
     async def _is_alive(self, slot: ActorSlot) -> bool:
-        """Whether an actor still answers: one that died while it had nothing to do has begun nothing."""
+        """Whether an actor still responds; an idle actor that died has begun nothing, so another one can be tried."""
         try:
             await self._actors.call(slot, "ready")
         except WorkerLostError:
@@ -530,7 +530,7 @@ class RayRunner:
             taken, end = 0, None
             while end is None:
                 said, end = await self._actors.call(slot, "more", name, taken)
-                for message in pickle.loads(said):  # noqa: S301 - of our own actor
+                for message in pickle.loads(said):  # noqa: S301 - from our own actor
                     await attempt.on_message(message)
                     taken += 1
             return unpickle_answer(end, attempt)
@@ -538,7 +538,7 @@ class RayRunner:
             await self._end(slot, name)
 
     async def _interrupt(self, slot: ActorSlot, name: str) -> None:
-        with suppress(WorkerLostError):  # `run` says so
+        with suppress(WorkerLostError):  # `run` raises it
             await self._actors.call(slot, "interrupt", name)
 
     async def _end(self, slot: ActorSlot, name: str) -> None:
@@ -551,7 +551,7 @@ class RayRunner:
             await self._actors.discard(slot)
 
 
-# What travels.
+# Serialization.
 
 
 def _pickle_runner(ray: Any, agent: Any) -> bytes:
@@ -567,7 +567,7 @@ def _pickle_runner(ray: Any, agent: Any) -> bytes:
 
 
 def _pickle_attempt(ray: Any, attempt: Attempt, expected: OutputSchema | None) -> bytes:
-    """An attempt without what stays here: of its type only the schema goes, as the class may be known only here."""
+    """Pickle an attempt. Of its output type only the schema is sent: the class may exist only here."""
     order = {
         "key": attempt.key,
         "prompt": attempt.prompt,
@@ -596,7 +596,7 @@ def _raise_for_unpicklable(ray: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _decode_answer(answer: QueryResult, expected: OutputSchema | None) -> QueryResult:
-    """The answer, with its output as the type that was asked for here."""
+    """Convert the output of an answer to the type that the caller expects."""
     if expected is not None and answer.is_success:
         try:
             answer.output, answer.structured = expected.read(answer.result)

@@ -1,6 +1,6 @@
-"""How the results of runs reach their readers.
+"""Delivers the results of runs to their readers.
 
-Owns buffers, subscriptions, the iterator `Runs`, and files of JSON lines or CSV. Knows no journal.
+Owns buffers, subscriptions, the iterator `Runs`, and JSON Lines and CSV files. Knows no journal.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ class RunArguments(TypedDict, total=False):
 
 
 _END = object()
-_CONTAINER_TYPES = (list, tuple, str, range, set, frozenset, dict)  # whose next item is there without waiting
+_CONTAINER_TYPES = (list, tuple, str, range, set, frozenset, dict)  # the next item is available without waiting
 
 
 class ResultBuffer:
-    """What a fleet has for one reader: runs that are ready, and the keys of those to come.
+    """The buffer of one reader: runs that are ready, and keys of runs to come.
 
     Args:
-        look_ahead: how many may be ready or to come, if they come from items.
-        on_taken: called when one was taken.
+        look_ahead: maximum number of ready and pending runs, if they come from items.
+        on_taken: called when the reader took a run.
     """
 
     def __init__(self, look_ahead: int, on_taken: Callable[[], object]) -> None:
         self.ready: deque[Run] = deque()
         self.pending_keys: set[str] = set()
-        self.is_filled = False  # nothing more will wait
-        self.is_closed = False  # nobody reads it any more
-        self.is_parked = False  # and what it waited for is not begun any more
+        self.is_filled = False  # no further runs will be added
+        self.is_closed = False  # the reader has left
+        self.is_parked = False  # its pending runs are not started any more
         self.scope: Literal["asked", "own", "all"] = "asked"
-        """Which ends it is told: of what it waits for, of all that this process does, or of all that anybody does."""
-        self.is_draining = False  # what is left is wanted now, and it is fed when nothing is left
+        """Which ends it receives: of its pending runs, of all runs of this process, or of all processes."""
+        self.is_draining = False  # unfinished runs are requeued; the buffer is filled when none is left
         self._look_ahead = look_ahead
         self._on_taken = on_taken
         self._error: Exception | None = None
@@ -79,19 +79,19 @@ class ResultBuffer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing will come to it any more."""
+        """Whether no further run will arrive."""
         return self.is_closed or (self.is_filled and not self.pending_keys)
 
     async def next(self) -> Run | None:
-        """The next run; None: there is none any more.
+        """Return the next run; None: there are no more.
 
         Raises:
-            Exception: what `fail` was given, after all that was ready.
+            Exception: the error passed to `fail`, after all ready runs.
         """
         while not self.ready:
             if self._error is not None:
                 error, self._error = self._error, None
-                self.is_closed = self.is_parked = True  # what was begun goes on
+                self.is_closed = self.is_parked = True  # started runs go on
                 self._closing_event.set()
                 self._space_event.set()
                 raise error
@@ -105,7 +105,7 @@ class ResultBuffer:
         return run
 
     async def wait_for_space(self) -> int:
-        """Wait until something may be added; how much. 0: nothing any more."""
+        """Wait until runs may be added; return how many. 0: the buffer is closed."""
         while not self.is_closed:
             free = self._look_ahead - len(self.ready) - len(self.pending_keys)
             if free > 0:
@@ -115,35 +115,35 @@ class ResultBuffer:
         return 0
 
     def put(self, run: Run) -> None:
-        """A run has ended that is waited for."""
+        """Add a run that has ended."""
         self.pending_keys.discard(run.key)
         if not self.is_closed:
             self.ready.append(run)
         self._changed_event.set()
 
     def discard(self, key: str) -> None:
-        """A run will not be waited for any more."""
+        """Stop waiting for a run."""
         self.pending_keys.discard(key)
         self._changed_event.set()
 
     def mark_filled(self) -> None:
-        """There are no more items."""
+        """Mark that there are no more items."""
         self.is_filled = True
         self._changed_event.set()
         self._closing_event.set()
 
     def fail(self, error: Exception) -> None:
-        """What is ready is still given out, then `error` is raised."""
+        """Raise `error` to the reader after all ready runs."""
         if self._error is None and not self.is_finished:
             self._error = error
             self._changed_event.set()
 
     async def wait_closing(self) -> None:
-        """Wait until nobody reads it any more, or nothing will come."""
+        """Wait until the buffer is closed, fails or is filled."""
         await self._closing_event.wait()
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """Close the buffer: its reader has left."""
         self.is_closed = True
         self._closing_event.set()
         self._changed_event.set()
@@ -155,7 +155,7 @@ class ResultBuffer:
 class Runs(Generic[OutputT]):
     """Runs as they end; iterate over it once. Made by `Fleet.map`, `Fleet.resume` and `Fleet.work`.
 
-    Leaving the loop early begins no more of them; what runs goes on until the block of the fleet ends.
+    Leaving the loop early starts no more runs; running ones continue until the block of the fleet ends.
     """
 
     def __init__(self, buffer: ResultBuffer, begin: Callable[[ResultBuffer], object]) -> None:
@@ -175,18 +175,18 @@ class Runs(Generic[OutputT]):
         return run
 
     def close(self) -> None:
-        """Begin no more. Idempotent. Dropping it is the same, a little later."""
+        """Start no more runs. Idempotent. Dropping the iterator has the same effect, a little later."""
         self._buffer.close()
 
     def __del__(self) -> None:
-        if (feed := getattr(self, "_buffer", None)) is not None:  # not where `__init__` has failed
-            feed.is_closed = True  # from any thread, at any moment: the fleet sees it when it next looks
+        if (feed := getattr(self, "_buffer", None)) is not None:  # unset if `__init__` failed
+            feed.is_closed = True  # from any thread at any time: the fleet checks it regularly
 
 
 async def iterate_batches(
     items: Items[T], wait_for_space: Callable[[], Awaitable[int]]
 ) -> AsyncGenerator[list[T], None]:
-    """The items in lists of one or more, never more than `room` says; a plain iterator is asked in a thread."""
+    """Yield the items in lists of 1 up to `wait_for_space` items; advance plain iterators in a thread."""
     if isinstance(items, AsyncIterable):
         source = aiter(items)
         try:
@@ -219,8 +219,8 @@ class RunSubscribers:
     """The readers of one fleet.
 
     Args:
-        look_ahead: how many runs may be ready for one of them, or on their way to it.
-        wake: called when there may be room again.
+        look_ahead: maximum number of ready and pending runs per reader.
+        wake: called when there may be space again.
     """
 
     def __init__(self, look_ahead: int, wake: Callable[[], object]) -> None:
@@ -231,20 +231,20 @@ class RunSubscribers:
         self._output_types: dict[str, Any] = {}
         self._has_left_worker_loop = False
         self.unclaimed_runs: dict[str, Run | None] = {}
-        """Runs whose ends are kept until somebody asks, as no journal does: None before the end."""
+        """Runs without a reader, kept until `wait` asks for them, as no journal keeps them; None: not ended yet."""
 
     def make_buffer(self) -> ResultBuffer:
-        """A feed for one more reader; it counts from `join` on."""
+        """Make a buffer for one more reader; it receives runs after `subscribe`."""
         return ResultBuffer(self._look_ahead, self._on_taken)
 
     def subscribe(self, buffer: ResultBuffer) -> None:
-        """Somebody reads it now."""
+        """Add a buffer that is being read."""
         self._buffers.append(buffer)
         if buffer.scope == "own":
             self._has_left_worker_loop = False
 
     def expect(self, key: str, buffer: ResultBuffer | None, output_type: Any) -> None:
-        """A run will end that `feed` waits for, and whose output is to be of that type."""
+        """Make `buffer` wait for a run, and set the type of its output."""
         if output_type is not None:
             self._output_types[key] = output_type
         if buffer is not None and key not in buffer.pending_keys:
@@ -252,7 +252,7 @@ class RunSubscribers:
             self._buffers_by_key.setdefault(key, []).append(buffer)
 
     def unsubscribe(self, key: str, buffer: ResultBuffer | None) -> None:
-        """It does not wait for that run any more."""
+        """Stop waiting for a run in `buffer`."""
         if buffer is None or buffer not in (waiting := self._buffers_by_key.get(key, [])):
             return
         buffer.discard(key)
@@ -262,11 +262,11 @@ class RunSubscribers:
             self._output_types.pop(key, None)
 
     def get_output_type(self, key: str) -> Any:
-        """What the output of a run must be; None: nobody has said."""
+        """Return the output type of a run; None: not set."""
         return self._output_types.get(key)
 
     def deliver(self, run: Run, *, is_own: bool = False) -> None:
-        """A run has ended; whether it was done here."""
+        """Deliver an ended run to its readers; `is_own`: this process executed it."""
         run = decode_output(run, self._output_types.pop(run.key, None))
         waiting = self._buffers_by_key.pop(run.key, [])
         for feed in waiting:
@@ -278,25 +278,25 @@ class RunSubscribers:
             self.unclaimed_runs[run.key] = run
 
     def fail(self, make: Callable[[], Exception]) -> None:
-        """No more will end."""
+        """Raise an error to all readers: no more runs will end."""
         for feed in self._buffers:
             if not feed.is_finished:
                 feed.fail(make())
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Close all buffers."""
         for feed in self._buffers:
             feed.close()
 
     async def remove_closed(self, park: ParkRuns) -> None:
-        """Forget those who read no more, and have parked what only they wanted."""
+        """Remove closed buffers, and park the runs that only they waited for."""
         for feed in [feed for feed in self._buffers if feed.is_closed and not feed.is_parked]:
             feed.is_parked = True
-            feed.close()  # if it was only dropped
+            feed.close()  # if the iterator was only dropped
             left = list(feed.pending_keys)
             for key in left:
                 self.unsubscribe(key, feed)
-            if feed.scope == "own":  # what it did not begin is for other workers
+            if feed.scope == "own":  # other workers execute what it did not start
                 self._has_left_worker_loop = True
                 continue
             wanted = {*self._buffers_by_key, *(key for key, run in self.unclaimed_runs.items() if run is None)}
@@ -305,17 +305,17 @@ class RunSubscribers:
 
     @property
     def draining_buffers(self) -> list[ResultBuffer]:
-        """Those who wait until nothing is left, and whose runs are wanted by now."""
+        """The buffers that wait until no runs are left, and whose runs are queued."""
         return [feed for feed in self._buffers if feed.is_draining]
 
     @property
     def has_foreign_subscribers(self) -> bool:
-        """Whether somebody waits for what other processes end."""
+        """Whether a buffer waits for runs of other processes."""
         return any(feed.pending_keys or feed.scope == "all" for feed in self._buffers)
 
     @property
     def has_capacity(self) -> bool:
-        """Whether more may be started: those who are told of whatever ends keep up with it, or somebody waits."""
+        """Whether more runs may be started: a reader waits, and readers of all ends keep up with them."""
         if self._has_left_worker_loop and not any(feed.pending_keys or feed.scope != "asked" for feed in self._buffers):
             return False
         return all(len(feed.ready) < self._look_ahead for feed in self._buffers if feed.scope != "asked")
@@ -329,11 +329,11 @@ ROW_COLUMNS = (
     "key", "state", "text", "structured", "error_type", "error", "attempts", "session_id", "cost_usd", "input_tokens",
     "output_tokens", "turns", "created", "started", "ended", "artifacts",
 )  # fmt: skip
-"""The columns of a row, in the order of the CSV form. Times are Unix seconds."""
+"""The columns of a row, in CSV order. Times are Unix seconds."""
 
 
 def run_row(run: Run) -> dict[str, Any]:
-    """A run as a flat mapping of plain values, with the names of `ROW_COLUMNS`."""
+    """Convert a run to a flat mapping of plain values with the names of `ROW_COLUMNS`."""
     result, error = run.result, run.error if not run.is_success else None
     own = {
         "text": run.text if error is None else "",
@@ -349,12 +349,12 @@ class RunWriter:
     """Writes runs to a file as they come; use it with `with`.
 
     Args:
-        path: the file; its suffix says the form: ".csv", or anything else for lines of JSON.
-        append: whether to go on in a file that is there; else it is written anew.
+        path: the file; its suffix sets the format: ".csv" for CSV, anything else for JSON Lines.
+        append: whether to append to an existing file; otherwise it is overwritten.
 
     Raises:
-        UsageError: its directory is not there.
-        OSError: it cannot be written.
+        UsageError: its directory does not exist.
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
@@ -362,14 +362,14 @@ class RunWriter:
         if not self._path.parent.is_dir():
             raise UsageError(f"there is no directory {self._path.parent}")
         self._is_csv = self._path.suffix.lower() == ".csv"
-        # newline="": what a cell has stays as it is.
+        # newline="": line ends inside cells stay as they are.
         mode = "a" if append else "w"
         self._file: TextIO = self._path.open(mode, encoding="utf-8", errors="backslashreplace", newline="")
         if self._is_csv and not self._file.tell():
             self._write_cells(ROW_COLUMNS)
 
     def write(self, run: Run) -> None:
-        """Write one run; it is in the file when this returns."""
+        """Write one run; it is in the file when this method returns."""
         row = run_row(run)
         if self._is_csv:
             self._write_cells([_format_cell(row[name]) for name in ROW_COLUMNS])

@@ -1,4 +1,4 @@
-"""What a fleet works on: one run, and how many stand where. Plain data; knows no journal and no agent."""
+"""The data of a fleet: one run, and the number of runs by state. Knows no journal and no agent."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ ENDED: frozenset[RunState] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
-    """One prompt of a fleet and what has come of it; a snapshot that does not change.
+    """One prompt of a fleet and its outcome; an immutable snapshot.
 
     Args:
-        key: its name; within a journal there is one run of that name.
-        prompt: what is asked: text, or a list of content blocks.
+        key: its key, unique within a journal.
+        prompt: text, or a list of content blocks.
         settings: the options of this run alone, by name.
-        priority: those with the greater number are started first.
-        state: "queued", "running", "succeeded", "failed", "cancelled", or "interrupted": it was stopped on the way and
-            goes on when a fleet next works on its journal.
-        attempts: how often it was started.
-        failures: how often it has failed.
-        session_id: id of its conversation, once it is known.
-        result: the answer; None as long as there is none.
-        error: why it has failed, or why its last attempt has.
-        cost_usd: what it has cost, over all attempts that ended, in US dollars.
-        input_tokens: all input of these, that from the cache included.
-        output_tokens: all output of these.
+        priority: runs with greater numbers start first.
+        state: "queued", "running", "succeeded", "failed", "cancelled", or "interrupted": stopped before its end; it
+            continues when a fleet next works on its journal.
+        attempts: number of starts.
+        failures: number of failed attempts.
+        session_id: id of its conversation, once known.
+        result: the answer; None while there is none.
+        error: why the run, or its last attempt, failed.
+        cost_usd: cost of all ended attempts, in US dollars.
+        input_tokens: input tokens of all ended attempts, including those from the cache.
+        output_tokens: output tokens of all ended attempts.
         created: when it was added, in Unix seconds.
-        started: when its last attempt began; None before.
-        ended: when it ended; None before.
-        due: not started before then, in Unix seconds.
-        limit_usd: what its last attempt may cost, in US dollars; None: no limit.
-        artifacts: where files that it has made were saved (see `Artifacts`).
-        number: its place in the journal, from 1.
+        started: when its last attempt began, in Unix seconds; None: not yet.
+        ended: when it ended, in Unix seconds; None: not yet.
+        due: earliest start, in Unix seconds.
+        limit_usd: maximum cost of its last attempt, in US dollars; None: no limit.
+        artifacts: where its files were saved (see `Artifacts`).
+        number: its position in the journal, from 1.
     """
 
     key: str
@@ -80,28 +80,28 @@ class Run(Struct, Generic[OutputT], frozen=True, kw_only=True):
         return "" if self.result is None else self.result.text
 
     def raise_for_error(self) -> Self:
-        """Raise what it failed with, else return the run itself."""
+        """Raise the error of a run that did not succeed, else return the run itself."""
         if self.error is not None and not self.is_success:
             raise self.error
         return self
 
 
 class FleetStatus(Struct, frozen=True, kw_only=True):
-    """Where the runs of a fleet, or of its journal, stand.
+    """Numbers of runs by state, of a fleet or of its journal.
 
     Args:
-        queued: how many wait to be started; with a journal also those that nobody has asked for this time.
-        running: how many run, in all processes.
-        succeeded: how many have an answer.
-        failed: how many have none.
-        cancelled: how many were cancelled.
-        interrupted: how many were stopped on the way.
-        cost_usd: what all have cost, in US dollars.
-        input_tokens: all input.
-        output_tokens: all output.
-        runs_per_minute: how many have ended here in a minute, lately.
-        eta_seconds: when all that is queued will have ended, at that pace; None if it cannot be told.
-        stopped_by: the error for which this fleet starts nothing any more (see `stop_after`); None: it goes on.
+        queued: runs that wait to start; with a journal also those that were not requested this time.
+        running: running ones, in all processes.
+        succeeded: runs with an answer.
+        failed: failed ones.
+        cancelled: cancelled ones.
+        interrupted: runs that were stopped before their end.
+        cost_usd: cost of all, in US dollars.
+        input_tokens: input tokens of all.
+        output_tokens: output tokens of all.
+        runs_per_minute: recent rate of runs that end here.
+        eta_seconds: estimated seconds until all queued runs have ended, at that rate; None: unknown.
+        stopped_by: the error that stopped this fleet (see `stop_after`); None: not stopped.
     """
 
     queued: int = 0
@@ -119,15 +119,15 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> int:
-        """How many have ended, in whatever way."""
+        """Number of ended runs, in any final state."""
         return self.succeeded + self.failed + self.cancelled
 
     @property
     def left(self) -> int:
-        """How many have not."""
+        """Number of runs that have not ended."""
         return self.queued + self.running + self.interrupted
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Number of all runs."""
         return self.ended + self.left

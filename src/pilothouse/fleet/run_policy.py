@@ -1,4 +1,4 @@
-"""Decides which options of a run that another program put into the journal are accepted. Pure."""
+"""Decides which options of runs that other programs put into the journal are accepted. Pure."""
 
 from __future__ import annotations
 
@@ -46,21 +46,23 @@ _REQUEST_OPTIONS = frozenset(
         "tool_config",
     }
 )
-"""Options that an untrusted file may not set, and a run may: they say what is asked, and how the answer comes."""
+"""Options that a run may set although an untrusted file may not: they define the request and the form of the answer.
+"""
 _RESTRICTING_OPTIONS = frozenset({"bare", "isolation", "restricted", "safe_mode"})
-"""A run may switch these on, and not off."""
+"""Options that a run may switch on, but not off."""
 
 
 class RunOptionsPolicy:
-    """What a fleet takes of the runs of others.
+    """Which options a fleet accepts from runs of other programs.
 
     Args:
-        accepts: names of options that hold although they run, redirect or permit something; or "all".
-        permission_mode: the highest permission mode; None: that of the worker's agent, "default" where it has none.
-        starts_runs: whether this program starts any; else nothing is kept about its own.
+        accepts: names of options accepted although they run, redirect or permit something; or "all".
+        permission_mode: the highest permission mode; None: that of the worker's agent, or "default".
+        starts_runs: whether this program starts runs; otherwise the settings of its own runs are not kept.
 
     Attributes:
-        trusts_journal: whether all runs have all their options: somebody asked for what is left in the journal.
+        trusts_journal: whether all runs keep all their options, because the caller requested what is left in the
+            journal.
 
     Raises:
         UsageError: there is no such option or mode.
@@ -83,23 +85,23 @@ class RunOptionsPolicy:
         self.trusts_journal = False
 
     def register_own(self, runs: Iterable[Run]) -> None:
-        """This program puts these runs in: they have the options that they have now."""
+        """Register runs that this program adds: they keep their current options."""
         if self._starts_runs:
             self._own_settings |= {run.key: run.settings for run in runs if run.settings}
 
     def discard(self, key: str) -> None:
-        """A run has ended."""
+        """Forget the settings of an ended run."""
         self._own_settings.pop(key, None)
 
     def check(self, run: Run, get_worker_options: Callable[[], Options]) -> None:
-        """Look at the options of a run that is to start.
+        """Check the options of a run that is to start.
 
         Args:
-            run: as it stands in the journal.
-            get_worker_options: gives the options of the agent that does it.
+            run: the run from the journal.
+            get_worker_options: returns the options of the agent that executes it.
 
         Raises:
-            OptionsError: one of them does not hold here.
+            OptionsError: an option is not accepted here.
         """
         if not run.settings or self.trusts_journal or self._own_settings.get(run.key) == run.settings:
             return
@@ -113,7 +115,7 @@ class RunOptionsPolicy:
                 )
 
     def _explain_refusal(self, name: str, value: Any, own: Mapping[str, Any]) -> str:
-        """Why an option does not hold; "" if it does."""
+        """Return why an option is not accepted; "" if it is."""
         if value is None or (name in own and own[name] == value):
             return ""
         if name == "permission_mode":

@@ -1,7 +1,7 @@
-"""The seam between a fleet and what does the work of one attempt; and the one that asks an agent of this process.
+"""`Runner`: the interface between a fleet and the code that executes an attempt; and `AgentRunner`, for local agents.
 
-Owns how an attempt is made from a run: its options, its budget, and the words with which a session goes on. Knows
-neither journals nor limits. A runner that works elsewhere, on a cluster for example, is another class with one method.
+Owns how an attempt is made from a run: its options, its budget, and the prompt that resumes a session. Knows neither
+journals nor limits. To execute attempts elsewhere, such as on a cluster, write another class with this one method.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONVERSATION_OPTIONS = ("continue_conversation", "fork_session", "resume", "ses
 
 
 def _default_state_after(error: BaseException | None) -> RunState:
-    """For attempts of nobody's fleet: nothing is tried again."""
+    """Default outside a fleet: failures are not retried."""
     return "succeeded" if error is None else "failed" if isinstance(error, Exception) else "interrupted"
 
 
@@ -30,17 +30,17 @@ class Attempt:
     """One attempt at a run.
 
     Args:
-        key: of the run.
-        prompt: what is asked.
+        key: key of the run.
+        prompt: the prompt.
         settings: options of this run, by name.
-        on_message: to be awaited with every message, in order.
-        output_type: what the answer must be; None: nothing special.
-        session_id: of the conversation that goes on; None: a new one.
-        max_budget_usd: what it may cost, in US dollars; None: no limit.
-        keeps_messages: whether the answer is to have all messages.
-        interrupt: set by the runner once it can be called: stops the attempt in order, whose answer then says so.
-        state_after: in which state the run will be if the attempt ends with this error; None: with an answer.
-        artifacts: set by the runner: where files that the attempt has made were saved.
+        on_message: awaited with every message, in order.
+        output_type: type of the output; None: text.
+        session_id: id of the conversation to resume; None: a new one.
+        max_budget_usd: maximum cost, in US dollars; None: no limit.
+        keeps_messages: whether the answer keeps all messages.
+        interrupt: set by the runner once it can be called: stops the attempt gracefully; its answer reports that.
+        state_after: returns the state of the run if the attempt ends with this error; None: with an answer.
+        artifacts: set by the runner: where files of the attempt were saved.
     """
 
     key: str
@@ -57,37 +57,37 @@ class Attempt:
 
 
 class Runner(Protocol):
-    """Does the work of attempts, many at once. Cancelling `run` must leave nothing behind.
+    """Executes attempts, many at once. Cancelling `run` must leave nothing behind.
 
-    One that is an asynchronous context manager as well is entered before its first attempt, and left after its last.
+    A runner that is also an asynchronous context manager is entered before its first attempt and left after its last.
     """
 
     async def run(self, attempt: Attempt) -> QueryResult:
-        """The answer; an error of the run itself stands in it.
+        """Execute one attempt and return the answer; an error of the run itself is in the answer.
 
         Raises:
-            PilothouseError: what kept an answer from coming.
+            PilothouseError: a failure that prevents an answer.
         """
         ...
 
 
 def make_runner_context(runner: Runner) -> AbstractAsyncContextManager[object]:
-    """The block in which a runner works: its own, if it is a context manager, and else none."""
+    """Return the context of a runner: the runner itself if it is a context manager, otherwise an empty one."""
     return runner if isinstance(runner, AbstractAsyncContextManager) else nullcontext()
 
 
 class AgentRunner:
-    """Asks an agent: each attempt is a query with a child of its own.
+    """Runs attempts as queries of an agent, each with its own process.
 
     Args:
-        agent: whose settings hold for all runs.
+        agent: its settings apply to all runs.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
 
     async def run(self, attempt: Attempt) -> QueryResult:
-        """See `Runner`. A session that is to go on and is not there any more begins anew."""
+        """Execute one attempt; see `Runner`. If the session to resume no longer exists, a new one starts."""
         if attempt.session_id is not None:
             settings = {name: value for name, value in attempt.settings.items() if name not in _CONVERSATION_OPTIONS}
             settings |= dict.fromkeys(_CONVERSATION_OPTIONS) | {"resume": attempt.session_id}
@@ -107,6 +107,6 @@ class AgentRunner:
         query = self.agent.query(prompt, output_type=attempt.output_type, on_message=heard, **settings)
         attempt.interrupt = query.interrupt
         if heard is None:
-            async for message in query:  # beside a stream little is kept, however long it is
+            async for message in query:  # iterating keeps memory small, however long the stream is
                 await attempt.on_message(message)
         return await query.result()

@@ -41,7 +41,7 @@ AttemptStopReason = Literal["cancelled", "interrupted", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """How a fleet works."""
+    """The scheduler's settings."""
 
     concurrency: int
     retry: RetryPolicy
@@ -51,7 +51,7 @@ class FleetSettings:
 
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
-    """An attempt that runs."""
+    """A running attempt."""
 
     run: Run
     reserved_tokens: float
@@ -65,7 +65,7 @@ class RunningAttempt:
 
 
 class AttemptExecutor:
-    """Sees attempts to their end. Arguments as for `Scheduler`; `now` is its clock."""
+    """Executes attempts and computes the run after each. Arguments as for `Scheduler`; `now` is its clock."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class AttemptExecutor:
         self._check_run = check_run
 
     async def execute(self, active: RunningAttempt) -> Run:
-        """Make the attempt; the run as it is after it."""
+        """Execute the attempt; return the run as it is afterwards."""
         if active.run.limit_usd is not None and active.run.limit_usd <= 0:
             text = f"run {active.run.key!r} has spent its budget (${active.run.cost_usd:.4f})"
             return replace(active.run, state="failed", error=BudgetError(text), ended=self._now())
@@ -106,7 +106,7 @@ class AttemptExecutor:
         return run
 
     def make_stopped_run(self, active: RunningAttempt, run: Run) -> Run:
-        """`run`, whose attempt was stopped from here, for the reason that `active` has."""
+        """Return `run` after this process stopped its attempt, in the state for `active.stop_reason`."""
         if active.stop_reason == "cancelled":
             return replace(run, state="cancelled", ended=self._now())
         return replace(run, state="interrupted", ended=None)
@@ -116,9 +116,9 @@ class AttemptExecutor:
     ) -> Run:
         if error is not None and active.stop_reason is not None:
             return self.make_stopped_run(active, replace(run, error=error))
-        if isinstance(error, WorkerLostError):  # no fault of the run
+        if isinstance(error, WorkerLostError):  # not a failure of the run
             return apply_interruption(run, self._settings.on_interrupted, self._now())
-        return apply_outcome(run, outcome, error, self._settings.retry, self._now(), random.random())  # noqa: S311 - no secret
+        return apply_outcome(run, outcome, error, self._settings.retry, self._now(), random.random())  # noqa: S311 - not secret
 
     def _state_after(self, active: RunningAttempt, error: BaseException | None) -> RunState:
         if error is None or isinstance(error, Exception):
@@ -133,7 +133,7 @@ class AttemptExecutor:
             return None, error
         settings = dict(run.settings)
         if (output_type := self._get_output_type(run.key)) is not None:
-            settings.pop("json_schema", None)  # of this very type, for those who do not know it
+            settings.pop("json_schema", None)  # made from this type, for processes that do not know it
         active.attempt = Attempt(
             run.key,
             run.prompt,
@@ -147,7 +147,7 @@ class AttemptExecutor:
         )
         try:
             outcome = await self._runner.run(active.attempt)
-        except FleetJournalError:  # of `heard`: nothing can be kept any more
+        except FleetJournalError:  # from `_on_message`: nothing can be recorded any more
             raise
         except Exception as error:
             if not isinstance(error, PilothouseError):
@@ -187,52 +187,52 @@ class AttemptExecutor:
 
 
 HEARTBEAT_SECONDS = 5.0
-"""Between two signs of life in the journal."""
+"""Heartbeat interval in seconds."""
 SHARED_HEARTBEAT_SECONDS = 0.5
-"""The same while other processes work on it: what they have ended is seen so soon."""
+"""Heartbeat interval while other processes work on the journal; ends in other processes are seen this soon."""
 STATUS_INTERVAL_SECONDS = 15.0
-"""Between two looks at all runs, for those who watch."""
+"""Seconds between two status reports to observers."""
 HOLD_SECONDS = 60.0
-"""How long a run that has failed for a reason that may be that of all waits for others, unless too many have."""
+"""Maximum seconds to hold a run whose failure may affect all runs, unless the breaker reaches its limit."""
 RELEASE_SECONDS = 10.0
-"""For writing down, where a journal is gone, that an attempt was stopped: others find out as well without it."""
+"""Timeout for recording a stopped attempt in a lost journal; other processes detect that without the record."""
 CLOCK_TOLERANCE_SECONDS = 0.001
-"""What two clocks, or two sums of the same times, may differ by."""
+"""Tolerated difference of two clocks, or of two sums of the same times."""
 INTERRUPT_SECONDS = 8.0
-"""What an attempt has to end in order once it is interrupted; then it is cancelled."""
+"""Seconds for an interrupted attempt to end gracefully; then it is cancelled."""
 
 
 class UnixClock:
-    """Unix seconds that do not jump: the clock of the event loop, with the time of the day at its start."""
+    """Unix seconds that do not jump: the event loop's clock plus the time of day at its start."""
 
     def __init__(self) -> None:
         self._offset = time.time() - anyio.current_time()
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         return anyio.current_time() + self._offset
 
 
 class Scheduler:
-    """Works until it is told to drain, or is cancelled.
+    """Starts due runs until it has drained or is cancelled.
 
     Args:
-        journal: where the runs stand.
-        runner: does the work.
-        settings: how.
+        journal: keeps the runs.
+        runner: executes attempts.
+        settings: concurrency, retries and the like.
         budget: what may be spent.
-        limiter: how much may be asked for.
-        get_output_type: what the answer to a run must be, by its key.
-        on_end: called with every run that has ended here, after it was written down.
-        on_foreign_end: called with every run that another process has ended.
-        on_missed_ends: called with the number of those that were not read, because nobody listens.
-        has_listeners: whether anybody waits for what others end.
-        on_idle: called when nothing runs here and nothing is due, with whether that is for want of money.
-        on_stop: called when `breaker` has stopped the work, and nothing runs any more.
-        can_start: whether there is room for more answers.
-        breaker: whether a failure is that of all.
-        check_run: called with every run that is to start; raises `OptionsError` if its options do not hold here.
-        observers: those who watch; None: nobody.
+        limiter: the rate limits.
+        get_output_type: returns the output type of a run, by its key.
+        on_end: called with every run that ended here, after it was recorded.
+        on_foreign_end: called with every run that another process ended.
+        on_missed_ends: called with the number of ends that were not read because there are no listeners.
+        has_listeners: whether a reader waits for runs of other processes.
+        on_idle: called when nothing runs here and nothing is due; its argument is whether the budget is exhausted.
+        on_stop: called when `breaker` has stopped the fleet and nothing runs any more.
+        can_start: whether readers have space for more results.
+        breaker: detects failures that affect all runs.
+        check_run: called with every run that is to start; raises `OptionsError` if its options are not accepted here.
+        observers: observers of the fleet; None: none.
     """
 
     def __init__(
@@ -271,33 +271,33 @@ class Scheduler:
         self._clock = UnixClock()
         self._wake_event = anyio.Event()
         self._executor = AttemptExecutor(journal, runner, settings, limiter, get_output_type, self.now, check_run)
-        self._held_count = 0  # attempts that are over, and of which it is not known what their failure means
+        self._held_count = 0  # attempts that have ended, while it is open whether their failure affects all runs
         self._held_decided = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._position = 0
         self._delivery_lock = anyio.Lock()
-        self._own_ends = 0  # since the last sign of life
+        self._own_ends = 0  # since the last heartbeat
         self._is_draining = False
         self.is_stopping = False
         self._live_workers = 1
         self.active: dict[str, RunningAttempt] = {}
 
     def now(self) -> float:
-        """The time, in Unix seconds."""
+        """Return the time, in Unix seconds."""
         return self._clock.now()
 
     async def open(self) -> None:
-        """Sign in at the journal."""
+        """Open the journal and send the first heartbeat."""
         self._position = await self._journal.open(self.now(), self._settings.on_interrupted)
         if self._journal.is_persistent:
             self._on_heartbeat(await self._journal.heartbeat(self.now(), self._settings.on_interrupted))
 
     def wake(self) -> None:
-        """Something has changed: look again what may start."""
+        """Wake the scheduler: something has changed, and runs may be able to start."""
         self._wake_event.set()
 
     async def work(self) -> None:
-        """Start what is due, until everything has ended after `drain`, or nothing may start after `interrupt`."""
+        """Start due runs, until all have ended after `drain`, or none may start after `interrupt`."""
         async with anyio.create_task_group() as self._tasks:
             if self._journal.is_persistent:
                 self._tasks.start_soon(self._keep_alive)
@@ -314,15 +314,15 @@ class Scheduler:
             self._tasks.cancel_scope.cancel()
 
     def drain(self) -> None:
-        """End when everything that is wanted has ended."""
+        """End when all requested runs have ended."""
         self._is_draining = True
         self.wake()
 
     async def _start_due(self) -> float | None:
-        """Start what may start; seconds until something may again, None: not before something changes."""
+        """Start due runs; return the seconds until more may start, or None: not before a change."""
         if self.is_stopping or self._breaker.has_reached_limit or not await self._can_start():
             return None
-        if not self._settings.concurrency:  # others work, and this process waits
+        if not self._settings.concurrency:  # other processes execute the runs
             self._on_idle(False)
             return None
         while (free := self._settings.concurrency + self._held_count - len(self.active)) > 0:
@@ -334,7 +334,7 @@ class Scheduler:
             asked = self.now()
             leased = await self._journal.lease(most, asked, self._budget.limits)
             for run in leased:
-                if self.is_stopping:  # since it was asked for
+                if self.is_stopping:  # stopped during the lease
                     await self._journal.release(replace(run, state="interrupted"))
                 else:
                     self._start(run)
@@ -347,7 +347,8 @@ class Scheduler:
         if self.active:
             return None
         if self._journal.is_persistent:
-            # A beat may have counted the end of a run before it was counted here: now that nothing runs, it is exact.
+            # A heartbeat may have counted the end of a run before this process did. Now that nothing runs, the sum is
+            # exact.
             self._budget.spent_usd = (await self._journal.status()).cost_usd
             if not self._budget.is_exhausted:
                 return 0.0
@@ -356,15 +357,15 @@ class Scheduler:
         return None
 
     async def _next_delay(self, asked_at: float) -> float | None:
-        """After a look at the time `asked`, for which nothing was given."""
+        """Return the delay after a lease at the time `asked_at` that returned no runs."""
         due = await self._journal.next_due()
         if due is None:
             if not self.active:
                 self._on_idle(False)
             return None
-        if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # not yet, or since that look
+        if due > asked_at - CLOCK_TOLERANCE_SECONDS:  # due later, or since that lease
             return max(due - self.now(), CLOCK_TOLERANCE_SECONDS)
-        # It was due and was not given: limits of all processes stand against it, or another has just taken it.
+        # A run was due and was not leased: overall limits forbid it, or another process has just taken it.
         if not (self.active or self._journal.is_persistent or self._wake_event.is_set()):
             self._on_idle(True)
         return self._heartbeat_seconds
@@ -375,7 +376,7 @@ class Scheduler:
         self.active[run.key] = active
         self._tasks.start_soon(self._run_attempt, active)
 
-    # One attempt.
+    # Attempts.
 
     async def _run_attempt(self, active: RunningAttempt) -> None:
         before = active.run
@@ -387,7 +388,7 @@ class Scheduler:
                 run = await self._hold_if_systemic(active, before, await self._executor.execute(active))
         finally:
             patience = inf
-            if run is None:  # it was stopped from here, or the whole fleet is
+            if run is None:  # this process stopped the attempt, or the whole fleet stops
                 run = self._executor.make_stopped_run(active, active.run)
                 patience = inf if run.is_ended else RELEASE_SECONDS
             try:
@@ -407,11 +408,11 @@ class Scheduler:
         elif run.is_ended:
             self._own_ends += 1
             self._on_end(run)
-        if self._breaker.error is not None and not self.active:  # all of them are put back
+        if self._breaker.error is not None and not self.active:  # all held runs are requeued
             self._on_stop()
 
     async def _hold_if_systemic(self, active: RunningAttempt, initial_run: Run, run: Run) -> Run:
-        """`run` after its attempt. One whose failure may be that of all is held until others have shown it."""
+        """Return `run` after its attempt; hold it first while other runs may show whether its failure affects all."""
         if active.stop_reason is not None:
             return run
         if not self._breaker.record_end(run):
@@ -435,7 +436,7 @@ class Scheduler:
         return run if self._breaker.error is None else undo_failure(run, initial_run)
 
     def _check_held(self, *, is_idle: bool) -> None:
-        """Decide about those that are held, if nothing runs any more that may show what they are."""
+        """Release or requeue the held runs, if no running attempt can show what their failures mean."""
         if not self._held_count or len(self.active) > self._held_count or self._breaker.error is not None:
             return
         if self._breaker.has_reached_limit:
@@ -452,7 +453,7 @@ class Scheduler:
     # Stopping.
 
     def stop(self, keys: Collection[str] | None, reason: AttemptStopReason) -> None:
-        """Stop attempts, None: all, at once."""
+        """Stop attempts at once; None: all of them."""
         for key in list(self.active) if keys is None else keys:
             if (active := self.active.get(key)) is not None:
                 active.stop_reason = active.stop_reason or reason
@@ -460,7 +461,7 @@ class Scheduler:
                 active.scope.cancel()
 
     async def interrupt(self) -> None:
-        """Start nothing any more, and stop what runs in order; returns when it has ended."""
+        """Start nothing more, and interrupt all attempts gracefully; return when they have ended."""
         self.is_stopping = True
         waiting = list(self.active.values())
         for active in waiting:
@@ -486,13 +487,13 @@ class Scheduler:
 
     async def _report_status(self, observers: FleetObservers) -> None:
         while True:
-            with suppress(FleetJournalError):  # those whose work it is find that out
+            with suppress(FleetJournalError):  # the tasks that need the journal raise it
                 observers.notify_status(await self._journal.status())
             await anyio.sleep(STATUS_INTERVAL_SECONDS)
 
     @property
     def _heartbeat_seconds(self) -> float:
-        """Until the next sign of life: together, many workers do not ask more than twenty do."""
+        """Heartbeat interval; grows with the number of workers, so that many send no more requests than twenty do."""
         if self._live_workers == 1:
             return HEARTBEAT_SECONDS
         return min(HEARTBEAT_SECONDS, SHARED_HEARTBEAT_SECONDS * max(1.0, self._live_workers / 20))
@@ -501,12 +502,12 @@ class Scheduler:
         while True:
             await anyio.sleep(self._heartbeat_seconds)
             if self.is_stopping:
-                continue  # what was interrupted is to stay so
+                continue  # interrupted runs stay interrupted
             beat = await self._journal.heartbeat(self.now(), self._settings.on_interrupted)
             self._on_heartbeat(beat)
             if self._has_listeners():
                 await self.deliver_foreign_ends()
-            else:  # every worker would read the answers of all others
+            else:  # otherwise every worker would read the answers of all others
                 self._on_missed_ends(max(0, beat.position - self._position - self._own_ends))
                 self._position = max(self._position, beat.position)
             self._own_ends = 0
@@ -522,8 +523,8 @@ class Scheduler:
         self.stop(heartbeat.cancelled, "cancelled")
 
     async def deliver_foreign_ends(self) -> None:
-        """Tell what other processes have ended, all of it: a journal gives a page at a time."""
-        async with self._delivery_lock:  # else two would tell the same
+        """Deliver all runs that other processes ended; a journal returns one page at a time."""
+        async with self._delivery_lock:  # two concurrent calls would deliver the same runs
             ended: list[Run] | None = None
             while ended or ended is None:
                 ended, self._position = await self._journal.list_ended_since(self._position)

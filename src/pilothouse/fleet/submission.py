@@ -23,20 +23,20 @@ from pilothouse.fleet.run_policy import RunOptionsPolicy
 T = TypeVar("T")
 
 ENQUEUE_BATCH_SIZE = 500
-"""Items of a list that are put in together when nobody waits for them."""
+"""Number of list items that are added together when no reader waits."""
 POLL_SECONDS = 1.0
-"""Between two looks of a worker for what others have put into the journal."""
+"""Interval in seconds at which a worker looks for new runs in the journal."""
 
 
 class Submitter:
-    """The way in.
+    """Adds runs to the journal.
 
     Args:
-        journal: where the runs are put.
-        subscribers: who is told of those that have ended already.
-        now: the time, in Unix seconds.
-        wake: called when something was put in.
-        run_policy: told of what is put in here.
+        journal: the journal.
+        subscribers: receive runs that have already ended.
+        now: returns the time, in Unix seconds.
+        wake: called after runs were added.
+        run_policy: registers the runs added here.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Submitter:
     def make_run_factory(
         self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any
     ) -> Callable[[Any], Run]:
-        """What makes a run of an item; arguments as for `Fleet.map`.
+        """Make the function that converts an item to a run; arguments as for `Fleet.map`.
 
         Raises:
-            UsageError: something that cannot be.
+            UsageError: an argument is not valid.
         """
         asking = ItemMapping(key, prompt, options, output_type, priority, is_persistent=self._journal.is_persistent)
 
@@ -71,14 +71,14 @@ class Submitter:
         return make
 
     async def fill(self, buffer: ResultBuffer, items: Items[T], make_run: Callable[[T], Run], output_type: Any) -> None:
-        """Put items in as quickly as `feed` is read."""
+        """Add items as fast as `buffer` is read."""
         async with aclosing(iterate_batches(items, buffer.wait_for_space)) as taken:
             async for batch in taken:
                 await self.add([make_run(item) for item in batch], buffer, output_type)
         buffer.mark_filled()
 
     async def enqueue(self, items: Items[T], make_run: Callable[[T], Run]) -> int:
-        """Put all items in; how many there were."""
+        """Add all items; return their number."""
         count = 0
 
         async def room() -> int:
@@ -91,7 +91,7 @@ class Submitter:
         return count
 
     async def add(self, runs: list[Run], buffer: ResultBuffer | None, output_type: Any) -> list[Run]:
-        """Put runs in that `feed` waits for; each as it stands now."""
+        """Add runs that `buffer` waits for; return each in its current state."""
         for run in runs:
             self._subscribers.expect(run.key, buffer, output_type)
         self._run_policy.register_own(runs)
@@ -108,7 +108,7 @@ class Submitter:
         return there
 
     async def requeue_all(self, buffer: ResultBuffer, *, failed: bool) -> None:
-        """Want everything that is left, or what has failed; `feed` is told of every end."""
+        """Requeue all unfinished or all failed runs; `buffer` receives every end."""
         buffer.scope = "all"
         self._run_policy.trusts_journal = True
         await self._journal.requeue(failed=failed)
@@ -116,17 +116,17 @@ class Submitter:
         self._wake()
 
     async def work(self, buffer: ResultBuffer, *, until_empty: bool) -> None:
-        """Want whatever stands in the journal, now and later, until `feed` is read no more."""
+        """Requeue all unfinished runs of the journal, now and periodically, until `buffer` is finished."""
         while not buffer.is_finished:
-            await self._journal.requeue(failed=False)  # what others have put in, and do not wait for any more
+            await self._journal.requeue(failed=False)  # runs of other processes that stopped waiting
             buffer.is_draining = until_empty
             self._wake()
             with anyio.move_on_after(POLL_SECONDS):
                 await buffer.wait_closing()
 
     async def find_finished_scopes(self) -> Collection[str]:
-        """Which feeds have it all, by what they hear: nothing runs anywhere, and nothing waits that counts for them."""
-        due = await self._journal.next_due()  # before and after: meanwhile one may have been given out, or put back
+        """Return the scopes that are finished: nothing runs in any process, and no run of that scope waits."""
+        due = await self._journal.next_due()  # checked before and after: meanwhile a run may be leased or requeued
         status = await self._journal.status()
         if not status.left:
             return ("own", "all")
@@ -138,10 +138,10 @@ POSTGRES_SCHEMES = ("postgresql", "postgres")
 
 
 def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
-    """A whole number.
+    """Validate a whole number.
 
     Raises:
-        UsageError: it is none, or less than `least`.
+        UsageError: `value` is not a whole number, or is less than `minimum`.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise UsageError(f"{name} is a whole number of at least {minimum}, not {value!r}")
@@ -149,10 +149,10 @@ def validate_count(name: str, value: Any, *, minimum: int = 1) -> int:
 
 
 def check_agent_or_runner(agent: Any, runner: Any) -> None:
-    """That an agent, or in its place a runner, can do the work.
+    """Check that an agent, or a runner instead of it, can execute runs.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: neither can, or both are given.
     """
     if agent is not None and not isinstance(agent, Agent):
         raise UsageError(f"expected an Agent, got {type(agent).__name__}")
@@ -161,10 +161,10 @@ def check_agent_or_runner(agent: Any, runner: Any) -> None:
 
 
 def make_journal(journal: Any) -> Journal:
-    """The journal that `journal=` of a fleet stands for: None is one in memory, text is a path or an address.
+    """Make the journal for the `journal` argument of a fleet: None: in memory; text: a path or an address.
 
     Raises:
-        UsageError: it stands for none.
+        UsageError: the value is not a journal.
     """
     if journal is None:
         return MemoryJournal()
@@ -181,28 +181,28 @@ def make_journal(journal: Any) -> Journal:
 
 
 class ReadableJournal(Journal, Protocol):
-    """A journal that one may look into without working on it."""
+    """A journal that can also be opened for reading only."""
 
     async def open_for_reading(self) -> None:
-        """Open it for `status`, `get` and `rows`; nobody notices, and nothing changes.
+        """Open the journal for `status`, `get` and `rows`, without any effect on it or its users.
 
         Raises:
-            FleetJournalError: it is not there, or cannot be used.
+            FleetJournalError: the journal does not exist or cannot be used.
         """
         ...
 
 
 def make_readable_journal(address: str) -> ReadableJournal:
-    """The journal at a path or an address, to look at it.
+    """Make the journal at a path or an address, for reading.
 
     Raises:
         UsageError: there is no such kind of journal.
     """
-    return cast("ReadableJournal", make_journal(address))  # all that have an address can be looked at
+    return cast("ReadableJournal", make_journal(address))  # every journal with an address is readable
 
 
 def unwrap_error(error: BaseException) -> Exception:
-    """The error itself, out of the groups that hold nothing else; a journal that is lost is told of once."""
+    """Return the only error of nested groups, or one of several journal errors; otherwise the group itself."""
     found = _flatten_group(error)
     is_one = len(found) == 1 or all(isinstance(one, FleetJournalError) for one in found)
     return cast("Exception", found[0] if is_one else error)

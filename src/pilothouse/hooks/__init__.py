@@ -1,7 +1,7 @@
-"""Hooks: functions of the host that the CLI calls before, between and after what it does.
+"""Hooks: host functions that the CLI calls before, between and after what it does.
 
-Owns the typed events, their answers, which hooks exist, and the fail-closed rule. Must not know permissions, tools, the
-driver or the client: the CLI's question comes in as a mapping, the answer goes out as one.
+Owns the typed events, the outputs, the table of events and the fail-closed rule. Must not know permissions, tools,
+the driver or the client: requests and responses are mappings. Start with `matchers`, then `dispatcher`.
 """
 
 from pilothouse.hooks.dispatcher import HookDispatcher as HookDispatcher

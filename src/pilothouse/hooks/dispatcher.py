@@ -24,13 +24,13 @@ from pilothouse.tracebacks import make_exc_info
 log = logging.getLogger("pilothouse.hooks")
 
 SUBTYPE: Final = "hook_callback"
-# Seconds that the CLI gives a hook for which no timeout was set.
+# The CLI's own time limit, in seconds, for a hook without a timeout.
 CLI_TIMEOUT: Final = 600.0
-# Our limit is this part of the timeout, and at most this many seconds, earlier than the CLI's own: a hook that takes
-# too long is refused here, and the refusal still arrives.
+# Our limit ends this part of the timeout, and at most this many seconds, before the CLI's own limit, so that the
+# refusal of a slow hook still arrives in time.
 _TIMEOUT_MARGIN_RATIO: Final = 0.1
 _MAX_TIMEOUT_MARGIN: Final = 1.0
-_MAPPING_TYPES: Final = (dict, Mapping)  # of what has to be one, nearly everything is a dict, which is found at once
+_MAPPING_TYPES: Final = (dict, Mapping)  # nearly all mappings are dicts, which are found at once
 _TIMED_OUT: Final = "did not answer in time"
 
 
@@ -44,17 +44,17 @@ class _RegisteredHook(Struct, frozen=True):
 
 
 class HookDispatcher:
-    """The hooks of a query or session, ready to be asked. (R12, G28)
+    """Calls the hooks of a query or session.
 
     Args:
         hooks: matchers and functions, by event.
-        first_number: number of the first hook; a desk that takes the place of another begins with its `next`.
+        first_number: number of the first hook; a dispatcher that replaces another begins with its `next_number`.
 
     Attributes:
         config: the value of `hooks` in the initialize request.
 
     Raises:
-        UsageError: an event that does not exist, or a hook that cannot work.
+        UsageError: an event does not exist, or a hook cannot work.
     """
 
     def __init__(self, hooks: Hooks | Mapping[str, Any], *, first_number: int = 0) -> None:
@@ -68,19 +68,19 @@ class HookDispatcher:
         return bool(self._hooks)
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[dict[str, Any]]:
-        """Answer one question of the CLI: call the hook that it names.
+        """Handle one request of the CLI: call the hook that the request names.
 
-        A hook that fails refuses, or has no opinion; see `HookMatcher.on_failure`. Its error goes to the log.
+        A hook that fails refuses, or has no opinion; see `HookMatcher.on_failure`. Its error is logged.
 
         Args:
-            body: the request, with `callback_id` and `input`. Without a `callback_id`, all hooks are asked that match
-                the event that `input` names.
+            body: the request, with `callback_id` and `input`. Without a `callback_id`, all hooks are called that
+                match the event that `input` names.
 
         Returns:
-            The payload of the answer.
+            The payload of the response.
 
         Raises:
-            ControlError: no hook has this id.
+            ControlError: no hook has this id, or a hook failed and its event has no refusal.
         """
         key = body.get("callback_id")
         hook = self._hooks.get(key) if isinstance(key, str) else None
@@ -93,10 +93,10 @@ class HookDispatcher:
         raise ControlError(f"there is no hook {key!r:.60}", subtype=SUBTYPE, code="unknown_hook")
 
     def check_initialize_response(self, info: Mapping[str, Any]) -> None:
-        """Compare with what the CLI said about hooks in its answer to initialize.
+        """Check what the CLI reports about hooks in its response to initialize.
 
         Raises:
-            ControlError: a hook that has to be able to refuse would not be asked, or its failure would not refuse.
+            ControlError: the CLI would not call a hook that must be able to refuse, or would ignore its failure.
         """
         gates = [hook for hook in self._hooks.values() if hook.blocks]
         if self._hooks and info.get("hooks_applied") is False:
@@ -104,7 +104,7 @@ class HookDispatcher:
             if gates:
                 raise ControlError(f"{text}; {gates[0].event_name} would not be guarded", subtype="initialize")
             log.warning("%s", text)
-        # Where we know how to refuse, we do so ourselves, on any CLI.
+        # Where an event has a refusal, we send it ourselves; that works on any CLI.
         helpless = [hook for hook in gates if make_refusal(hook.event_name, "") is None]
         if helpless and info.get("hook_on_failure_supported") is not True:
             name = helpless[0].event_name
@@ -133,7 +133,7 @@ class HookDispatcher:
         return entry
 
     async def _call_matching(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask every hook that matches, in order; the first refusal is the answer, else what they say together."""
+        """Call every hook that matches, in order; return the first refusal, else the merged outputs."""
         answers: list[dict[str, Any]] = []
         for hook in self._find_matching(data[EVENT_NAME_KEY], data):
             answer = await _call_hook(hook, data)
@@ -151,16 +151,16 @@ class HookDispatcher:
 
 
 def make_hook_dispatcher(hooks: Hooks | Mapping[str, Any] | None, *, first_number: int = 0) -> HookDispatcher:
-    """Check hooks and make the desk that answers for them; None for no hooks.
+    """Check hooks and make their dispatcher, an empty one for None.
 
     Raises:
-        UsageError: an event that does not exist, or a hook that cannot work.
+        UsageError: an event does not exist, or a hook cannot work.
     """
     return HookDispatcher({} if hooks is None else hooks, first_number=first_number)
 
 
 def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
-    """What a hook says to an event; one that takes too long has failed."""
+    """Call a hook within its time limit; a hook that takes too long has failed."""
     given = cast("Mapping[str, Any]", data) if isinstance(data, _MAPPING_TYPES) else None
     said = None if given is None else given.get(EVENT_NAME_KEY)
     name = said if isinstance(said, str) and said in HOOK_EVENTS else hook.event_name
@@ -170,14 +170,14 @@ def _call_hook(hook: _RegisteredHook, data: Any) -> TimeLimited[dict[str, Any]]:
 
 
 async def _run_hook(hook: _RegisteredHook, name: str, data: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Call a hook, and do what its failure means if it fails."""
+    """Call a hook and handle its failure."""
     if data is None:
         return _handle_failure(hook, name, "was asked without input", None)
     rule = HOOK_EVENTS.get(name)
     event = read_event(UnknownHookEvent if rule is None else rule.event_class, data)
     try:
         answer = await hook.callback(event)
-    except Exception as error:  # noqa: BLE001 - it is the user's, and has to end here
+    except Exception as error:  # noqa: BLE001 - an error of the user's hook must end here
         return _handle_failure(hook, name, "failed", error)
     try:
         return encode_output(answer, name)
@@ -199,7 +199,7 @@ def _handle_failure(hook: _RegisteredHook, name: str, failure: str, error: Excep
         return {}
     reason = f"Blocked: a hook for {name} {_TIMED_OUT if failure is _TIMED_OUT else 'failed'}."
     answer = make_refusal(name, reason)
-    if answer is None:  # the CLI, which knows this event, was told what an error means
+    if answer is None:  # only the CLI knows this event; it already has the setting for failures
         raise ControlError(reason, subtype=SUBTYPE, code="hook_failed")
     return answer
 

@@ -17,9 +17,9 @@ from msgspec import Struct, field
 
 from pilothouse.messages.base import Number, short_value
 
-# What the wire calls the name of an event.
+# The wire key of the name of an event.
 EVENT_NAME_KEY = "hook_event_name"
-# The wire name of the field that holds the input; no peer sends it.
+# The wire name of the field that holds the input; the CLI never sends it.
 _RAW_KEY = "<raw input>"
 
 E = TypeVar("E", bound="HookEvent")
@@ -39,19 +39,20 @@ class McpServerOrigin(Struct, frozen=True):
 
 
 class HookEvent(Struct, frozen=True, kw_only=True, tag_field=EVENT_NAME_KEY, tag=""):
-    """Base of the events that hooks are called with. (R14)
+    """Base of the events that hooks are called with.
 
-    A field that the peer left out has its default. One whose value is of another type than declared here holds that
-    value as it came, so that a check that trips over it fails instead of passing.
+    A field that the CLI left out has its default. A value of another type than declared here is kept as it came, so
+    that a check that uses the value fails instead of passing.
 
     Attributes:
         raw: the input as it came, unknown fields included; {} if built by hand.
         session_id: the conversation.
         transcript_path: the file of its transcript.
         cwd: working directory.
-        prompt_id: the prompt that this follows from; None before the first one.
-        permission_mode: "default", "acceptEdits", "plan", "dontAsk", "auto" or "bypassPermissions", where it matters.
-        agent_id: the subagent in which it happened; None in the main thread.
+        prompt_id: the prompt that caused the event; None before the first one.
+        permission_mode: "default", "acceptEdits", "plan", "dontAsk", "auto" or "bypassPermissions", in events that
+            have it.
+        agent_id: the subagent of the event; None in the main thread.
         agent_type: the type of that subagent, or of the agent that is the main thread.
         effort: how hard the model thinks, in events of a turn.
     """
@@ -88,7 +89,7 @@ class UnknownHookEvent(HookEvent, frozen=True, kw_only=True, tag="<unknown>"):
 
 
 def read_event(cls: type[E], data: Mapping[str, Any]) -> E:
-    """Make the input of a hook an event.
+    """Build an event from the input of a hook.
 
     Args:
         cls: the class of the event.
@@ -476,11 +477,11 @@ class RefusalFormat(Enum):
     BLOCK = "decision"
     """`decision` is "block"."""
     PROMPT = "decision, without the prompt"
-    """As BLOCK; the prompt is left out of the message that says so."""
+    """As BLOCK; the message about the block leaves the prompt out."""
     ELICITATION = "decision and action"
     """As BLOCK, and `hookSpecificOutput.action` is "decline"."""
     NONE = ""
-    """It cannot: nothing waits for the answer, or a block means that work goes on."""
+    """No refusal: the CLI does not wait for the response, or a block means that work continues."""
 
 
 class HookEventSpec(Struct, frozen=True):
@@ -488,10 +489,10 @@ class HookEventSpec(Struct, frozen=True):
 
     Attributes:
         event_class: the class of the event.
-        match_field: the input field that a matcher is compared with; "" if the CLI looks at no matcher.
-        output_fields: the fields of `HookOutput` that are this event's own.
-        refusal_format: how it is refused.
-        is_gate: a hook that fails refuses, unless told otherwise.
+        match_field: the input field that a matcher is compared with; "" if the CLI ignores matchers.
+        output_fields: the fields of `HookOutput` that only some events have, and this one has.
+        refusal_format: the wire form of its refusal.
+        is_gate: a hook that fails refuses by default.
     """
 
     event_class: type[HookEvent]

@@ -1,6 +1,6 @@
-"""Which hooks a user wants, checked when they are given: a mistake here would be a gate that never closes.
+"""The hooks of a user, checked when they are given: a mistake would be a gate that never closes.
 
-Owns `HookMatcher` and the forms in which hooks may be given. Knows nothing of questions and answers.
+Owns `HookMatcher` and the forms in which hooks may be given. Must not know requests and responses.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ HookCallback = Callable[[E], HookResult | Awaitable[HookResult]]
 
 OnFailure = Literal["block", "continue"]
 
-# Seconds. The CLI counts milliseconds in 31 bits; a longer wait would end at once.
+# Seconds. The CLI counts milliseconds in 31 bits; a longer timeout would expire at once.
 _MAX_TIMEOUT: Final = 2_147_483
 
-# What the arguments of `claude_agent_sdk` hooks have become.
+# The three arguments of `claude_agent_sdk` hooks; here a hook takes one event.
 _SDK_ARGUMENTS: Final = ("input_data", "tool_use_id", "context")
 
-# A matcher of these characters is a list of names for the CLI, anything else a JavaScript regular expression.
+# The CLI reads a matcher of these characters as a list of names, anything else as a JavaScript regular expression.
 _NAME_LIST: Final = re.compile(r"[A-Za-z0-9_|, -]+")
-# Only Python reads these; JavaScript refuses them, or takes them for plain letters.
+# Only Python has these; JavaScript rejects them, or reads them as plain letters.
 _PYTHON_ONLY: Final = re.compile(r"(?<!\\)(?:\\\\)*(?P<construct>\(\?(?:P|#|>|\(|[aiLmsux]+\))|\\[AZ])")
-# The sets of nothing and of everything, which only JavaScript has.
+# The empty set and its complement, which only JavaScript has.
 _JS_SETS: Final = re.compile(r"(?<![\\\[])\[\^?\]")
-# Faults that a regular expression has in both languages, as Python reports them.
+# Errors that a regular expression has in both languages, as Python reports them.
 _SHARED_REGEX_ERRORS: Final = (
     "bad character range",
     "min repeat greater than max repeat",
@@ -62,20 +62,21 @@ _SHARED_REGEX_ERRORS: Final = (
 
 
 class HookMatcher(Struct, Generic[E], frozen=True):
-    """Hooks for some of the events of a kind.
+    """Hooks for some of the events of one name.
 
     Args:
-        matcher: which ones: a name or several ("Edit|Write"), or else a regular expression of JavaScript that has to
-            match anywhere ("mcp__.*"). It is compared with the name of the tool; other events with something else, or
-            with nothing (`HOOK_EVENTS` says with what). None, "" and "*" stand for all.
+        matcher: which events: a name or several ("Edit|Write"), or else a JavaScript regular expression that
+            matches any part ("mcp__.*"). The CLI compares it with the name of the tool; in other events with another
+            field or with none (see `HOOK_EVENTS`). None, "" and "*" match all.
         hooks: one function, or several, which then run at the same time. Each takes the event and returns None, a
             `HookOutput` or a dict; sync ones run in worker threads.
-        timeout: seconds that each may take; then it has failed. None for 600, the CLI's own limit.
-        on_failure: what it means when one raises, takes too long or returns nonsense. "block" refuses what the event
-            is about, "continue" goes on as if it had no opinion. None for "block" in gates (PreToolUse,
-            PermissionRequest, PreModelSwitch, UserPromptSubmit, UserPromptExpansion, ConfigChange, Elicitation,
-            ElicitationResult) and "continue" elsewhere. After the fact (PostToolUse), a block only tells the model.
-        is_unlisted: the event is one that this version does not know; it arrives as `UnknownHookEvent`.
+        timeout: seconds for each hook; a hook that takes longer has failed. None for 600, the CLI's own limit.
+        on_failure: what happens when a hook raises, takes too long or returns an invalid value. "block" refuses what
+            the event is about, "continue" goes on as if the hook had no opinion. None for "block" in gates
+            (PreToolUse, PermissionRequest, PreModelSwitch, UserPromptSubmit, UserPromptExpansion, ConfigChange,
+            Elicitation, ElicitationResult) and "continue" elsewhere. After a tool has run (PostToolUse), a block only
+            sends the model a reason.
+        is_unlisted: this version does not know the event; it arrives as `UnknownHookEvent`.
 
     Raises:
         UsageError: a value is impossible, or a function does not take one argument.
@@ -111,7 +112,7 @@ if TYPE_CHECKING:
     Hook = HookCallback[E] | HookMatcher[E] | Sequence[HookCallback[E] | HookMatcher[E]]
 
     class Hooks(TypedDict, total=False):
-        """Hooks by the name of the event: matchers, or bare functions for all events of the kind."""
+        """Hooks by the name of the event: matchers, or bare functions for all events of that name."""
 
         PreToolUse: Hook[events.PreToolUseEvent]
         PostToolUse: Hook[events.PostToolUseEvent]
@@ -148,14 +149,14 @@ if TYPE_CHECKING:
         MessageDisplay: Hook[events.MessageDisplayEvent]
 
 else:
-    Hooks = Mapping  # the names and classes of events are for type checkers
+    Hooks = Mapping  # only type checkers need the names and classes of events
 
 
 def parse_hooks(hooks: Hooks | Mapping[str, Any]) -> dict[str, list[HookMatcher]]:
-    """Check hooks and bring them into one form.
+    """Check hooks and convert them to one form.
 
     Raises:
-        UsageError: an event that does not exist, or hooks that cannot work with it.
+        UsageError: an event does not exist, or hooks cannot work with it.
     """
     given: Any = hooks
     if not isinstance(given, Mapping):
@@ -178,10 +179,10 @@ def blocks_on_failure(matcher: HookMatcher, rule: HookEventSpec | None) -> bool:
 
 
 def make_hook_callback(function: Any, name: str) -> UserCallback:
-    """Make a hook callable.
+    """Wrap a hook as a callback.
 
     Raises:
-        UsageError: it is no function, or does not take the event as its one argument.
+        UsageError: `function` is not callable, or does not take the event as its one argument.
     """
     try:
         return UserCallback(function, name, "event")
@@ -193,7 +194,7 @@ def make_hook_callback(function: Any, name: str) -> UserCallback:
 
 
 def matches(matcher: str | None, value: str) -> bool:
-    """Whether a matcher is meant for a value. The CLI decides that itself; this is for peers that do not."""
+    """Whether a matcher matches a value. The CLI does this itself; this function is for engines that do not."""
     if matcher in (None, "", "*"):
         return True
     if _NAME_LIST.fullmatch(matcher):
@@ -201,7 +202,7 @@ def matches(matcher: str | None, value: str) -> bool:
     try:
         return re.search(matcher, value) is not None
     except re.error:
-        return True  # a hook too many is better than a gate that stays open
+        return True  # one hook too many is better than a gate that stays open
 
 
 def _make_matcher(entry: Any, name: Any) -> HookMatcher:
@@ -245,7 +246,7 @@ def _check_pattern(matcher: Any) -> None:
             warnings.simplefilter("ignore")
             re.compile(_JS_SETS.sub(".", matcher))
     except re.error as error:
-        # What only Python refuses may be right in JavaScript.
+        # A pattern that only Python rejects may be valid in JavaScript.
         if error.msg.startswith(_SHARED_REGEX_ERRORS):
             raise UsageError(f"HookMatcher: {matcher!r} is no regular expression: {error}") from None
 

@@ -1,6 +1,6 @@
-"""What a hook answers: its fields, the dicts that are taken for them, and their form on the wire.
+"""What a hook returns: its fields, the equivalent dicts, and the wire form.
 
-Owns the check that an answer fits its event, and the wire form. Knows no callbacks and nothing of failures.
+Owns the check that an output fits its event, and the encoding. Must not know callbacks or failures.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pilothouse.protocol import encode_line
 
 
 class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The answer of a hook. A field that is None is not sent; an answer without any says that the hook has no opinion.
+    """The output of a hook. Fields that are None are not sent; an output without any field means no opinion.
 
-    The fields from `permission_decision` on belong to single events, and are an error in others. (R15)
+    The fields from `permission_decision` on belong to single events, and are an error in others.
 
     Attributes:
         continue_: False ends the turn.
@@ -27,11 +27,12 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         suppress_output: keep the output of the hook out of the transcript.
         system_message: a message to the user.
         terminal_sequence: an escape sequence for the terminal; titles and notifications only.
-        decision: "block" refuses, in the way that the event has for it; on Stop, SubagentStop, TaskCompleted and
-            TeammateIdle it makes the work go on. "approve" is the older word for `permission_decision="allow"`.
+        decision: "block" refuses, in the form of the event; on Stop, SubagentStop, TaskCompleted and TeammateIdle it
+            makes the work go on. "approve" is the older form of `permission_decision="allow"`.
         reason: why; after a block, the model reads it.
-        async_: True stands alone: do not wait for this hook. The CLI takes it as no opinion.
-        async_timeout: milliseconds, with `async_`. CLI 2.1.330 does not look at it for hooks of the host.
+        async_: True: the CLI does not wait for this hook and assumes no opinion. Cannot be combined with other
+            fields.
+        async_timeout: milliseconds, with `async_`. CLI 2.1.330 ignores it for hooks of the host.
         permission_decision: "allow", "deny", "ask" or "defer" the tool call; PreToolUse, PermissionRequest (allow,
             deny) and PreModelSwitch (allow, deny, ask). Deferring ends the turn, and leaves the call to the host.
         permission_decision_reason: why.
@@ -40,7 +41,7 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         interrupt: a denial also ends the turn; PermissionRequest.
         additional_context: text for the model.
         classifier_context: text for the classifier of permission mode "auto"; PostToolUse.
-        updated_tool_output: the model sees this instead of the result; PostToolUse. The form is the tool's own.
+        updated_tool_output: the model sees this instead of the result, in the form of that tool; PostToolUse.
         updated_mcp_tool_output: the same, for tools of MCP servers only.
         session_title: a title for the session; UserPromptSubmit, SessionStart.
         suppress_original_prompt: a block does not show the prompt; UserPromptSubmit, UserPromptExpansion.
@@ -49,8 +50,8 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
         reload_skills: look for skills again; SessionStart.
         retry: tell the model that it may try again; PermissionDenied.
         action: "accept", "decline" or "cancel"; Elicitation, ElicitationResult.
-        content: the answer to the form; Elicitation, ElicitationResult.
-        worktree_path: absolute path of the worktree made; WorktreeCreate.
+        content: the user's input to the form; Elicitation, ElicitationResult.
+        worktree_path: absolute path of the created worktree; WorktreeCreate.
         display_content: shown instead of the text; MessageDisplay.
     """
 
@@ -95,7 +96,7 @@ class HookOutput(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="
 
     @classmethod
     def block(cls, reason: str) -> HookOutput:
-        """Refuse, in the way that the event has for it; on Stop and SubagentStop, make the model go on."""
+        """Refuse, in the form of the event; on Stop and SubagentStop, make the model go on."""
         return cls(decision="block", reason=reason)
 
     @classmethod
@@ -108,9 +109,9 @@ _WIRE_NAMES: Final = dict(zip(HookOutput.__struct_fields__, HookOutput.__struct_
 _FIELD_NAMES: Final = {**{wire: name for name, wire in _WIRE_NAMES.items()}, **{name: name for name in _WIRE_NAMES}}
 _SPECIFIC_KEYS: Final = ("hookSpecificOutput", "hook_specific_output")
 _NAME_KEYS: Final = ("hookEventName", "hook_event_name")
-# The fields of every event; the others are sent inside `hookSpecificOutput`.
+# The fields of every event; the other fields are sent inside `hookSpecificOutput`.
 _COMMON_FIELDS: Final = HookOutput.__struct_fields__[: HookOutput.__struct_fields__.index("permission_decision")]
-# `hookSpecificOutput.decision` of PermissionRequest, in the words of `HookOutput`.
+# `hookSpecificOutput.decision` of PermissionRequest: its keys, by the fields of `HookOutput`.
 _REQUEST_FIELDS: Final = {
     "behavior": "permission_decision",
     "message": "permission_decision_reason",
@@ -130,14 +131,14 @@ _ALLOW_FIELDS: Final = ("updated_input", "updated_permissions")
 
 
 def encode_output(output: Any, event_name: str) -> dict[str, Any]:
-    """Write what a hook returned as the payload of an answer.
+    """Encode what a hook returned as the payload of a response.
 
     Args:
         output: None, a `HookOutput`, or a mapping with the same fields, in snake_case or as on the wire.
-        event_name: the event that it answers.
+        event_name: the event that the hook was called with.
 
     Raises:
-        UsageError: it is something else, does not fit the event, or is not JSON.
+        UsageError: the output is of another type, does not fit the event, or is not JSON.
     """
     if output is None or (isinstance(output, dict) and not output):
         return {}
@@ -153,12 +154,12 @@ def encode_output(output: Any, event_name: str) -> dict[str, Any]:
         return {}
     _check_types(values)
     payload = _encode_async(values) if values.get("async_") else _encode_sync(values, event_name, rule, extra)
-    encode_line(payload)  # an answer that cannot be written is a failure of the hook, not of the connection
+    encode_line(payload)  # an output that cannot be encoded is a failure of the hook, not of the connection
     return payload
 
 
 def make_refusal(event_name: str, reason: str) -> dict[str, Any] | None:
-    """The payload that refuses an event, or None if it cannot be refused."""
+    """Return the payload that refuses an event, or None if the event has no refusal."""
     rule = HOOK_EVENTS.get(event_name)
     if rule is None or rule.refusal_format is RefusalFormat.NONE:
         return None
@@ -190,7 +191,7 @@ def _read_specific(part: Any, event_name: str, values: dict[str, Any], extra: di
             for name, verdict in _items(value, "decision"):
                 _set_field(values, _find_field(name, _REQUEST_FIELDS), verdict)
         elif event_name not in HOOK_EVENTS:
-            extra[key] = value  # what an unknown event takes is not ours to say
+            extra[key] = value  # the fields of an unknown event cannot be checked
         else:
             _set_field(values, _find_field(key, _FIELD_NAMES), value)
 
@@ -255,7 +256,7 @@ def _encode_sync(
 
 
 def _normalize_decision(rule: HookEventSpec | None, values: dict[str, Any]) -> dict[str, Any]:
-    """Say a verdict the way the event has for it: `decision` and `permission_decision` mean the same."""
+    """Convert a decision to the form of the event: `decision` and `permission_decision` mean the same."""
     if rule is None or rule.refusal_format is RefusalFormat.NONE:
         return values
     if rule.refusal_format in (RefusalFormat.PERMISSION, RefusalFormat.REQUEST):
@@ -274,7 +275,7 @@ def _normalize_decision(rule: HookEventSpec | None, values: dict[str, Any]) -> d
     if rule.refusal_format is RefusalFormat.ELICITATION and (
         values.get("action") == "decline" or values.get("decision") == "block"
     ):
-        # The CLI looks at one or the other, depending on the way the question took.
+        # The CLI reads one or the other, depending on the path of the request.
         values = {"decision": "block", "action": "decline", **values}
     return values
 

@@ -1,4 +1,5 @@
-"""Other people's systems, one file each: built on the public API only, each with an extra of its own.
+"""Integrations with other systems, one each: built on the public API only, each with an extra of its own.
 
-Nothing is imported here, so that no extra is needed for another.
+Owns the adapters; the rest of pilothouse must not know them. Start with `otel`. Imports nothing, so that no
+integration needs the extra of another.
 """

@@ -1,7 +1,7 @@
-"""The names of the GenAI semantic conventions, in one table for each version. Plain data; imports nothing of theirs.
+"""The names of the GenAI semantic conventions, in one table per version. Plain data; imports no OpenTelemetry.
 
-The conventions are in development, and moved to a repository of their own after 1.41.0, the last version that has a
-number. What is different since then stands in `LATEST`, and nowhere else.
+The conventions are in development, and moved to a repository of their own after 1.41.0, the last version with a
+number. `LATEST` has only what has changed since then.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 DURATION_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Seconds, as the conventions advise."""
+"""Histogram bounds in seconds, as the conventions advise."""
 TOKEN_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-"""Tokens, as the conventions advise."""
+"""Histogram bounds in tokens, as the conventions advise."""
 
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
-"""The environment variable with which users of instrumentations ask for another version."""
+"""The environment variable with which users select another version."""
 OPT_IN_LATEST = "gen_ai_latest_experimental"
-"""What stands in it for the latest one."""
+"""Its value for the latest version."""
 
 
 class Names(Struct, frozen=True, kw_only=True):
     """Names of operations, attributes and metrics of one version; "" where that version has none."""
 
     version: str
-    # Operations: values of `operation`, and the beginnings of the names of spans.
+    # Operations: values of `operation`, and the first words of span names.
     invoke_agent: str = "invoke_agent"
     execute_tool: str = "execute_tool"
     invoke_workflow: str = "invoke_workflow"
@@ -44,13 +44,13 @@ class Names(Struct, frozen=True, kw_only=True):
     cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     server_address: str = "server.address"
     server_port: str = "server.port"
-    # Attribute of `invoke_workflow`, which is a fleet.
+    # Attribute of `invoke_workflow`, the span of a fleet.
     workflow_name: str = "gen_ai.workflow.name"
     # Attributes of `execute_tool`.
     tool_name: str = "gen_ai.tool.name"
     tool_call_id: str = "gen_ai.tool.call.id"
     tool_type: str = "gen_ai.tool.type"
-    # Content, only where it was asked for.
+    # Content, only if enabled.
     input_messages: str = "gen_ai.input.messages"
     output_messages: str = "gen_ai.output.messages"
     tool_arguments: str = "gen_ai.tool.call.arguments"
@@ -94,9 +94,9 @@ PROVIDERS = {
     "foundry": "azure.ai.inference",
     "vertex": "gcp.vertex_ai",
 }
-"""The option `provider`, and the conventions' name for it."""
+"""Value of the option `provider` → its name in the conventions."""
 
-# Ours: what the conventions have no name for.
+# Names of pilothouse, where the conventions have none.
 COST = "pilothouse.cost_usd"
 OUTCOME = "pilothouse.outcome"
 TURNS = "pilothouse.turns"
@@ -162,6 +162,6 @@ OWN = (
     FLEET_RUNS_METRIC,
 )
 
-# Of other conventions.
+# Names of other conventions.
 HTTP_STATUS = "http.response.status_code"
 EXIT_CODE = "process.exit.code"

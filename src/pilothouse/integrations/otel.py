@@ -1,7 +1,7 @@
 """OpenTelemetry: spans and metrics of queries, by the GenAI semantic conventions.
 
-Owns which message begins and ends which span. Names stand in `genai`, what a watcher is told in
-`pilothouse.instrumentation`. Needs the extra `[otel]`, which is the API alone: who exports, the program decides.
+Owns the span of a query. `genai` has the names, `pilothouse.instrumentation` the observer interface. Needs the extra
+`[otel]`, which is the API alone: the program chooses the exporter.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ _W3C = TraceContextTextMapPropagator()
 class OpenTelemetry:
     """Spans and metrics for every query: `configure(instrumentation=OpenTelemetry())`.
 
-    A query is a span `invoke_agent <agent>` in the span of whoever asked; in it, `execute_tool <name>` for each tool
-    call, from the call to its result; in the call of a sub-agent, `invoke_agent <type>` with the tool calls of that.
-    A turn that the CLI starts by itself is an `invoke_agent` with `pilothouse.self_started`: in a session, in the span
-    of whoever made it; after the answer of a query, in the span of that.
+    A query is a span `invoke_agent <agent>` inside the caller's span. In it, each tool call has a span `execute_tool
+    <name>`, from the call to its result. The call of a sub-agent contains `invoke_agent <type>` with that agent's
+    tool calls. A turn that the CLI starts by itself is an `invoke_agent` with `pilothouse.self_started`: in a
+    session, inside the span of the session's creator; after the response of a query, inside the query's span.
 
-    A `Fleet` is a span `invoke_workflow fleet`, with a span `pilothouse.fleet.attempt` for each attempt at a run, in
-    which the query lies.
+    A `Fleet` is a span `invoke_workflow fleet`, with a span `pilothouse.fleet.attempt` for each attempt at a run,
+    which contains the query's span.
 
-    Hooks, permissions and tools of this process run inside of the span of the tool call that they are about.
+    Hooks, permissions and tools of this process run inside the span of the tool call that they belong to.
 
     Args:
         tracer_provider: the global one by default.
         meter_provider: the global one by default.
         agent_name: of queries without the option `agent`.
-        capture_content: also write down prompts, answers, what goes into tools and comes out of them, and the texts of
-            errors that may hold such; keys removed. Off by default.
+        capture_content: whether to record prompts, responses, inputs and outputs of tools, and error texts that may
+            contain such; keys are removed. Off by default.
         conventions: "1.41.0", or "latest" for the names since then; by default the former, unless
             OTEL_SEMCONV_STABILITY_OPT_IN names `gen_ai_latest_experimental`.
-        propagate: whether the child gets the W3C context of the span as TRACEPARENT and TRACESTATE; a CLI whose own
-            telemetry is switched on puts its spans there.
+        propagate: whether the child gets the W3C context of the span as TRACEPARENT and TRACESTATE; a CLI with its
+            own telemetry switched on adds its spans there.
 
     Raises:
-        UsageError: there is no such version of the conventions.
+        UsageError: the version of the conventions is unknown.
     """
 
     def __init__(
@@ -88,21 +88,21 @@ class OpenTelemetry:
         self._propagate = propagate
 
     def query_started(self, start: QueryStart) -> Observer:
-        """Open the span of a query, in the current one."""
+        """Open the span of a query inside the current one."""
         agent = start.agent or self._agent_name
         spans = Spans(self._tracer, self._names, agent, _attributes(self._names, start, agent))
         content = Content(self._names, start) if self._capture_content else None
         return _QuerySpan(spans, self._meters, self._names, start, agent, content, propagate=self._propagate)
 
     def fleet_started(self, start: FleetStart) -> FleetObserver:
-        """Open the span of a fleet, in the current one."""
+        """Open the span of a fleet inside the current one."""
         from pilothouse.integrations.otel_fleet import FleetMeters, fleet_span  # most programs have no fleet
 
         self._fleet_meters = self._fleet_meters or FleetMeters(self._meter, self._names)
         return fleet_span(self._tracer, self._fleet_meters, self._names, start, in_words=self._capture_content)
 
     def session_environ(self) -> Mapping[str, str | None]:
-        """The context of whoever made the session."""
+        """Return the current context, which is that of the session's creator."""
         return _w3c(otel_context.get_current()) if self._propagate else {}
 
 
@@ -118,7 +118,7 @@ def _names(conventions: str | None) -> Names:
 
 
 def _attributes(names: Names, start: QueryStart, agent: str) -> dict[str, Any]:
-    """What is known when the span starts; samplers see these."""
+    """Return the attributes that are known when the span starts; samplers see these."""
     found: dict[str, Any] = {
         names.operation: names.invoke_agent,
         names.agent_name: agent,
@@ -134,12 +134,12 @@ def _attributes(names: Names, start: QueryStart, agent: str) -> dict[str, Any]:
 def _place(base_url: str | None) -> tuple[str | None, int | None]:
     if base_url is None:
         return None, None
-    from urllib.parse import urlsplit  # most queries go to the usual address
+    from urllib.parse import urlsplit  # most queries go to the default address
 
     try:
         address = urlsplit(base_url)
         return address.hostname, address.port
-    except ValueError:  # the CLI will say what is wrong with it
+    except ValueError:  # the CLI will report what is wrong with it
         return None, None
 
 
@@ -227,7 +227,7 @@ class _QuerySpan(Observer):
     def on_call_start(self, call: CallStart) -> None:
         span = None
         context = self._spans.context(call.tool_use_id)
-        if call.kind != "tool":  # that has a span already
+        if call.kind != "tool":  # a tool call has a span already
             span = self._spans.start(f"{call.kind} {call.name}".rstrip(), context)
             context = trace.set_span_in_context(span, context)
         self._calls[id(call)] = (otel_context.attach(context), span)
@@ -245,7 +245,7 @@ class _QuerySpan(Observer):
         span.end()
 
     def _own_turn_ended(self, span: trace.Span, seconds: float, message: ResultMessage) -> None:
-        """Within the query, but no part of its result."""
+        """Record a turn within the query that is not part of its result."""
         result = QueryResult([message], is_continuation=True)
         error = None if isinstance(result.error, Interrupted) else result.error
         common = {**self._common(), genai.SELF_STARTED: True}
@@ -300,7 +300,7 @@ class _QuerySpan(Observer):
         read, written = result.cache_read_tokens, result.cache_creation_tokens
         reason = None if result.result is None else result.result.stop_reason
         return {
-            # All input, as the conventions want it: what was cached is in it.
+            # All input, including cached tokens, as the conventions require.
             names.input_tokens: sum(usage.input_tokens for usage in models) + read + written,
             names.output_tokens: sum(usage.output_tokens for usage in models),
             names.cache_read_tokens: read,

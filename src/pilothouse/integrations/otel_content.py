@@ -1,6 +1,6 @@
-"""What was said, written into spans: only for those who ask for it, keys removed, and bounded.
+"""Writes prompts, responses and tool data into spans: only if enabled, without keys, and bounded.
 
-Owns the form that the conventions give to messages. Needs the extra `[otel]`.
+Owns the format that the conventions give to messages. Needs the extra `[otel]`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pilothouse.client import QueryResult
 
 MOST_CHARACTERS = 64 * 1024
-"""Of one value; what is longer is cut, because collectors drop a span that is too large."""
+"""Maximum characters of one value; longer ones are cut, because collectors drop a span that is too large."""
 
 
 class Content:
@@ -36,27 +36,27 @@ class Content:
         self._size = 0
 
     def began(self, span: Span) -> None:
-        """The prompt. One that comes piece by piece is not known here."""
+        """Record the prompt. A streamed prompt is not known here."""
         parts = _parts(self._start.prompt)
         if parts:
             span.set_attribute(self._names.input_messages, self._text([{"role": "user", "parts": parts}]))
 
     def said(self, message: AssistantMessage) -> None:
-        """What the main agent says."""
+        """Collect the text of the main agent."""
         if message.parent_tool_use_id is None and self._size < MOST_CHARACTERS:
             self._said.append(message.text)
             self._size += len(message.text)
 
     def asked(self, span: Span, block: ToolUseBlock) -> None:
-        """What goes into a tool."""
+        """Record the input of a tool."""
         span.set_attribute(self._names.tool_arguments, self._text(block.input))
 
     def answered(self, span: Span, block: ToolResultBlock) -> None:
-        """What comes out of a tool."""
+        """Record the output of a tool."""
         span.set_attribute(self._names.tool_result, self._cut(self._start.redact(block.text)))
 
     def ended(self, span: Span, result: QueryResult | None) -> None:
-        """The answer."""
+        """Record the response."""
         text = "".join(self._said)
         if text:
             stop = None if result is None or result.result is None else result.result.stop_reason
@@ -80,7 +80,7 @@ def _parts(prompt: Any) -> list[dict[str, Any]]:
 
 
 def _part(block: Any) -> dict[str, Any]:
-    """Text as it is; of anything else, what it is."""
+    """Return text unchanged; for any other block, only its type."""
     if isinstance(block, dict):
         plain = cast("dict[str, Any]", block)
         kind, text = plain.get("type"), plain.get("text")

@@ -1,6 +1,6 @@
-"""OpenTelemetry for fleets: the span of a block, those of the attempts in it, and the metrics of runs.
+"""OpenTelemetry for fleets: the span of a fleet, those of its attempts, and the metrics of runs.
 
-Owns what a fleet is in terms of spans and instruments. What a query within an attempt is, `otel` knows. Needs the extra
+Owns the mapping of a fleet to spans and instruments; `otel` handles a query within an attempt. Needs the extra
 `[otel]`.
 """
 
@@ -23,9 +23,9 @@ from pilothouse.integrations.genai import DURATION_BOUNDS, Names
 from pilothouse.integrations.otel_spans import failed
 
 WORKFLOW = "fleet"
-"""The name of the workflow that a fleet is, in the words of the conventions."""
+"""The name of a fleet's workflow, as the conventions call it."""
 MOST_KNOWN = 10_000
-"""Runs whose last attempt is known, for the link from the next; the oldest is forgotten, another process may end it."""
+"""Runs whose last attempt is known, for the link from the next one. Above this the oldest is dropped."""
 _LONG_BOUNDS = (*DURATION_BOUNDS, 163.84, 327.68, 655.36, 1310.72, 2621.44, 5242.88, 10485.76)
 _ENDED = {"succeeded": genai.FLEET_SUCCEEDED, "failed": genai.FLEET_FAILED, "cancelled": genai.FLEET_CANCELLED}
 _LEFT = ("queued", "running", "interrupted")
@@ -35,7 +35,7 @@ class FleetMeters:
     """The instruments of fleets.
 
     Args:
-        meter: makes them.
+        meter: creates them.
         names: of attributes.
     """
 
@@ -55,16 +55,16 @@ class FleetMeters:
         self._cost = meter.create_counter(genai.FLEET_COST_METRIC, "USD", "Cost of attempts, as the CLI estimates it.")
 
     def status(self, status: FleetStatus) -> None:
-        """Where the runs stand."""
+        """Record the number of runs by state."""
         for state in _LEFT:
             self._left.set(getattr(status, state), {genai.FLEET_RUN_STATE: state})
 
     def started(self) -> None:
-        """An attempt has begun."""
+        """Count a started attempt."""
         self._running.add(1)
 
     def attempt_ended(self, end: AttemptEnd, error: str | None) -> None:
-        """An attempt has ended."""
+        """Record the end of an attempt."""
         self._running.add(-1)
         facts = {genai.FLEET_RUN_STATE: _state(end)}
         self._duration.record(end.seconds, facts if error is None else {**facts, self._error_type: error})
@@ -77,14 +77,14 @@ class FleetMeters:
 def fleet_span(
     tracer: trace.Tracer, meters: FleetMeters, names: Names, start: FleetStart, *, in_words: bool
 ) -> FleetObserver:
-    """The span of one fleet, opened in the current context.
+    """Open the span of one fleet in the current context.
 
     Args:
-        tracer: makes spans.
-        meters: counts.
+        tracer: creates spans.
+        meters: the instruments.
         names: of attributes.
         start: the fleet.
-        in_words: whether errors are written down with texts that may hold what was said.
+        in_words: whether to record error texts that may contain prompts or responses.
     """
     return _FleetSpan(tracer, meters, names, start, in_words=in_words)
 
@@ -132,7 +132,7 @@ class _FleetSpan(FleetObserver):
         return _AttemptSpan(self, span)
 
     def attempt_ended(self, span: Span, end: AttemptEnd) -> None:
-        """An attempt of this fleet has ended."""
+        """Record the end of an attempt of this fleet."""
         self._cost_usd += end.cost_usd
         if not end.is_recorded:
             return
@@ -178,7 +178,7 @@ class _AttemptSpan(AttemptObserver):
             failed(self._span, fleet.names, error, fleet.start.redact, in_words=fleet.in_words)
         fleet.meters.attempt_ended(end, None if error is None else type(error).__qualname__)
         fleet.attempt_ended(self._span, end)
-        # What was waited for after its answer is no part of it.
+        # The waiting time after the response is not part of the attempt.
         self._span.end(self._began + round(end.seconds * 1e9))
 
 

@@ -1,7 +1,6 @@
-"""The metrics of queries and tool calls, by the version of the conventions that was asked for.
+"""The metrics of queries and tool calls, by the selected version of the conventions.
 
-Owns which instrument counts what. A name that a version does not have is an instrument that is not made. Needs the
-extra `[otel]`.
+Owns which instrument counts what. If a version lacks a name, the instrument is not created. Needs the extra `[otel]`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Meters:
     """All instruments.
 
     Args:
-        meter: makes them.
+        meter: creates them.
         names: of instruments and attributes.
     """
 
@@ -65,7 +64,7 @@ class Meters:
         return self._meter.create_histogram(name, unit, explicit_bucket_boundaries_advisory=bounds)
 
     def used(self, models: Mapping[str, ModelUsage], common: Attributes, cost_usd: float | None) -> None:
-        """What a query has used, model by model."""
+        """Record the usage of a query, model by model."""
         names = self._names
         for model, usage in models.items():
             of_model = {**common, names.response_model: model}
@@ -79,7 +78,7 @@ class Meters:
             self._cost.add(cost_usd, common)
 
     def retried(self, by: str, reason: str | None, way: str | None, common: Attributes) -> None:
-        """Something is tried again by "cli" or "pilothouse"."""
+        """Count a retry by "cli" or "pilothouse"."""
         facts = {RETRY_BY: by, RETRY_REASON: reason, RETRY_WAY: way}
         self._retries.add(1, {**common, **{name: fact for name, fact in facts.items() if fact is not None}})
 
@@ -93,7 +92,7 @@ class Meters:
         tools: int | None = None,
         inferences: int | None = None,
     ) -> None:
-        """A query is over, after `seconds`; or a part of one, whose calls are counted with those of the whole."""
+        """Record the end of a query after `seconds`, or of a part, whose calls are counted with the whole query."""
         names = self._names
         failed = {} if error is None else {names.error_type: error}
         by_agent = {names.agent_name: agent}
@@ -107,7 +106,7 @@ class Meters:
             self._inferences.record(inferences, by_agent)
 
     def tool_ended(self, name: str, seconds: float, error: str | None) -> None:
-        """A tool call is over."""
+        """Record the end of a tool call."""
         if self._tool is not None:
             failed = {} if error is None else {self._names.error_type: error}
             self._tool.record(seconds, {self._names.tool_name: name, **failed})

@@ -1,6 +1,6 @@
 """The tree of spans of one query: the query, its tool calls, its sub-agents and their tool calls.
 
-Owns which message opens and closes which span, and what lies in what. Needs the extra `[otel]`.
+Owns which message opens and closes which span, and how spans are nested. Needs the extra `[otel]`.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from pilothouse.messages import (
 if TYPE_CHECKING:
     from pilothouse.integrations.otel_content import Content
 
-AGENT = "subagent"  # a sub-agent that does not say of which type it is
+AGENT = "subagent"  # a sub-agent without a type
 DENIED, TOOL_ERROR, UNFINISHED = "permission_denied", "tool_error", "unfinished"
 """Values of `error.type` of a tool call: refused, failed, or without a result when the query ended."""
 
 _PLAIN = (CLINotFoundError, CLIVersionError, ControlTimeout, QueryTimeout, SessionClosedError)
-"""Errors whose text holds nothing of what was said; that of others may end with what a child has written last."""
+"""Errors whose text contains no prompts or responses; other texts may end with the last output of a child."""
 
 EndOfTool = Callable[[str, float, "str | None"], object]
 EndOfTurn = Callable[[Span, float, ResultMessage], object]
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Whether its text is of pilothouse or of the API alone."""
+    """Return whether its text comes from pilothouse or the API alone."""
     return isinstance(error, _PLAIN) or (isinstance(error, ResultError) and error.api_error_status is not None)
 
 
 def failed(span: Span, names: Names, error: BaseException, redact: Callable[[str], str], *, in_words: bool) -> None:
-    """Write down that a span ended with an error, with its text where `in_words` or if that is harmless."""
+    """Mark a span as failed; includes the error's text if `in_words` is set or the text is harmless."""
     kind = type(error).__qualname__
     text = redact(str(error)) if in_words or _is_plain(error) else None
     facts = {
@@ -75,17 +75,18 @@ class Spans:
     """The spans of one query. The first is opened here, in the current context.
 
     Args:
-        tracer: makes spans.
+        tracer: creates spans.
         names: of spans and attributes.
-        agent: who answers.
+        agent: name of the responding agent.
         attributes: of the first span.
 
     Attributes:
-        root: the span of the query; whoever made this ends it.
-        denied: tool calls that were not permitted.
-        tool_calls: how many there were.
-        on_tool_end: told of every tool call that has ended: name, seconds, kind of error.
-        on_own_turn_end: told of every turn of the CLI's own that has a result: its span, which ends then, and seconds.
+        root: the span of the query; the creator of this object ends it.
+        denied: ids of tool calls that were not permitted.
+        tool_calls: number of tool calls.
+        on_tool_end: called for every ended tool call with name, seconds, kind of error.
+        on_own_turn_end: called for every turn of the CLI's own that has a result, with its span, which ends then, the
+            seconds and the result message.
     """
 
     def __init__(self, tracer: trace.Tracer, names: Names, agent: str, attributes: Mapping[str, Any]) -> None:
@@ -96,20 +97,20 @@ class Spans:
         )
         self._root_context = trace.set_span_in_context(self.root)
         self._tools: dict[str, tuple[Span, str, float]] = {}  # open calls by id
-        self._agents: dict[str, Span] = {}  # open sub-agents by the call that they are
-        self._contexts: dict[str, otel_context.Context] = {}  # of every call; what runs in the background outlives it
-        self._inside: dict[str, otel_context.Context] = {}  # of every sub-agent, by the call that it is
-        self._tasks: set[str] = set()  # sub-agents whose end is told apart from the result of their call
+        self._agents: dict[str, Span] = {}  # open sub-agents by the id of their call
+        self._contexts: dict[str, otel_context.Context] = {}  # of every call; background work outlives it
+        self._inside: dict[str, otel_context.Context] = {}  # of every sub-agent, by the id of its call
+        self._tasks: set[str] = set()  # sub-agents whose end is reported separately from the result of their call
         self._agent_name = agent
-        self._own_turn: tuple[Span, float] | None = None  # that the CLI has begun by itself, after its answer
-        self._says_prompts = False  # the CLI names the prompts of a turn, so one without them is its own
+        self._own_turn: tuple[Span, float] | None = None  # a turn that the CLI began by itself, after its response
+        self._says_prompts = False  # whether the CLI names a turn's prompts: one without is its own
         self.denied: set[str] = set()
         self.tool_calls = 0
         self.on_tool_end: EndOfTool = _nobody
         self.on_own_turn_end: EndOfTurn = _nobody
 
     def context(self, tool_use_id: str | None = None) -> otel_context.Context:
-        """The context inside of a tool call, or of the turn that is on."""
+        """Return the context inside of a tool call, or of the current turn."""
         return self._contexts.get(tool_use_id or "") or self._turn_context()
 
     def _turn_context(self) -> otel_context.Context:
@@ -118,15 +119,15 @@ class Spans:
         return trace.set_span_in_context(self._own_turn[0], self._root_context)
 
     def start(self, name: str, context: otel_context.Context, attributes: Mapping[str, Any] | None = None) -> Span:
-        """A span inside of `context`."""
+        """Start a span inside of `context`."""
         return self._tracer.start_span(name, context, kind=SpanKind.INTERNAL, attributes=attributes)
 
     def failed(self, span: Span, error: BaseException, redact: Callable[[str], str], *, in_words: bool) -> None:
-        """A span ended with an error. `in_words`: also with its text, although that may hold what was said."""
+        """Mark a span as failed. `in_words`: include the text, although it may contain prompts or responses."""
         failed(span, self._names, error, redact, in_words=in_words)
 
     def read(self, message: Message, content: Content | None) -> None:
-        """The next message."""
+        """Process the next message."""
         if isinstance(message, AssistantMessage):
             if content is not None:
                 content.said(message)
@@ -167,7 +168,7 @@ class Spans:
             span.end()
 
     def end_open(self) -> None:
-        """The query is over: end what has no result, innermost first."""
+        """End what has no result, innermost first, because the query is over."""
         for key in reversed(list(self._tools)):
             self._end_tool(key, UNFINISHED)
         for key in list(self._agents):
@@ -192,7 +193,7 @@ class Spans:
         self.tool_calls += 1
 
     def _agent(self, key: str, kind: str | None) -> otel_context.Context:
-        """The context inside of a sub-agent; it begins when it is first heard of."""
+        """Return the context inside of a sub-agent; its span starts with the first message about it."""
         if key not in self._inside:
             names, parent = self._names, self.context(key)
             agent = kind or AGENT

@@ -1,6 +1,7 @@
-"""Claude Code as a language model for frameworks: `generate` and `stream` over messages and tools, without state.
+"""Claude Code as a language model for frameworks: stateless `generate` and `stream` over messages and tools.
 
-Owns the vocabulary of such models, and how a request becomes one prompt. Must not know how a CLI is run.
+Owns the vocabulary of such models, and how a request becomes one prompt. Does not know how the CLI is run. Start
+reading at `model.py`.
 """
 
 from pilothouse.language_model.events import CallWarning as CallWarning

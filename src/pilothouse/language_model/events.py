@@ -1,6 +1,6 @@
 """The events of a language model's stream, and the whole answer.
 
-Pure. The sums over steps stand here; this module knows neither processes nor how replies are read.
+Pure. Owns the sums over steps; knows neither processes nor parsers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "error"
 
 
 class TextDelta(Struct, frozen=True):
-    """More text of the answer. (S14)"""
+    """More text of the answer."""
 
     text: str
     type: ClassVar[str] = "text-delta"
 
 
 class ThinkingDelta(Struct, frozen=True):
-    """More of what the model thinks, natively or between `<thinking>` tags; never part of the text. (S29)"""
+    """More thinking of the model, native or between `<thinking>` tags; never part of the text."""
 
     text: str
     type: ClassVar[str] = "reasoning-delta"
 
 
 class ToolCallStarted(Struct, frozen=True):
-    """The model begins to write a call. It may still be `TextRetracted`."""
+    """The model begins to write a call. `TextRetracted` may still retract it."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class ToolCallStarted(Struct, frozen=True):
 
 
 class ToolCallDelta(Struct, frozen=True):
-    """More of the arguments of a call, as the model writes them, markup included. (S14)"""
+    """More of the arguments of a call, as the model writes them, including markup."""
 
     id: str
     text: str
@@ -47,14 +47,14 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """A call that counts: it comes when the answer has ended, and is never retracted. (S14, S18)
+    """A final call: sent when the answer has ended, and never retracted.
 
     Attributes:
-        id: of the call; its result names it.
-        name: of the tool; "" if the model did not say.
+        id: id of the call; its result has the same.
+        name: name of the tool; "" if the model did not give one.
         input: the arguments, in the types of the schema.
-        error: what is wrong with it, for the model: the call cannot be run, and is answered with this; else None.
-        raw: a call that cannot be read, as the model wrote it; else "".
+        error: what is wrong with the call, for the model: the call cannot be run, and this is its result; else None.
+        raw: the model's text of a call that cannot be parsed; else "".
     """
 
     id: str
@@ -66,15 +66,15 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What a call gave that was answered here: its tool ran, was denied, or it was no call that can be run.
+    """The result of a call that was handled here: its tool ran, was denied, or the call could not be run.
 
     Attributes:
-        id: of the call.
-        name: of the tool.
-        output: structured data if the tool gave some, else its text, else its content blocks.
+        id: id of the call.
+        name: name of the tool.
+        output: the tool's structured data, else its text, else its content blocks.
         content: what the model reads: content blocks of the Messages API.
-        is_error: whether the model is told of a failure. (S39)
-        error: the failure, typed: `ToolInputError`, `ToolExecutionError`, `ToolTimeout` …; None for a denial. (S38)
+        is_error: whether the model sees a failure.
+        error: the failure, typed: `ToolInputError`, `ToolExecutionError`, `ToolTimeout` …; None for a denial.
     """
 
     id: str
@@ -87,11 +87,11 @@ class ToolResult(Struct, frozen=True):
 
 
 class TextRetracted(Struct, frozen=True):
-    """The stream was told anew: what was told last no longer holds, and what follows stands in its place. (S33)
+    """The stream was restarted: the end of the previous output is retracted, and what follows replaces it.
 
     Attributes:
-        text: the end of all text so far; take it back.
-        reasoning: the end of all reasoning so far.
+        text: the end of all text so far, to be removed.
+        reasoning: the end of all reasoning so far, to be removed.
         call_ids: calls that were begun and do not count.
     """
 
@@ -102,13 +102,13 @@ class TextRetracted(Struct, frozen=True):
 
 
 class TokenUsage(Struct, frozen=True, kw_only=True):
-    """Tokens. (S42)
+    """Numbers of tokens.
 
     Attributes:
         input_tokens: all input: fresh, written to the cache, and read from it.
-        output_tokens: all output, reasoning included.
-        reasoning_tokens: what part of the output was native thinking, as far as the API says.
-        cached_input_tokens: what part of the input was read from the cache.
+        output_tokens: all output, including reasoning.
+        reasoning_tokens: the part of the output that was native thinking, as far as the API reports it.
+        cached_input_tokens: the part of the input that was read from the cache.
     """
 
     input_tokens: int = 0
@@ -118,12 +118,12 @@ class TokenUsage(Struct, frozen=True, kw_only=True):
 
     @property
     def total_tokens(self) -> int:
-        """Input and output."""
+        """Sum of input and output."""
         return self.input_tokens + self.output_tokens
 
     @classmethod
     def from_usage(cls, usage: Usage) -> TokenUsage:
-        """The counts of the CLI."""
+        """Convert the counts of the CLI."""
         details = usage.output_tokens_details
         return cls(
             input_tokens=usage.total_input_tokens,
@@ -134,12 +134,12 @@ class TokenUsage(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def total(cls, parts: Sequence[TokenUsage]) -> TokenUsage:
-        """All of them together."""
+        """Return the sum of several usages."""
         return cls(**{name: sum(getattr(part, name) for part in parts) for name in cls.__struct_fields__})
 
 
 class CallWarning(Struct, frozen=True):
-    """Something of the request that could not be done as asked.
+    """A part of the request that could not be fulfilled.
 
     Attributes:
         kind: "unsupported-part", "unsupported-setting", "tool-choice", or "tool-call" (a call that was not run).
@@ -151,7 +151,7 @@ class CallWarning(Struct, frozen=True):
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):
-    """One answer of the model, and what came of its calls."""
+    """One answer of the model, and the results of its calls."""
 
     text: str = ""
     reasoning: str = ""
@@ -167,7 +167,7 @@ class ModelStep(Struct, frozen=True, kw_only=True):
         said: list[dict[str, Any]] = []
         if self.reasoning:
             said.append({"type": "thinking", "thinking": self.reasoning})
-        if self.text.strip():  # the API refuses blank texts
+        if self.text.strip():  # the API rejects blank texts
             said.append({"type": "text", "text": self.text})
         said += [_make_call_block(call) for call in self.tool_calls]
         answered = [_make_result_block(result) for result in self.tool_results]
@@ -176,13 +176,13 @@ class ModelStep(Struct, frozen=True, kw_only=True):
 
 
 class ResponseInfo(Struct, frozen=True, kw_only=True):
-    """Who answered.
+    """Metadata of the answer.
 
     Attributes:
-        model: as the API names it.
-        message_id: of its last message.
-        session_id: of the process; the session is not kept.
-        cost_usd: what it cost, in US dollars, as the CLI counts it.
+        model: the API's name of the model.
+        message_id: id of its last message.
+        session_id: id of the session, which is not kept.
+        cost_usd: cost in US dollars, as the CLI reports it.
     """
 
     model: str | None = None
@@ -192,13 +192,13 @@ class ResponseInfo(Struct, frozen=True, kw_only=True):
 
 
 class GenerateResult(Struct, frozen=True, kw_only=True):
-    """A whole answer. (S30, S32)
+    """A whole answer.
 
     Attributes:
-        steps: the answers of the model, one by one; the properties are of all of them together.
-        finish_reason: of the last step: "tool-calls" if there are calls for the caller, or no step is left. (S43)
+        steps: the answers of the model, one per step; the properties combine all of them.
+        finish_reason: that of the last step: "tool-calls" if there are calls for the caller, or no steps are left.
         warnings: what could not be done as asked.
-        response: who answered.
+        response: metadata of the answer.
     """
 
     steps: tuple[ModelStep, ...] = ()
@@ -208,12 +208,12 @@ class GenerateResult(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All text; the deltas joined. (S33)"""
+        """All text; the deltas joined."""
         return "".join(step.text for step in self.steps)
 
     @property
     def reasoning(self) -> str:
-        """All that the model thought, natively or between tags. (S29)"""
+        """All thinking, native or between tags."""
         return "".join(step.reasoning for step in self.steps)
 
     @property
@@ -223,28 +223,28 @@ class GenerateResult(Struct, frozen=True, kw_only=True):
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
-        """The results of those that were answered here."""
+        """The results of calls that were handled here."""
         return tuple(result for step in self.steps for result in step.tool_results)
 
     @property
     def pending_calls(self) -> tuple[ToolCall, ...]:
-        """The calls that wait for the caller: run them, and ask again with `messages` and the results appended."""
+        """The calls that the caller must run: append `messages` and the results, and send the next request."""
         answered = {result.id for result in self.tool_results}
         return tuple(call for call in self.tool_calls if call.id not in answered)
 
     @property
     def usage(self) -> TokenUsage:
-        """Tokens. (S42)"""
+        """The tokens of all steps."""
         return TokenUsage.total([step.usage for step in self.steps])
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What to append to the history: messages of roles `assistant` and `tool`, in blocks of the Messages API."""
+        """Messages to append to the history: roles `assistant` and `tool`, in blocks of the Messages API."""
         return [message for step in self.steps for message in step.messages]
 
 
 class Finished(Struct, frozen=True):
-    """The answer is complete, and its process is gone; comes once, and last. (S15)"""
+    """The answer is complete, and its process is gone; sent once, as the last event."""
 
     finish_reason: FinishReason
     usage: TokenUsage
@@ -253,11 +253,11 @@ class Finished(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """There is no complete answer; comes once, and last, in place of `Finished`. (S15, S36, S38)
+    """The answer is not complete; sent once, as the last event, instead of `Finished`.
 
     Attributes:
-        error: why, as `generate` would raise it; `Interrupted` if it was aborted.
-        result: what there was until then; its finish reason is "error".
+        error: the error that `generate` would raise; `Interrupted` if the request was aborted.
+        result: the answer until then; its finish reason is "error".
     """
 
     error: Exception
@@ -278,7 +278,7 @@ ModelEvent: TypeAlias = (
 )
 
 UNREADABLE_CALL: Final = "unreadable"
-"""Name of a tool that was not said, and of the one argument of a call that could not be read."""
+"""Name for a missing tool name, and of the only argument of a call that could not be parsed."""
 
 
 def _make_call_block(call: ToolCall) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`LanguageModel`: one request, one answer, no state; the form in which frameworks know models.
+"""`LanguageModel`: one request, one answer, no state; the form in which frameworks use models.
 
 Owns the settings of a request and how its messages, tools and system prompt become one prompt of a fresh process.
 """
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pilothouse.options import OptionsBuilder
 
 DEFAULT_MODEL: Final = "sonnet"
-MAX_STEPS: Final = 20  # as frameworks have it: enough for any task of a few tools, and an end for a model in a circle
+MAX_STEPS: Final = 20  # usual in frameworks: enough for a task with a few tools, and a limit for a model in a loop
 MODEL_ALIASES: Final = frozenset({"best", "default", "fable", "haiku", "opus", "opusplan", "sonnet"})
 _LONG_CONTEXT_SUFFIX: Final = "[1m]"
 # `claude-…`, also with the prefixes and suffixes of cloud providers.
 _FULL_ID: Final = re.compile(r"[\w.:/@-]*claude-[\w.:/@-]+")
 
-# Settings that make a request what it is: fresh, alone, and without tools of the CLI. (S3, S21, S34)
+# Settings of every request: fresh, alone, and without tools of the CLI.
 _FIXED_SETTINGS: Final[Mapping[str, Any]] = {
     "tools": [],
     "strict_mcp_config": True,
@@ -62,20 +62,21 @@ _CALL_ONE_TOOL: Final = "Call the tool {name} in your next answer; do not answer
 
 @user_class
 class LanguageModel:
-    """A model as frameworks know it: messages and tools in, text and calls out. Immutable; keeps no state. (S2, S3)
+    """A language model: messages and tools in, text and calls out. Immutable and stateless.
 
-    Each request is a fresh process of the CLI, without its tools, without MCP, and with nothing kept on disk. It runs
-    in an empty directory, unless `cwd`, `setting_sources`, `user` or a `transport` says otherwise. Tools are called in
-    text, and declared in the system prompt.
+    Each request runs in a fresh process of the CLI, without its tools or MCP, and keeps nothing on disk. The process
+    runs in an empty directory, unless `cwd`, `setting_sources`, `user` or a `transport` sets another. Tools are
+    declared in the system prompt, and the model calls them in text.
 
     Args:
-        model: an alias ("sonnet", "opus", "haiku" …) or a full id (`claude-…`); "sonnet" by default. (S44)
+        model: an alias ("sonnet", "opus", "haiku" …) or a full id (`claude-…`); "sonnet" by default.
         options: settings to start from.
-        **settings: settings that win over `options`, such as `max_thinking_tokens`, `effort`, `timeout`, `env`,
-            `can_use_tool`, `hooks`, `system_prompt`; see `pilothouse.Options`. (S27)
+        **settings: settings that override `options`, such as `max_thinking_tokens`, `effort`, `timeout`, `env`,
+            `can_use_tool`, `hooks`, `system_prompt`; see `pilothouse.Options`.
 
     Raises:
-        UsageError: an unknown model, or a setting that cannot work or has no place here; before anything is started.
+        UsageError: an unknown model, or a setting that is not valid or not supported here; before anything is
+            started.
     """
 
     __slots__ = ("_agent", "_model")
@@ -106,26 +107,26 @@ class LanguageModel:
         abort: AbortSignal | None = None,
         **settings: Any,
     ) -> GenerateResult:
-        """Ask, and wait for the whole answer. (S32)
+        """Send a request and wait for the whole answer.
 
         Args:
             messages: the conversation, oldest first: mappings with `role` (user, assistant, tool, system) and
                 `content`, a text or parts; or a text. Parts are those of AI SDKs (text, image, file, reasoning,
-                tool-call, tool-result), blocks of the Messages API, or the typed parts of `pilothouse`. (S35, S40)
-            tools: functions and `Tool`s run here, and the model goes on with their results; calls of declarations
-                without a function are handed back, with finish reason "tool-calls". (S1, S20)
-            tool_choice: "auto", "none", "required", or `{"tool_name": …}`. The model is told; nothing forces it.
-            max_steps: how often the model may answer, at least 1; 20 by default. Calls of the last step still run.
-            abort: an event; when it is set, the request ends with `Interrupted`. Set before, nothing is started.
-                (S36)
-            **settings: settings for this request; they win over those of the model. (S28)
+                tool-call, tool-result), blocks of the Messages API, or the typed parts of `pilothouse`.
+            tools: functions and `Tool`s run here, and the model continues with their results; calls of declarations
+                without a function are returned, with finish reason "tool-calls".
+            tool_choice: "auto", "none", "required", or `{"tool_name": …}`. The model is instructed, but not forced.
+            max_steps: maximum number of answers of the model, at least 1; 20 by default. Calls of the last step still
+                run.
+            abort: an event; when it is set, the request ends with `Interrupted`. If set before, nothing is started.
+            **settings: settings for this request; they override those of the model.
 
         Raises:
-            UsageError: a message, tool or setting is wrong; before anything is started.
+            UsageError: a message, tool or setting is not valid; before anything is started.
             ResultError: the request failed; the class says how: `RateLimitError`, `AuthenticationError`,
-                `MaxTurnsError`, `BudgetError` … (S38)
-            Interrupted: it was aborted, or a permission callback stopped it.
-            ProcessError, QueryTimeout: the CLI could not be started, or did not answer.
+                `MaxTurnsError`, `BudgetError` …
+            Interrupted: the request was aborted, or a permission callback stopped it.
+            ProcessError, QueryTimeout: the CLI could not be started, or did not respond.
         """
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
         async with self._make_stream(messages, tools, settings | {"partial_messages": False}, **asked) as stream:
@@ -141,10 +142,11 @@ class LanguageModel:
         abort: AbortSignal | None = None,
         **settings: Any,
     ) -> Stream:
-        """Ask, and read the answer while it is written; arguments as for `generate`. (S31)
+        """Send a request and read the answer while it is written; arguments as for `generate`.
 
         Raises:
-            UsageError: a message, tool or setting is wrong; raised here. All else is an `Error` part of the stream.
+            UsageError: a message, tool or setting is not valid; raised here. Other errors are a `Failed` event of the
+                stream.
         """
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
         return self._make_stream(messages, tools, settings | {"partial_messages": True}, **asked)
@@ -195,27 +197,27 @@ class LanguageModel:
             changes["setting_sources"] = []
             if _is_local_run(options):
                 changes["cwd"] = _make_empty_directory()
-        # A run has what a query asks of its bridge, and its steps give the messages as they are.
+        # The run is the bridge of its query, and its steps return the messages unchanged.
         query = Query(written.content, options.with_(**changes), bridge=cast("Bridge", run))
         query.unused_warning = "of a stream was never sent: read the stream, await its `result()`, or close it"
         return Stream(query, run, abort)
 
 
 def _is_local_run(options: Options) -> bool:
-    """Whether the child is a process of this machine and user, which nobody gave a directory to work in."""
+    """Whether the process runs on this machine as this user, without a directory set by the options."""
     transport = options.transport
     is_local = transport is None or (isinstance(transport, Pool) and transport.is_local)
     return is_local and options.cwd is None and options.user is None
 
 
-# By process, because a forked one must not remove that of its parent.
+# By process, because a fork must not remove its parent's directory.
 _empty_directories: dict[int, str] = {}
 
 
 def _make_empty_directory() -> str:
-    """An empty directory of this process: the CLI tells the model where it runs, and that is nobody's business."""
+    """Return an empty directory: the CLI reports its directory to the model, which should not learn the caller's."""
     path = _empty_directories.get(os.getpid())
-    if path is None or not os.path.isdir(path):  # noqa: PTH112 - it is text
+    if path is None or not os.path.isdir(path):  # noqa: PTH112 - a string
         path = _empty_directories[os.getpid()] = tempfile.mkdtemp(prefix="pilothouse-")
     return path
 
@@ -223,11 +225,11 @@ def _make_empty_directory() -> str:
 @atexit.register
 def _remove_empty_directory() -> None:
     with suppress(OSError):
-        os.rmdir(_empty_directories.pop(os.getpid(), ""))  # noqa: PTH106 - it is text
+        os.rmdir(_empty_directories.pop(os.getpid(), ""))  # noqa: PTH106 - a string
 
 
 def check_model(model: Any) -> str:
-    """`model`, if it is an alias that the CLI knows, or looks like a full id. (S44)
+    """Validate a model: an alias that the CLI knows, or a name that looks like a full id.
 
     Raises:
         UsageError: it is neither.
@@ -243,7 +245,7 @@ def check_model(model: Any) -> str:
 
 
 def _apply_tool_choice(choice: Any, offer: RequestTools) -> tuple[RequestTools, str]:
-    """The tools that are offered, and what the model is told of them."""
+    """Return the tools that are offered, and the instruction to the model about them."""
     if choice == "none":
         return RequestTools(None), ""
     if choice in ("auto", None):

@@ -1,7 +1,7 @@
-"""The messages and tools of one request, from the forms of frameworks to blocks of the Messages API.
+"""Converts the messages and tools of one request from the forms of frameworks to blocks of the Messages API.
 
-Accepts the parts of AI SDKs (snake or camel case), of the Messages API, and the typed parts of this package. What
-cannot be sent is named in a warning and stands in the history as a note.
+Accepts the parts of AI SDKs (snake or camel case), of the Messages API, and the typed parts of this package. A part
+that cannot be sent causes a warning and becomes a note in the history.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ERROR_OUTPUTS: Final = frozenset({"error-text", "error-json", "execution-denied
 
 
 class MessageConverter:
-    """The messages of one request, read one by one.
+    """Converts the messages of one request, one by one.
 
     Attributes:
-        warnings: what could not be told.
-        call_ids: of the calls in the messages.
-        position: where in the messages the reading is, for errors and warnings.
+        warnings: parts that could not be converted.
+        call_ids: ids of the calls in the messages.
+        position: the current position in the messages, for errors and warnings.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class MessageConverter:
         self.position = ""
 
     def convert(self, given: Any) -> list[WireObject]:
-        """All of them, with `role` and `content`. A text is one user message.
+        """Convert all messages to mappings with `role` and `content`. A text is one user message.
 
         Raises:
-            UsageError: a message or a part is wrong; names its index and what is wrong with which field.
+            UsageError: a message or a part is not valid; the error names its index, the field and what is wrong.
         """
         if isinstance(given, str):
             given = [{"role": "user", "content": given}]
@@ -106,21 +106,21 @@ class MessageConverter:
         return read(self, cast("Mapping[str, Any]", part))
 
     def unsupported(self, what: str, label: str) -> list[WireObject]:
-        """A part that cannot be told: a note in its place, and a warning."""
+        """Convert an unsupported part: a note in its place, and a warning."""
         self.warnings.append(
             CallWarning("unsupported-part", f"{self.position}: {what} cannot be sent, and is left out")
         )
         return [{"type": "text", "text": f"[{label}: left out]"}]
 
     def text(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """Text; nothing if it is blank, which the API refuses."""
+        """Convert a text; blank texts are dropped, because the API rejects them."""
         text = part.get("text")
         if not isinstance(text, str):
             raise self._make_error(f"text: a text is needed, not {type(text).__name__}")
         return [{"type": "text", "text": text}] if text.strip() else []
 
     def reasoning(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """What the model thought."""
+        """Convert thinking of the model."""
         text = part.get("thinking", part.get("text"))
         if not isinstance(text, str):
             raise self._make_error("a reasoning part needs a text")
@@ -132,21 +132,21 @@ class MessageConverter:
         return []
 
     def image(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """A picture."""
+        """Convert a picture."""
         return self._media(part, part.get("image", part.get("data", part.get("url"))), "image/*")
 
     def file(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """A picture, a document or a text, by its media type."""
+        """Convert a picture, document or text, by its media type."""
         return self._media(part, part.get("data", part.get("file", part.get("url"))), None)
 
     def document(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """A document of the Messages API."""
+        """Convert a document of the Messages API."""
         if not isinstance(part.get("source"), Mapping):
             raise self._make_error("source: a document needs one")
         return [dict(part)]
 
     def call(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """A call that the model made. (S24, S25, S40)"""
+        """Convert a call of the model."""
         name, given = _get_first(part, _NAME_KEYS), _get_first(part, _INPUT_KEYS)
         if not isinstance(name, str) or not name:
             raise self._make_error("Tool call missing name")
@@ -163,7 +163,7 @@ class MessageConverter:
         return [{"type": "tool_use", "id": call_id, "name": name, "input": arguments}]
 
     def result(self, part: Mapping[str, Any]) -> list[WireObject]:
-        """What a call gave."""
+        """Convert the result of a call."""
         failed = part.get("is_error", part.get("isError")) is True
         value = part.get("output", part.get("result", part.get("content")))
         if isinstance(value, Mapping) and "type" in value:
@@ -247,7 +247,7 @@ class MessageConverter:
 
 
 def _to_mapping(value: Any) -> Any:
-    """A typed part or message as a mapping; anything else as it is."""
+    """Convert a typed part or message to a mapping; return other values unchanged."""
     if isinstance(value, ToolCall):
         return {"type": "tool-call", "id": value.id, "name": value.name, "input": value.input}
     if isinstance(value, ToolResult):
@@ -291,7 +291,7 @@ def _get_value(output: Mapping[str, Any]) -> Any:
     return output.get("value")
 
 
-# The forms of the output of a tool in AI SDKs.
+# The output forms of tools in AI SDKs.
 _OUTPUT_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "text": lambda output: output.get("value", output.get("text")),
     "error-text": _get_value,
@@ -305,7 +305,7 @@ _PartConverter: TypeAlias = Callable[[MessageConverter, Mapping[str, Any]], list
 _TEXT_ROLES: Final = ("user", "assistant", "system", "developer")
 _DIALOGUE_ROLES: Final = ("user", "assistant")
 
-# What each type of part becomes, and the roles of the messages in which it may stand.
+# The converter of each type of part, and the roles of messages that may contain it.
 _PART_CONVERTERS: Final[Mapping[str, tuple[_PartConverter, Sequence[str]]]] = {
     "text": (MessageConverter.text, _TEXT_ROLES),
     "image": (MessageConverter.image, _DIALOGUE_ROLES),
@@ -335,7 +335,7 @@ ToolSources: TypeAlias = "Iterable[ToolSource] | Mapping[str, ToolSource]"
 """Functions and `Tool`s, which run here, and declarations; in a list, or by name.
 
 A declaration is a mapping with `name`, `description` and a JSON Schema as `input_schema` (or `inputSchema`,
-`parameters`). With a function as `execute` it runs here; without, its calls are handed back.
+`parameters`). With a function as `execute` it runs here; otherwise its calls are returned to the caller.
 """
 
 _SCHEMA_KEYS: Final = ("input_schema", "inputSchema", "parameters")
@@ -343,7 +343,7 @@ _EMPTY_SCHEMA: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
 class RequestTools:
-    """What the model may call in one request.
+    """The tools of one request.
 
     Args:
         tools: see `ToolSources`; None for none.
@@ -353,7 +353,7 @@ class RequestTools:
         declared_tools: the others, by name.
 
     Raises:
-        ToolDefinitionError: something that is no tool, or two of one name.
+        ToolDefinitionError: a value that is not a tool, or two tools with one name.
     """
 
     def __init__(self, tools: ToolSources | None) -> None:
@@ -368,7 +368,7 @@ class RequestTools:
             names.add(name)
 
     def check_call(self, name: str, arguments: Mapping[str, Any]) -> ToolInputError | None:
-        """Why a call of a declared tool cannot be handed back; None if it fits its schema. (S9)"""
+        """Return why a call of a declared tool is not valid; None if it fits the schema."""
         try:
             self._checks[name].parse(arguments)
         except ToolInputError as error:

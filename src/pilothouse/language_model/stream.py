@@ -1,7 +1,7 @@
 """`Stream`: the events of one answer as they arrive, and its end.
 
-`ModelRun` decides when a tool call counts, which calls run here, and why an answer ended. The process is gone when
-the stream has ended, whatever the reason.
+`ModelRun` decides when a tool call is final, which calls run here, and why an answer ended. When the stream has
+ended, for any reason, the process is gone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from pilothouse.tools.xml import ToolCallStarted as ParsedStart
 from pilothouse.tools.xml.reply_reader import has_missing_suffix
 from pilothouse.tracebacks import user_class
 
-# Why the model stopped, in the words of frameworks. (S43)
+# The reasons why the model stopped, in the terms of frameworks.
 FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -70,15 +70,15 @@ _BARE_CALL: Final = re.compile(r"<\s*tool_use\s*>\s*<\s*tool_name\s*>", re.IGNOR
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """What a request asks for.
+    """The content of a request.
 
     Attributes:
         tools: the tools.
-        nonce: of the text protocol.
-        used_ids: of the calls in the history: new calls get others.
-        max_steps: how often the model may answer.
-        must_call: whether the model was told to call a tool.
-        warnings: of the request, so far.
+        nonce: the nonce of the text protocol.
+        used_ids: ids of the calls in the history: new calls get others.
+        max_steps: maximum number of answers of the model.
+        must_call: whether the model was instructed to call a tool.
+        warnings: warnings about the request so far.
     """
 
     tools: RequestTools
@@ -90,15 +90,15 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 
 class ModelRun:
-    """One request; the bridge of its query, and its steps.
+    """One request: the bridge of its query, and its steps.
 
     Args:
-        request: what is asked for.
+        request: the request.
         options: the settings: permissions and hooks of the tools that run here.
 
     Attributes:
-        events: what was told and not taken yet.
-        error: why there is no complete answer, as far as a result says it.
+        events: events that were not taken yet.
+        error: why the answer is not complete, as far as a result says so.
     """
 
     is_declared_by_server: Final = False
@@ -133,24 +133,24 @@ class ModelRun:
 
     @property
     def available_tools(self) -> list[Any]:
-        """All that the model may call: what no rule denies, and what is handed back."""
+        """All tools that the model may call: those that no rule denies, and declared ones."""
         return [*self.executor.available_tools, *self._request.tools.declared_tools.values()]
 
     # The bridge of the query.
 
     def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
-        """The child has hooks and permissions of this process; they hold for the tools that run here, too. (S37)"""
+        """Set the hook and permission handlers of this process; they also apply to the tools that run here."""
         self.executor.hook_handler, self.executor.permission_handler = hook, permission
         return hook
 
     def start_loop(self) -> ModelRun:
-        """The steps of the query: this object serves one."""
+        """Return the steps of the query: this object, which serves one query."""
         return self
 
     # The steps of the query.
 
     def read(self, batch: list[Message]) -> list[Message]:
-        """Make parts of a batch."""
+        """Convert a batch of messages to events."""
         for message in batch:
             self._call_log.observe(message)
             self._record_message(message)
@@ -160,7 +160,7 @@ class ModelRun:
         return batch
 
     async def next_step(self, result: ResultMessage) -> LoopStep:
-        """Run what runs here; the next step, unless calls are left to the caller."""
+        """Run the calls that run here; return the next step, unless calls are left to the caller."""
         calls, self._calls = self._calls, ()
         declared = self._request.tools.declared_tools
         mine = [call for call in calls if call.name not in declared or call.error is not None]
@@ -179,17 +179,17 @@ class ModelRun:
         ]
         return LoopStep(results_content(answers, self._request.nonce), told)
 
-    # When it is over.
+    # After the end.
 
     @property
     def has_unanswered_calls(self) -> bool:
-        """Whether calls of the last answer wait, although they were to be run here."""
+        """Whether calls of the last answer are unanswered, although their tools run here."""
         return any(
             call.error is not None or call.name not in self._request.tools.declared_tools for call in self._calls
         )
 
     def result(self, *, failed: bool) -> GenerateResult:
-        """What there is."""
+        """Return the answer so far."""
         reason: FinishReason = "error" if failed else self._steps[-1].finish_reason if self._steps else "other"
         warnings = self._request.warnings
         if self._request.must_call and not failed and not any(step.tool_calls for step in self._steps):
@@ -267,15 +267,15 @@ class ModelRun:
 
 
 def _make_call_id() -> str:
-    # Not counted: the calls of all requests of a conversation stand in one history.
+    # Not a counter: the calls of all requests of a conversation are in one history.
     return f"call_{secrets.token_hex(8)}"
 
 
 def _finish_reason(result: ResultMessage, stop_reason: str | None, calls: Sequence[ToolCall]) -> FinishReason | None:
-    """Why an answer ended; None if it failed.
+    """Return why an answer ended; None if it failed.
 
-    The CLI (2.1.330) goes on by itself where an answer was cut, three times; then, and when the model refused, its
-    result is an error, although there is an answer, or none to be had by asking again.
+    CLI 2.1.330 continues a truncated answer by itself, three times; after that, and when the model refused, its
+    result is an error, although there is an answer, or a retry would not help.
     """
     if result.is_error and result.api_error == "max_output_tokens":
         return "length"
@@ -304,7 +304,7 @@ def _make_step(
 
 
 def _make_events(events: Iterable[ParserEvent | ParsedRetracted]) -> Iterable[ModelEvent]:
-    """What is told at once; calls wait until they count."""
+    """Convert events that are sent at once; calls wait until they are final."""
     for event in events:
         match event:
             case ParsedText(text=text):
@@ -322,28 +322,28 @@ def _make_events(events: Iterable[ParserEvent | ParsedRetracted]) -> Iterable[Mo
 
 
 class AbortSignal(Protocol):
-    """Says when to stop: an `anyio.Event`, or one of the event loop that is used."""
+    """The signal to stop: an `anyio.Event`, or one of the event loop in use."""
 
     def is_set(self) -> bool:
-        """Whether to stop."""
+        """Return whether to stop."""
         ...
 
     async def wait(self) -> Any:
-        """Return when to stop."""
+        """Wait until the signal is set."""
         ...
 
 
 @user_class
 class Stream:
-    """An answer as it is written; made by `LanguageModel.stream`. Nothing runs until it is read. (S2, S31)
+    """A streamed answer; made by `LanguageModel.stream`. It starts when it is read.
 
     ::
 
         async for part in model.stream(messages): ...       # leaving the loop ends the process
         async with model.stream(messages) as stream: ...     # the same, and it is gone when the block is left
 
-    It is read once; a second loop raises `UsageError`. The last part is `Finished` or `Error`, unless the loop is left:
-    failures are parts, not exceptions.
+    A stream is read once; a second loop raises `UsageError`. The last event is `Finished` or `Failed`, unless the
+    loop is left: failures are events, not exceptions.
     """
 
     def __init__(self, query: Query, run: ModelRun, abort: AbortSignal | None) -> None:
@@ -364,14 +364,14 @@ class Stream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End the answer and wait until the process is gone. Idempotent, bounded, from any task. (S34, S36)"""
+        """End the answer and wait until the process is gone. Idempotent, bounded, from any task."""
         await self._query.aclose()
 
     async def result(self) -> GenerateResult:
-        """Read to the end, and give the whole answer. (S32)
+        """Read to the end, and return the whole answer.
 
         Raises:
-            PilothouseError: there is none; the class says why, as with `LanguageModel.generate`.
+            PilothouseError: the answer is not complete; the class says why, as with `LanguageModel.generate`.
         """
         if self._end is None:
             async for _ in self:
@@ -381,14 +381,14 @@ class Stream:
             raise self._end.error
         return self._end.result
 
-    # What a loop calls.
+    # Used by loops.
 
     def messages(self) -> Messages[Any]:
-        """What the CLI says; dropping this ends the query."""
+        """Return the CLI's messages; dropping the object ends the query."""
         return aiter(self._query)
 
     async def advance(self, messages: Messages[Any]) -> None:
-        """Wait for more parts, or for the end."""
+        """Wait for more events, or for the end."""
         try:
             if await self._read_more(messages):
                 messages.unread.clear()  # the run has read them
@@ -399,21 +399,21 @@ class Stream:
         self._finish(error)
 
     def next_event(self) -> ModelEvent | None:
-        """The next part, if there is one."""
+        """Return the next event, if there is one."""
         return self._run.events.popleft() if self._run.events else None
 
     def check_unread(self) -> None:
-        """A loop begins.
+        """Begin a loop.
 
         Raises:
-            UsageError: another loop has read all of it.
+            UsageError: another loop has read the whole stream.
         """
         if self.has_ended and not self._run.events:
             raise UsageError("the stream was read to its end; its `result()` gives the whole answer")
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last part was told."""
+        """Whether the last event was sent."""
         return self._end is not None
 
     async def _read_more(self, messages: Messages[Any]) -> bool:
@@ -443,11 +443,11 @@ class Stream:
         return more
 
     async def _find_error(self) -> PilothouseError | None:
-        """Why the answer is not complete, although the CLI came to its end; None if it is."""
+        """Return why the answer is not complete although the CLI ended normally; None if it is complete."""
         run = self._run
         if run.error is None and not run.has_unanswered_calls:
             return None
-        answer = await self._query.result()  # knows more than the result says: budgets, reset times
+        answer = await self._query.result()  # knows more than the result: budgets, reset times
         used_up = BudgetError("max_budget_tokens is used up, before the calls could be run", result=answer.result)
         return answer.error or run.error or used_up
 

@@ -1,6 +1,6 @@
-"""`LocalModel`: starts and ends the child that serves the embedded model, and says how to point Claude Code at it.
+"""`LocalModel`: starts and ends the child that serves the embedded model, and has settings for Claude Code.
 
-Owns the life of that child. Knows nothing of llama.cpp (see `server`) nor of how the model file is fetched (see
+Owns the life of that child. Knows nothing of llama.cpp (see `server`), nor of how the model file is fetched (see
 `pilothouse.provision`).
 """
 
@@ -29,45 +29,46 @@ from pilothouse.errors import ProcessError, UsageError
 MODEL_NAME = "smollm2-135m-instruct"
 SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
 CONTEXT_SIZE = 8192
-"""Tokens; what the model was trained for."""
+"""Tokens; the size that the model was trained for."""
 START_TIMEOUT_S = 60.0
-"""Loading takes 1 to 3 s on an idle machine with two cores."""
+"""Seconds. Loading takes 1 to 3 s on an idle machine with two cores."""
 STOP_GRACE_S = 1.0
-"""The child ends within milliseconds of the end of its input; then it is killed."""
+"""Seconds. The child ends within milliseconds of the end of its input; otherwise it is killed."""
 POLL_S = 0.05
 LOG_TAIL = 2000
-"""Bytes of the child's log that go into an error."""
+"""Bytes of the child's log that an error quotes."""
 
 Progress = Callable[[str, int, int | None], object]
-"""Called with a stage, the bytes done in it and, if known, the bytes it takes.
+"""Called with a stage, the bytes done in it and, if known, the total bytes of the stage.
 
-The stages of `pilothouse.provision.fetch.Progress`, if the model has to be fetched, then `load`.
+The stages are those of `pilothouse.provision.fetch.Progress`, if the model must be fetched, then `load`.
 """
 
 _SERVER = str(Path(__file__).with_name("server.py"))
 
 _PLAIN_CLI = {
-    # At the limit the CLI asks for more, three times, and then fails. What does not end by itself here never does.
+    # At the limit the CLI requests more, three times, and then fails. Output of this model that has not ended by then
+    # never ends.
     "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_TELEMETRY": "1",
-    # What the user may have set to reach a real model: empty counts as not set.
+    # Settings for a real model, overridden: empty counts as not set.
     "ANTHROPIC_AUTH_TOKEN": "",
     "ANTHROPIC_CUSTOM_HEADERS": "",
     "CLAUDE_CODE_OAUTH_TOKEN": "",
     "CLAUDE_CODE_USE_BEDROCK": "",
     "CLAUDE_CODE_USE_FOUNDRY": "",
     "CLAUDE_CODE_USE_VERTEX": "",
-    # A proxy cannot reach the loopback of this machine.
+    # A proxy cannot reach the loopback address of this machine.
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
 }
 
 
 def check_extra() -> None:
-    """Look whether what the model needs is installed.
+    """Check that the extra for the local model is installed.
 
     Raises:
         UsageError: it is not; names the extra.
@@ -77,10 +78,10 @@ def check_extra() -> None:
 
 
 class LocalModel:
-    """A small open model (SmolLM2-135M-Instruct, Apache-2.0) that answers the Messages API on loopback.
+    """A small open model (SmolLM2-135M-Instruct, Apache-2.0) that serves the Messages API on loopback.
 
-    Real answers without a key, a login or a network, good for trying things out and for liveness checks. Its answers
-    are weak, and it answers one request at a time. Tools in a request are accepted and ignored, unless `calls_tools` is
+    Real responses without a key, a login or a network, good for experiments and for liveness checks. The responses
+    are weak, and requests run one at a time. Tools in a request are accepted and ignored, unless `calls_tools` is
     set. Use it as a context manager, plain or async::
 
         with LocalModel() as model:
@@ -89,17 +90,17 @@ class LocalModel:
         async with LocalModel() as model:
             await query("What is the capital of France?", **model.options())
 
-    It is served by a child process that ends with the block, and also when this process dies. The server takes
+    A child process serves it. The child ends with the block, and also when this process dies. The server accepts
     requests only with the key in `env()`, which is new each time. The same question gets the same answer.
 
     Args:
         model: a model file (GGUF) to serve; default: the embedded one, which is fetched into the cache if needed.
-        context_size: tokens of prompt and answer together.
-        calls_tools: hold answers to a JSON Schema where a request has tools, so that each is a well-formed call of one
-            of them, or a text. What the model calls makes little sense: allow nothing that does harm. After three
-            results it has to answer in words.
-        start_timeout: seconds that loading may take; fetching does not count.
-        progress: told how far the start is; called in the thread that starts the model.
+        context_size: tokens of prompt and response together.
+        calls_tools: for requests with tools, restrict responses by a JSON Schema, so that each is a well-formed call
+            of one tool, or a text. The calls make little sense: allow nothing harmful. After three results the
+            response must be text.
+        start_timeout: seconds that loading may take, without fetching.
+        progress: callback for the progress of the start; called in the thread that starts the model.
 
     Raises:
         UsageError: on entering, if the extra `pilothouse[local]` is not installed.
@@ -135,11 +136,11 @@ class LocalModel:
         return self._url
 
     def env(self) -> dict[str, str]:
-        """The environment variables that point Claude Code at this model and at nothing else."""
+        """Return the environment variables that direct Claude Code to this model and to no other."""
         return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": self._key, **_PLAIN_CLI}
 
     def options(self) -> dict[str, Any]:
-        """Settings for pilothouse, by option name, with which Claude Code fits into this model's context."""
+        """Return pilothouse options, by name, with which Claude Code fits into this model's context."""
         return {
             "bare": True,
             "env": self.env(),
@@ -191,7 +192,7 @@ class LocalModel:
 
     async def __aenter__(self) -> Self:
         failure: Exception | None = None
-        self._abandoned.clear()  # not in the thread: it may begin after the cancellation
+        self._abandoned.clear()  # not in the thread, which may begin after the cancellation
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._abandon_when_cancelled)
@@ -215,7 +216,7 @@ class LocalModel:
             await anyio.to_thread.run_sync(self.stop)
 
     async def _abandon_when_cancelled(self) -> None:
-        """The thread that starts the model cannot be cancelled; it looks at this flag instead."""
+        """Set a flag on cancellation: the thread that starts the model cannot be cancelled, but checks the flag."""
         try:
             await anyio.sleep_forever()
         finally:
@@ -245,8 +246,8 @@ class LocalModel:
             "name": MODEL_NAME if self._model is None else path.stem,
         }
         try:
-            # A session of its own: Ctrl-C is for this process, which then ends the child. -P: nothing beside the
-            # file or in the working directory may pass for a module.
+            # A session of its own: Ctrl-C goes to this process, which then ends the child. -P: no file in the
+            # script's or the working directory may be imported as a module.
             self._child = child = subprocess.Popen(
                 [sys.executable, "-P", _SERVER],
                 stdin=subprocess.PIPE,
@@ -262,7 +263,7 @@ class LocalModel:
         return json.loads(line)["url"]
 
     def _first_line(self, child: subprocess.Popen[bytes], settings: bytes) -> bytes:
-        """What the child says first; b"" if it ends before. Read in a thread, as pipes have no timeout everywhere."""
+        """Return the child's first line; b"" if it ends before. Read in a thread: pipes have no portable timeout."""
         assert child.stdin is not None
         assert child.stdout is not None
         lines: list[bytes] = []
@@ -314,7 +315,7 @@ def _readline(child: subprocess.Popen[bytes]) -> bytes:
 def _end(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
     assert child.stdout is not None
-    with suppress(BrokenPipeError):  # it is gone already
+    with suppress(BrokenPipeError):  # it has ended already
         child.stdin.close()
     try:
         child.wait(STOP_GRACE_S)

@@ -1,11 +1,11 @@
 """The program of `LocalModel`'s child: llama.cpp serving the Messages API on loopback.
 
-The only file that imports xllamacpp; it imports nothing of pilothouse but `shim`, which lies beside it, and is run as a
-file. It is a process of its own because the library has no way to stop a server, and because its log, its threads and
-its memory go away with the process.
+The only file that imports xllamacpp. It imports nothing of pilothouse but `shim`, in the same directory, and is run
+as a file. It is a process of its own because the library cannot stop a server, and because its log, threads and
+memory go away with the process.
 
 Standard input: one line of JSON with the settings; its end ends the process. Standard output: one line of JSON with
-the address, once the model answers. Standard error: the log of llama.cpp.
+the address, once the model is ready. Standard error: the log of llama.cpp.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 ERRORS_ONLY = 1
-"""Verbosity of llama.cpp: what went wrong goes to standard error, nothing else."""
+"""Verbosity of llama.cpp: only errors go to standard error."""
 SEED = 1
 THREADS = 1
-"""llama.cpp's threads spin while they wait for each other: on two busy cores, two of them took 0.5 s for a token and
-one took 0.01 s. One is fast enough for a model of this size."""
+"""Threads of llama.cpp, which spin while they wait for each other.
+
+On two busy cores, two of them took 0.5 s per token and one took 0.01 s. One is fast enough for a model of this size.
+"""
 
 
 def main() -> None:
@@ -35,19 +37,19 @@ def main() -> None:
     answer.write(json.dumps({"url": url}).encode() + b"\n")
     answer.close()
     sys.stdin.buffer.read()
-    # Native threads may be busy with an answer; nothing here needs an orderly end.
+    # Native threads may be busy with a response; no orderly shutdown is needed.
     os._exit(0)
 
 
 def _take_stdout() -> BinaryIO:
-    """Keep standard output for the answer alone: what native code prints goes to the log."""
+    """Reserve standard output for the line with the address: output of native code goes to the log."""
     kept = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(kept, "wb")
 
 
 def _before(url: str) -> str:
-    """Serve the shim in front of `url`; returns its own."""
+    """Serve the shim in front of `url`; returns the shim's own URL."""
     found = importlib.util.spec_from_file_location("shim", Path(__file__).with_name("shim.py"))
     assert found is not None
     assert found.loader is not None
@@ -70,8 +72,8 @@ def _serve(settings: dict[str, Any]) -> Any:
     params.port = 0
     params.api_keys = [settings["key"]]
     params.n_ctx = settings["context_size"]
-    # One request at a time, and always the likeliest token, whatever temperature is asked for: the same question
-    # gets the same answer.
+    # One request at a time, and always the likeliest token, whatever temperature is requested: the same prompt gets
+    # the same response.
     params.n_parallel = 1
     params.sampling.top_k = 1
     params.sampling.seed = SEED

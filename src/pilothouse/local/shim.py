@@ -1,10 +1,10 @@
-"""Tools for a model that knows none: the Messages API in front of llama.cpp, which is held to a JSON Schema.
+"""Tool calls for a model without tool support: the Messages API in front of llama.cpp, with a JSON Schema.
 
-Owns the translation there and back, and the small server that does it. A request with tools becomes one whose answer
-can only be a call of one of them, with an input of its schema, or a text. So calls are always well formed; whether they
-make sense is up to the model. Everything else passes through untouched.
+Owns the translation in both directions, and the small server that does it. A request with tools becomes one whose
+response can only be a call of one tool, with an input of its schema, or a text. So calls are always well formed;
+whether they make sense depends on the model. Everything else passes through unchanged.
 
-Loaded as a file by `server`, in the child: knows nothing of pilothouse, and nothing of llama.cpp but its HTTP API.
+`server` loads this as a file, in the child: it knows nothing of pilothouse, and only the HTTP API of llama.cpp.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 MAX_CALLS = 3
-"""Results since the last prompt after which the answer must be text: a weak model would go on for ever."""
+"""Results since the last prompt after which the response must be text: a weak model would never stop."""
 MAX_TOOLS = 24
-"""Tools of a request that are offered; more do not fit into the context."""
+"""Tools of a request that the model gets; more do not fit into the context."""
 MAX_SYSTEM = 1500
-"""Characters of the system prompt that the model sees."""
+"""Characters of the system prompt that the model gets."""
 MAX_PART = 1500
-"""Characters of a text, or of a result, that it sees."""
+"""Characters of a text, or of a result, that the model gets."""
 MAX_TURNS = 12
-"""Messages that it sees, the last ones."""
+"""Number of last messages that the model gets."""
 MAX_DESCRIPTION = 100
 """Characters of a tool's description."""
 MAX_STRING = 120
-"""Characters of a text in the input of a tool. It must be over before the tokens are."""
+"""Characters of a text in the input of a tool. It must end before the tokens do."""
 MAX_ANSWER = 300
-"""Characters of an answer in words."""
+"""Characters of a text response."""
 MAX_ITEMS = 3
 MAX_DEPTH = 4
 MAX_TOKENS = 500
@@ -50,11 +50,11 @@ _STOP_REASONS = {"length": "max_tokens"}
 Json = dict[str, Any]
 
 
-# What is asked.
+# Requests.
 
 
 def wants_tools(body: Json) -> bool:
-    """Whether a request to the Messages API has tools that the model may call."""
+    """Return whether a request to the Messages API has tools that the model may call."""
     return bool(_offered(body))
 
 
@@ -70,7 +70,7 @@ def _offered(body: Json) -> list[Json]:
 
 
 def translate(body: Json) -> Json:
-    """The request to the chat API of llama.cpp that stands for `body`."""
+    """Translate a Messages API request to a request for the chat API of llama.cpp."""
     tools = _offered(body)
     told = "\n".join(f"{tool['name']}: {_first_line(tool.get('description'))}" for tool in tools)
     system = f"{_text(body.get('system'))[:MAX_SYSTEM]}\n{_INSTRUCTIONS}\n{told}".strip()
@@ -110,7 +110,7 @@ def _results_since_prompt(messages: Sequence[Json]) -> int:
 
 
 def _told(messages: Sequence[Json]) -> list[Json]:
-    """The messages as the model saw and said them: calls and results in words."""
+    """Return the messages for the model, with calls and results as text."""
     told: list[Json] = []
     names: dict[object, object] = {}
     for message in messages:
@@ -134,10 +134,9 @@ def _told(messages: Sequence[Json]) -> list[Json]:
 
 
 def bounded(schema: Any, root: Any = None, depth: int = 0) -> Json:
-    """A schema of finite inputs that all fit `schema`, as far as one can be made that is simple.
+    """Return a schema of finite inputs that all fit `schema`, as far as a simple one exists.
 
-    Only what is required is kept, texts and lists are short, references are resolved, of alternatives the first one is
-    taken.
+    Keeps only what is required, limits texts and lists, resolves references, and takes the first of alternatives.
     """
     found = _mapping(schema)
     root = found if root is None else root
@@ -185,11 +184,11 @@ def _resolve(reference: str, root: Any) -> Any:
     return place
 
 
-# What is answered.
+# Responses.
 
 
 def answer_of(body: Json, completion: Json) -> Json:
-    """The answer of the Messages API that `completion`, of the chat API, stands for."""
+    """Translate a `completion` of the chat API to a response of the Messages API."""
     choice = (_mappings(completion.get("choices")) or [{}])[0]
     said = _text(_mapping(choice.get("message")).get("content"))
     usage = _mapping(completion.get("usage"))
@@ -208,7 +207,7 @@ def answer_of(body: Json, completion: Json) -> Json:
 
 def _block(said: str, finish: str) -> tuple[Json, str]:
     answer: Json = {}
-    with suppress(ValueError):  # cut off at the limit of tokens
+    with suppress(ValueError):  # not valid JSON if cut at the token limit
         answer = _mapping(json.loads(said))
     if "tool" in answer:
         key = f"toolu_{secrets.token_hex(12)}"
@@ -218,7 +217,7 @@ def _block(said: str, finish: str) -> tuple[Json, str]:
 
 
 def events_of(message: Json) -> Iterator[bytes]:
-    """The same answer as the events of a stream."""
+    """Yield the same response as the events of a stream."""
     [block] = message["content"]
     if block["type"] == "tool_use":
         empty: Json = {**block, "input": {}}
@@ -240,7 +239,7 @@ def events_of(message: Json) -> Iterator[bytes]:
         yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
-# JSON of others: nothing about it is certain.
+# Reading untrusted JSON.
 
 
 def _mapping(value: Any) -> Json:
@@ -275,7 +274,7 @@ def _whole(value: Any, otherwise: int) -> int:
 
 
 class Shim(ThreadingHTTPServer):
-    """Serves the Messages API on a free port of loopback, in front of `upstream`, which knows who may ask."""
+    """Serves the Messages API on a free port of loopback, in front of `upstream`, which checks the key."""
 
     daemon_threads = True
     block_on_close = False
@@ -286,7 +285,7 @@ class Shim(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of this server."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -295,7 +294,7 @@ class _Request(BaseHTTPRequestHandler):
     server: Shim  # pyright: ignore[reportIncompatibleVariableOverride] - no other makes one
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
-        """Say nothing: the log is for what goes wrong."""
+        """Log nothing: the log is for errors."""
 
     def do_GET(self) -> None:
         self._answer()
@@ -317,7 +316,7 @@ class _Request(BaseHTTPRequestHandler):
         if self.command == "POST" and urlsplit(self.path).path == "/v1/messages":
             with suppress(ValueError):
                 asked = _mapping(json.loads(data))
-        with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for the answer any more
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client is gone
             try:
                 if wants_tools(asked):
                     self._call(asked)

@@ -1,9 +1,8 @@
-"""Typed messages and content blocks: what the peer says, decoded from lines of JSON in one pass.
+"""Typed messages and content blocks of the CLI's output, decoded from lines of JSON in one pass.
 
-Owns the wire's message classes, the decoder and the encoder. Pure: no I/O, no clock, and no knowledge of the control
-protocol. Nothing that a peer may send raises anything but `LineDecodeError` or `MessageParseError`. What this version
-does not know is kept: as `UnknownMessage`, `UnknownBlock`, `UnknownApiEvent`, `UnknownWireDelta` or a plain
-`SystemMessage`.
+Owns the message classes, the decoder and the encoder. Pure: no I/O, no clock. Must not know the control protocol.
+Decoding raises only `LineDecodeError` or `MessageParseError`. Unknown parts are kept as `UnknownMessage`,
+`UnknownBlock`, `UnknownApiEvent`, `UnknownWireDelta` or a plain `SystemMessage`. Start with `base` and `core`.
 """
 
 from typing import TYPE_CHECKING
@@ -140,5 +139,5 @@ if TYPE_CHECKING:
     from pilothouse.messages.system_subtypes import WorkerShuttingDownMessage as WorkerShuttingDownMessage
 
 
-# Few runs say any of these.
+# Most runs need none of these.
 __getattr__, __dir__ = make_lazy_exports(__name__)

@@ -1,4 +1,4 @@
-"""What the Messages API itself sends inside the CLI's messages (CLI 2.1.330).
+"""The parts of the CLI's messages that come from the Messages API (CLI 2.1.330).
 
 Token usage, message bodies, and the streaming events of a `stream_event`. Plain data.
 """
@@ -34,7 +34,7 @@ class OutputTokensDetails(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Token counts of one API message or one whole result. Missing and null counts read as 0. (S42)"""
+    """Token counts of one API message or one whole result. Missing and null counts read as 0."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -51,17 +51,17 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def total_input_tokens(self) -> int:
-        """All input: fresh, written to the cache and read from it."""
+        """All input tokens: new, written to the cache and read from it."""
         return self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
 
     @property
     def total_tokens(self) -> int:
-        """All input and all output."""
+        """All input and output tokens."""
         return self.total_input_tokens + self.output_tokens
 
 
 class ModelUsage(Struct, frozen=True, gc=False, rename="camel"):
-    """What one model used in a result: the values of its `modelUsage`. (L51-L53)"""
+    """What one model used in a result: the values of its `modelUsage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -83,7 +83,7 @@ class AssistantBody(Struct, frozen=True, gc=False, kw_only=True):
     """An API message. In `assistant` lines of CLI 2.1.330 it holds one block, and `stop_reason` is null."""
 
     id: str | None = None
-    type: Literal["message"] = "message"  # as a literal, it is no new string in each message
+    type: Literal["message"] = "message"  # a literal, so that no message creates a new string
     role: Literal["assistant"] = "assistant"
     model: str | None = None
     content: list[ContentBlock] = []
@@ -163,7 +163,7 @@ KnownWireDelta = (
     | WireCompactionDelta
 )
 
-# The decoder's unions are closed; unknown deltas and events enter through the lenient path only.
+# The decoder's unions are closed; unknown deltas and events come only from the lenient path.
 if TYPE_CHECKING:
     AnyDelta = KnownWireDelta | UnknownWireDelta
 else:

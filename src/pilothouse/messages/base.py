@@ -1,7 +1,6 @@
-"""What every message has: its raw line, its ids, equality by meaning, a short repr, a way back to JSON.
+"""What every message has: its raw line, its ids, equality by meaning, a short repr, and conversion to JSON.
 
-Owns the base classes of messages, and of things the wire may hold that this version does not know. Knows no concrete
-message and does not decode lines into messages.
+Owns the base classes of messages and of unknown parts. Must not know concrete messages, or how lines are decoded.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -11,7 +10,7 @@ from msgspec import Struct, field
 
 from pilothouse.messages.json_lines import decode_line, to_plain_scalar
 
-# The wire name of the field that holds the raw line. Whatever a peer sends under it is overwritten by the decoder.
+# The wire name of the field that holds the raw line. The decoder overwrites any value that the CLI sends under it.
 RAW_KEY = "<raw line>"
 _SHOWN_TEXT = 60
 _SHOWN_ITEMS = 3
@@ -21,7 +20,7 @@ Number = int | float
 if TYPE_CHECKING:
     RawLine = bytes
 else:
-    # A peer that sends the key of the raw line must not fail the strict decoder, whatever it sends.
+    # `Any`, because a line with this key must not fail the strict decoder, whatever its value.
     RawLine = Any
 
 
@@ -31,15 +30,15 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     Messages are immutable. `==` compares class and known fields, never the raw line. They pickle and copy.
 
     Attributes:
-        raw_line: the line as it came, with its line end if it had one, so that nothing is lost that this version does
-            not know; b"" if built by hand.
-        session_id: the conversation it belongs to.
-        uuid: its own id.
+        raw_line: the line as it came, with its line end if it had one, so that fields unknown to this version are not
+            lost; b"" if built by hand.
+        session_id: the session of the message.
+        uuid: the id of the message.
     """
 
-    # Fields that are written even when they hold their default, because readers of the wire expect the key.
+    # Fields that are written even with their default value, because readers expect the key.
     always_sent: ClassVar[tuple[str, ...]] = ()
-    # What repr shows; () stands for every field that differs from its default.
+    # Fields in the repr; () means every field that differs from its default.
     repr_fields: ClassVar[tuple[str, ...]] = ()
 
     raw_line: RawLine = field(default=b"", name=RAW_KEY)
@@ -53,11 +52,11 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The whole message as a dict, unknown fields included; a new one on each access, decoded from the line."""
+        """The whole message as a dict, unknown fields included; decoded from the line on each access."""
         return decode_line(self.raw_line) if self.raw_line else fields_to_dict(self)
 
     def replace(self, **changes: Any) -> "Message":
-        """A copy with other field values and without the raw line, which would no longer tell the truth."""
+        """Return a copy with other field values and without the raw line, which would no longer match."""
         return msgspec.structs.replace(self, **{"raw_line": b"", **changes})
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +66,7 @@ class Message(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in self._compared_fields())
 
-    # msgspec brings its own, which would compare the raw lines.
+    # Otherwise msgspec's own `__ne__` would compare the raw lines.
     def __ne__(self, other: object) -> bool:
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
@@ -135,7 +134,7 @@ class MessagePart(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def fields_to_dict(message: Message) -> dict[str, Any]:
-    """Build the wire form of a message from its fields alone; unknown fields of its raw line are not in it."""
+    """Build the wire form of a message from its fields only, without the unknown fields of its raw line."""
     data = cast("dict[str, Any]", to_json_values(message))
     data.pop(RAW_KEY, None)
     data["type"] = message.type
@@ -146,7 +145,7 @@ def fields_to_dict(message: Message) -> dict[str, Any]:
 
 
 def to_json_values(value: Any) -> Any:
-    """Turn structs and unknown parts into plain dicts and lists, and text of a derived class into plain text."""
+    """Convert structs and unknown parts to plain dicts and lists, and text of a derived class to plain text."""
     return msgspec.to_builtins(value, enc_hook=_unknown_to_json)
 
 
@@ -157,13 +156,13 @@ def _unknown_to_json(value: Any) -> Any:
 
 
 def short_repr(value: Any, names: tuple[str, ...]) -> str:
-    """A repr in one readable line, whatever the size of the value."""
+    """Return a repr in one readable line, whatever the size of the value."""
     inside = ", ".join(f"{name}={short_value(getattr(value, name))}" for name in names)
     return f"{type(value).__name__}({inside})"
 
 
 def short_value(value: Any) -> str:
-    """The repr of a field value, cut to a readable length."""
+    """Return the repr of a field value, cut to a readable length."""
     if isinstance(value, str | bytes) and len(value) > _SHOWN_TEXT:
         return f"{value[:_SHOWN_TEXT]!r}…"
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Content blocks: what the `content` of assistant and user messages is made of (Messages API, CLI 2.1.330).
+"""Content blocks: the `content` of assistant and user messages (Messages API, CLI 2.1.330).
 
-Owns the block classes and their closed union. Knows no messages and decodes nothing. Fields without a default are those
-without which a block means nothing; a block that lacks one is kept as `UnknownBlock`.
+Owns the block classes and their closed union. Must not know messages or decoding. Fields without a default are
+required; a block that lacks one is kept as `UnknownBlock`.
 """
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
@@ -14,7 +14,7 @@ from pilothouse.messages.base import MessagePart, UnknownPart
 
 
 def _no_input() -> dict[str, Any]:
-    """A default that is written out all the same, because the API wants the key."""
+    """Return a default that is still written out, because the API requires the key."""
     return {}
 
 
@@ -29,7 +29,7 @@ class UnknownBlock(UnknownPart):
 
 
 class TextBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="text"):
-    """Wire type `text`. (L36)"""
+    """Wire type `text`."""
 
     text: str
     citations: list[dict[str, Any]] | None = None
@@ -37,7 +37,7 @@ class TextBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="text"):
 
 
 class ThinkingBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="thinking"):
-    """Wire type `thinking`: the model's reasoning, and the signature that proves it. (L37)"""
+    """Wire type `thinking`: the model's reasoning, and the signature that proves it."""
 
     thinking: str
     signature: str | None = None
@@ -50,7 +50,7 @@ class RedactedThinkingBlock(Block, frozen=True, gc=False, omit_defaults=True, ta
 
 
 class ToolUseBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
-    """Wire type `tool_use`: a call of a tool that the CLI or the host runs. (L38)"""
+    """Wire type `tool_use`: a call of a tool that the CLI or the host runs."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class ToolUseBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="tool_u
 
 
 class ToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="tool_result"):
-    """Wire type `tool_result`: what a tool gave back. (L39)"""
+    """Wire type `tool_result`: what a tool gave back."""
 
     tool_use_id: str
     content: "str | list[ContentBlock] | None" = None
@@ -69,7 +69,7 @@ class ToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="too
 
     @property
     def text(self) -> str:
-        """The content as text: itself if it is a string, else its text blocks joined."""
+        """The content as text: a string as it is, else its text blocks joined."""
         return content_text(self.content)
 
 
@@ -143,12 +143,12 @@ class McpToolResultBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="
 
     @property
     def text(self) -> str:
-        """The content as text: itself if it is a string, else its text blocks joined."""
+        """The content as text: a string as it is, else its text blocks joined."""
         return content_text(self.content)
 
 
 class ImageBlock(Block, frozen=True, gc=False, omit_defaults=True, tag="image"):
-    """Wire type `image`; `source` is a base64, url or file object. (S35)"""
+    """Wire type `image`; `source` is a base64, url or file object."""
 
     source: dict[str, Any]
     cache_control: dict[str, Any] | None = None
@@ -218,7 +218,7 @@ KnownBlock = (
     | CompactionBlock
 )
 
-# The decoder's union is closed; unknown blocks enter through the lenient path only.
+# The decoder's union is closed; unknown blocks come only from the lenient path.
 if TYPE_CHECKING:
     ContentBlock = KnownBlock | UnknownBlock
 else:
@@ -226,7 +226,7 @@ else:
 
 
 def content_text(content: "str | list[ContentBlock] | None") -> str:
-    """The text of message or tool content: itself if it is a string, else its text blocks joined."""
+    """Return the text of message or tool content: a string as it is, else its text blocks joined."""
     if isinstance(content, str):
         return content
     return "".join([block.text for block in content or () if isinstance(block, TextBlock)])

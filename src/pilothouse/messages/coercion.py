@@ -1,8 +1,8 @@
-"""The slow, forgiving path: JSON that does not fit a class exactly is fitted to it value by value.
+"""The slow, lenient path: fits JSON to a class value by value where the strict decoder failed.
 
-Owns the rules of what becomes of a value of the wrong type, and the loose forms of whole messages. Nothing here raises
-for odd content: a value that cannot be fitted gives way to the default, an unknown or broken part is kept as unknown,
-and the raw line keeps everything. Used only when the strict decoder has refused a line.
+Owns the conversion of values of a wrong type, and the loose forms of whole messages. No content raises: a value that
+does not fit is replaced by the default, an unknown or broken part is kept as unknown, and the raw line keeps
+everything.
 """
 
 import types
@@ -18,7 +18,7 @@ from pilothouse.messages.base import UnknownPart
 from pilothouse.messages.blocks import Block, UnknownBlock
 from pilothouse.messages.json_lines import encode_json
 
-# Unions that are open on the wire: what a member of the closed union that nothing fits is kept as.
+# Unions that are open on the wire, and the class for what fits no member.
 _OPEN: dict[type, type[UnknownPart]] = {Block: UnknownBlock, WireDelta: UnknownWireDelta, ApiEvent: UnknownApiEvent}
 _JSON_TEXT_OF_NUMBERS = (int, float)
 
@@ -28,10 +28,10 @@ class CoercionFailure(Exception):  # noqa: N818 - never leaves this package
 
 
 def coerce_struct(cls: type[msgspec.Struct], data: Mapping[str, Any]) -> Any:
-    """Build `cls` from a JSON object, field by field, dropping what cannot be made to fit.
+    """Build `cls` from a JSON object, field by field, without the values that do not fit.
 
     Raises:
-        Unfit: a field without a default is missing or does not fit.
+        CoercionFailure: a field without a default is missing or does not fit.
     """
     values: dict[str, Any] = {}
     for info in _fields(cls):
@@ -53,10 +53,10 @@ def _fields(cls: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
 
 
 def coerce(kind: Any, value: Any) -> Any:
-    """Make a JSON value fit a type annotation.
+    """Convert a JSON value to a type annotation.
 
     Raises:
-        Unfit: there is no sensible way.
+        CoercionFailure: no sensible conversion exists.
     """
     try:
         return msgspec.convert(value, kind)
@@ -120,7 +120,7 @@ def _coerce_open_union(base: type, kinds: tuple[Any, ...], value: Any) -> Any:
 
 def _coerce_list(kinds: tuple[Any, ...], value: Any) -> list[Any]:
     if _open_base(get_args(kinds[0])) is Block:
-        # A single block, or bare text, where a list of blocks belongs.
+        # A single block, or bare text, also counts as a list of blocks.
         items = cast("list[Any]", value) if isinstance(value, list) else [value] if value is not None else []
         return [coerce(kinds[0], {"type": "text", "text": item} if isinstance(item, str) else item) for item in items]
     if not isinstance(value, list):
@@ -171,7 +171,7 @@ _BODY_KEYS = ("id", "role", "model", "content", "stop_reason", "stop_sequence", 
 
 
 def to_nested_form(data: dict[str, Any]) -> dict[str, Any]:
-    """Fold the flat form `{"type":"assistant","content":[…]}` into the nested one. (L40, G38)"""
+    """Convert the flat form `{"type":"assistant","content":[…]}` to the nested one."""
     body = data.get("message")
     if isinstance(body, dict):
         return data
@@ -183,18 +183,18 @@ def to_nested_form(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def normalize_role_message(data: dict[str, Any]) -> dict[str, Any]:
-    """`{"type":"message","role":"assistant"|"user","content":…}` is a message of that role. (E55)"""
+    """Convert `{"type":"message","role":"assistant"|"user","content":…}` to a message of that role."""
     role = data.get("role")
     return to_nested_form({**data, "type": role}) if role in ("assistant", "user") else data
 
 
 def normalize_tool_use(data: dict[str, Any]) -> dict[str, Any]:
-    """`{"type":"tool_use",…}` on a line of its own is an assistant message with that block. (E55)"""
+    """Convert a bare `{"type":"tool_use",…}` line to an assistant message with that block."""
     return {"type": "assistant", "message": {"content": [data]}, "session_id": data.get("session_id")}
 
 
 def normalize_tool_result(data: dict[str, Any]) -> dict[str, Any]:
-    """`{"type":"result","tool_use_id":…,"output":…}` is a user message with a tool result, not the end. (E55)"""
+    """Convert `{"type":"result","tool_use_id":…,"output":…}` to a user message with a tool result, not the end."""
     if not is_bare_tool_result(data):
         return data
     block = {"type": "tool_result", "tool_use_id": data["tool_use_id"], "content": data.get("output")}
@@ -204,16 +204,16 @@ def normalize_tool_result(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_bare_tool_result(data: Mapping[str, Any]) -> bool:
-    """Whether a `result` is the answer of a tool rather than the end of a turn."""
+    """Whether a `result` is the output of a tool rather than the end of a turn."""
     return "tool_use_id" in data and "subtype" not in data and "result" not in data and "total_cost_usd" not in data
 
 
 def normalize_stream_event(data: dict[str, Any]) -> dict[str, Any]:
-    """A `stream_event` without an event still is one, with an unknown event."""
+    """Give a `stream_event` without an event an unknown one."""
     return data if "event" in data else {**data, "event": None}
 
 
-# type on the wire -> how to bring the object into the form that the classes describe
+# wire type -> conversion to the form of the message classes
 NORMALIZERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "assistant": to_nested_form,
     "message": normalize_role_message,

@@ -1,7 +1,7 @@
 """Messages with a wire type of their own (CLI 2.1.330).
 
-Assistant, user, stream event, result, and those about limits, progress and lifecycle. `system` messages are in
-`system` and `system_subtypes`.
+Assistant, user, stream event, result, limits, progress and lifecycle. `system` messages are in `system` and
+`system_subtypes`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Origin(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
 
 
 class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assistant"):
-    """Wire type `assistant`: what the model said; the CLI sends one for each finished block. (L32, L40, G38)
+    """Wire type `assistant`: what the model said; the CLI sends one for each finished block.
 
-    `text`, `content` and the rest are views of `message`. `error` and `is_api_error_message` mark text that the CLI
-    wrote in the model's place because the API failed; `aborted` a message cut off by an interrupt.
+    `text`, `content` and the rest are views of `message`. `error` and `is_api_error_message` mark text of the CLI
+    that replaces the model's text because the API failed; `aborted` marks a message that an interrupt cut off.
     """
 
     always_sent: ClassVar[tuple[str, ...]] = ("parent_tool_use_id", "session_id", "uuid")
@@ -92,11 +92,11 @@ class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assist
 
     @classmethod
     def of(cls, *content: ContentBlock | str, model: str | None = None, **fields: Any) -> AssistantMessage:
-        """Build one by hand, for tests and for engines that speak the wire themselves.
+        """Build a message by hand, for tests and for engines that write the protocol themselves.
 
         Args:
-            content: blocks; a string stands for a text block.
-            model: the model that said it.
+            content: blocks; a string becomes a text block.
+            model: the model of the message.
             fields: any other field of this class.
         """
         blocks = [TextBlock(part) if isinstance(part, str) else part for part in content]
@@ -109,22 +109,22 @@ class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assist
 
     @property
     def model(self) -> str | None:
-        """The model that answered."""
+        """The model that wrote the message."""
         return self.message.model
 
     @property
     def message_id(self) -> str | None:
-        """The API's id; all lines of one API message share it."""
+        """The API's id; all lines of one API message have the same."""
         return self.message.id
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the model stopped; null in most lines of the CLI, the result has it."""
+        """Why the model stopped; None in most lines of the CLI, set in the result."""
         return self.message.stop_reason
 
     @property
     def usage(self) -> Usage | None:
-        """Token counts so far; not final, the result has those."""
+        """Token counts so far; the final counts are in the result."""
         return self.message.usage
 
     @property
@@ -139,12 +139,12 @@ class AssistantMessage(Message, frozen=True, gc=False, kw_only=True, tag="assist
 
     @property
     def tool_uses(self) -> list[ToolUseBlock]:
-        """The tool calls, in order. (L50)"""
+        """The tool calls, in order."""
         return [block for block in self.message.content if isinstance(block, ToolUseBlock)]
 
 
 class UserMessage(Message, frozen=True, gc=False, kw_only=True, tag="user"):
-    """Wire type `user`: a prompt, a replayed or synthetic one, or tool results fed back. (L33)"""
+    """Wire type `user`: a prompt, a replayed or synthetic one, or tool results fed back."""
 
     always_sent: ClassVar[tuple[str, ...]] = ("parent_tool_use_id", "session_id")
     repr_fields: ClassVar[tuple[str, ...]] = ("content",)
@@ -175,7 +175,7 @@ class UserMessage(Message, frozen=True, gc=False, kw_only=True, tag="user"):
 
     @classmethod
     def of(cls, content: str | Sequence[ContentBlock], **fields: Any) -> UserMessage:
-        """Build one by hand.
+        """Build a message by hand.
 
         Args:
             content: the prompt, or blocks.
@@ -185,7 +185,7 @@ class UserMessage(Message, frozen=True, gc=False, kw_only=True, tag="user"):
 
     @property
     def content(self) -> list[ContentBlock]:
-        """The blocks, in order; a string content as one text block."""
+        """The blocks, in order; a string becomes one text block."""
         content = self.message.content
         return [TextBlock(content)] if isinstance(content, str) else content
 
@@ -196,7 +196,7 @@ class UserMessage(Message, frozen=True, gc=False, kw_only=True, tag="user"):
 
     @property
     def tool_results(self) -> list[ToolResultBlock]:
-        """The tool results, in order. (L39)"""
+        """The tool results, in order."""
         return [block for block in self.content if isinstance(block, ToolResultBlock)]
 
 
@@ -208,10 +208,10 @@ class AbandonedBlocks(Struct, frozen=True, gc=False):
 
 
 class StreamEvent(Message, frozen=True, gc=False, kw_only=True, tag="stream_event"):
-    """Wire type `stream_event`: a piece of a message while it is being written. (G36)
+    """Wire type `stream_event`: a piece of a message while it is being written.
 
-    Deltas may be taken back: `abandoned_blocks` on a `message_stop` says which. Key what you add up by
-    `api_message_id`, and take the assistant messages as the truth.
+    Deltas may be retracted: `abandoned_blocks` on a `message_stop` names them. Group deltas by `api_message_id`; the
+    assistant messages hold the final text.
     """
 
     always_sent: ClassVar[tuple[str, ...]] = ("parent_tool_use_id", "session_id", "uuid")
@@ -263,10 +263,10 @@ class DeferredToolUse(Struct, frozen=True, gc=False):
 
 
 class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
-    """Wire type `result`: a turn is over. (L34, E14)
+    """Wire type `result`: a turn is over.
 
-    Check `is_error` first, then `subtype`, then `terminal_reason`: a failed API call arrives as subtype "success" with
-    `is_error` true. `result` is the last text block only. Times are in milliseconds.
+    Check `is_error` first, then `subtype`, then `terminal_reason`: a failed API call arrives as subtype "success"
+    with `is_error` true. `result` holds only the last text block. Times are in milliseconds.
     """
 
     always_sent: ClassVar[tuple[str, ...]] = (
@@ -322,7 +322,7 @@ class ResultMessage(Message, frozen=True, gc=False, kw_only=True, tag="result"):
 
     @property
     def is_woken(self) -> bool:
-        """Whether a background task that ended woke the model, so that this answers no prompt of the host."""
+        """Whether a background task woke the model, so that this result belongs to no prompt of the host."""
         return self.origin is not None and self.origin.kind == "task-notification"
 
 
@@ -350,7 +350,7 @@ class RateLimitInfo(Struct, frozen=True, gc=False, omit_defaults=True, rename="c
 
 
 class RateLimitEvent(Message, frozen=True, gc=False, kw_only=True, tag="rate_limit_event"):
-    """Wire type `rate_limit_event`: the state of a usage limit changed. (E70)"""
+    """Wire type `rate_limit_event`: the state of a usage limit changed."""
 
     rate_limit_info: RateLimitInfo = RateLimitInfo()
 
@@ -431,11 +431,11 @@ class KeepAliveMessage(Message, frozen=True, gc=False, kw_only=True, tag="keep_a
 
 
 class DoneMessage(Message, frozen=True, gc=False, kw_only=True, tag="done"):
-    """Wire type `done`: the end of a mock stream. The CLI itself never sends it. (E55)"""
+    """Wire type `done`: the end of a mock stream. The CLI itself never sends it."""
 
 
 class UnknownMessage(Message, frozen=True, gc=False, kw_only=True):
-    """A message of a type that this version does not know; `.raw` has all of it. (L35)"""
+    """A message of a type that this version does not know; `.raw` has all of it."""
 
     kind: str = ""
 

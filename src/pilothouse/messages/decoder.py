@@ -1,7 +1,7 @@
-"""Lines in, messages out, and back: the one place that knows every message class.
+"""Converts lines to messages and back; the only module that knows every message class.
 
-Owns the strict single-pass decoder, the table of types, and the way down to the lenient path. Knows no I/O and no
-control protocol: its envelopes are handed in and decoded by the same union in the same pass.
+Owns the strict single-pass decoder, the table of types, and the fallback to the lenient path. Must not know I/O or
+the control protocol: the caller passes in its envelopes, which the same union decodes in the same pass.
 """
 
 from collections import deque
@@ -40,21 +40,21 @@ _CLASSES: tuple[type[Message], ...] = (
     core.TranscriptMirrorMessage,
 )
 
-# type -> class; what is not in it decodes as UnknownMessage.
+# type -> class; other types decode as UnknownMessage.
 MESSAGE_TYPES: dict[str, type[Message]] = {str(cls.__struct_config__.tag): cls for cls in _CLASSES}
 
-# What the strict decoder raises for a line that the lenient path may still read. All of msgspec's errors, and those
-# of bad UTF-8, are ValueErrors.
+# Exceptions of the strict decoder after which the lenient path may still read the line. All errors of msgspec and of
+# invalid UTF-8 are ValueErrors.
 _STRICT_FAILURES = (ValueError, RecursionError)
 _set_field = msgspec.structs.force_setattr
 
 
 class FrameDecoder:
-    """Decodes lines of the wire into messages, and into the envelopes handed in. (L27, L35, G5, G36, R33, E50)
+    """Decodes lines of the wire into messages, and into the envelopes handed in.
 
     Args:
-        extra: structs tagged by `type` that share the wire with the messages, such as control requests. Where one has
-            the type of a message, it takes its place.
+        extra: structs tagged by `type` that arrive among the messages, such as control requests. A struct with the
+            type of a message replaces that message.
     """
 
     def __init__(self, extra: Iterable[type[msgspec.Struct]] = ()) -> None:
@@ -70,14 +70,14 @@ class FrameDecoder:
         """Decode one line.
 
         Args:
-            line: one JSON object; a newline at its end does no harm.
+            line: one JSON object; a final newline is allowed.
 
         Returns:
             A `Message`, or one of the extra structs.
 
         Raises:
-            LineDecodeError: the line is not JSON, or nested too deeply to read.
-            MessageParseError: it is JSON, but not an object with a string `type`. (G43)
+            LineDecodeError: the line is not JSON, or is nested too deeply.
+            MessageParseError: the line is JSON, but not an object with a string `type`.
         """
         try:
             message = self._strict(line)
@@ -91,19 +91,19 @@ class FrameDecoder:
         return message if second is None else second(message, line)
 
     def decode_lines(self, lines: list[bytes]) -> tuple[list[Any], set[type]]:
-        """Decode many lines in one go.
+        """Decode many lines at once.
 
         Returns:
-            One item for each line, in order: what `decode` would return, or the error it would raise. And the classes
-            among them, where `SystemMessage` may stand for a class below it.
+            One item for each line, in order: the result of `decode`, or the error that `decode` would raise. And the
+                set of their classes, where `SystemMessage` may stand for a subclass.
         """
-        if len(lines) == 1:  # as questions and answers come; the loops below would cost twice as much as the line
+        if len(lines) == 1:  # usual for control frames; for one line, the loops below would double the cost
             only = self._decoded_or_error(self.decode, lines[0])
             return [only], {type(only)}
         decoded: list[Any] = []
         remaining = iter(lines)
         while len(decoded) < len(lines):
-            # The loops over plain messages run in C; a line that needs the lenient path interrupts them.
+            # These loops run in C for plain messages; a line that needs the lenient path interrupts them.
             try:
                 decoded.extend(map(self._strict, remaining))
             except _STRICT_FAILURES:
@@ -114,7 +114,7 @@ class FrameDecoder:
                 deque(attaching, maxlen=0)
                 break
             except (AttributeError, TypeError):
-                continue  # an envelope, or an error: it has no raw line; the loop goes on behind it
+                continue  # an envelope or an error, which has no raw line; the loop continues after it
         kinds = set(map(type, decoded))
         if not self._second.keys().isdisjoint(kinds):
             for place, message in enumerate(decoded):
@@ -127,7 +127,7 @@ class FrameDecoder:
         try:
             return decode(line)
         except (LineDecodeError, MessageParseError) as error:
-            # A value here, not a raise: with its frames it would keep a whole chunk alive.
+            # The error is a value here; its frames would keep a whole chunk of lines alive.
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
 
@@ -143,7 +143,7 @@ class FrameDecoder:
         return precise
 
     def _decode_by_content(self, message: ResultMessage, line: bytes) -> Any:
-        # Cheap test first: hardly any real result contains these, and the lenient path looks properly.
+        # A cheap test first: few real results contain these texts, and the lenient path checks properly.
         if b'"output"' in line and b'"tool_use_id"' in line:
             return self._decode_leniently(line)
         return message
@@ -199,28 +199,28 @@ def _default_decoder() -> FrameDecoder:
 
 
 def decode(line: bytes) -> Message:
-    """Decode one line into a message. Control envelopes come out as `UnknownMessage`; see `FrameDecoder`.
+    """Decode one line into a message. Control envelopes become `UnknownMessage`; see `FrameDecoder`.
 
     Raises:
         LineDecodeError: the line is not JSON.
-        MessageParseError: it is JSON, but no message.
+        MessageParseError: the line is JSON, but not a message.
     """
     return _default_decoder().decode(line)
 
 
 def from_dict(data: dict[str, Any]) -> Message:
-    """Turn a wire object into a message; the same as decoding its line.
+    """Convert a wire object to a message; the result is the same as from decoding its line.
 
     Raises:
-        MessageParseError: it cannot be written as JSON, or is no message.
+        MessageParseError: the object cannot be written as JSON, or is not a message.
     """
     return decode(encode_json(data))
 
 
 def encode(message: Message) -> bytes:
-    """Write a message as one JSON line, without the newline.
+    """Encode a message as one JSON line, without the newline.
 
-    The raw line is used if there is one, so that fields unknown to this version survive; else the fields are written.
+    Returns the raw line if there is one, so that fields unknown to this version survive; else writes the fields.
     """
     raw = message.raw_line
     if not raw:
@@ -229,10 +229,10 @@ def encode(message: Message) -> bytes:
 
 
 def to_dict(message: Message) -> dict[str, Any]:
-    """The wire form of a message as a new dict: of its raw line if there is one, else of its fields."""
+    """Return the wire form of a message as a new dict: of its raw line if there is one, else of its fields."""
     return message.raw
 
 
 def is_terminal(message: object) -> bool:
-    """Whether a message ends a turn: a result, or the `done` of a mock stream. (E55)"""
+    """Whether a message ends a turn: a result, or the `done` of a mock stream."""
     return isinstance(message, ResultMessage | core.DoneMessage)

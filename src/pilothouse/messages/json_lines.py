@@ -1,6 +1,7 @@
-"""One line of JSON, read and written so that odd but usable input never gets lost.
+"""Reads and writes single lines of JSON without losing unusual but usable input.
 
-Owns the fallbacks around msgspec: lone surrogates, broken UTF-8, NaN, absurdly long integers. Knows no messages.
+Owns the fallbacks around msgspec: lone surrogates, broken UTF-8, NaN, extremely long integers. Must not know
+messages.
 """
 
 from collections.abc import Callable
@@ -10,11 +11,11 @@ import msgspec
 
 from pilothouse.errors import LineDecodeError, MessageParseError
 
-# How much of a bad line an error carries: enough to recognise it, too little to leak a transcript.
+# How many bytes of a bad line an error holds: enough to recognise the line, too few to leak a transcript.
 ERROR_HEAD_BYTES = 200
 
 # Shared objects, so that two decodings of one line compare equal although NaN differs from itself: containers and
-# messages compare by identity first.
+# messages compare identity first.
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 _PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
@@ -23,7 +24,7 @@ _PLAIN: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
 def to_plain_scalar(value: Any) -> Any:
     """Return text or a number whose class derives from str, int or float as a plain str, int or float.
 
-    msgspec calls it for what it cannot encode; such classes are among that.
+    msgspec calls this for values that it cannot encode, such as instances of those classes.
 
     Raises:
         TypeError: the value is something else.
@@ -35,19 +36,20 @@ def to_plain_scalar(value: Any) -> Any:
 
 
 def to_plain_values(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Turn a value into plain dicts, lists, texts and numbers; keys that are numbers become text.
+    """Convert a value to plain dicts, lists, texts and numbers; number keys become text.
 
     Args:
         value: the value.
-        convert: called for what msgspec cannot turn into such values; raises TypeError for what it cannot either.
+        convert: called for values that msgspec cannot convert; raises TypeError for those that it cannot convert
+            either.
 
     Raises:
-        TypeError, ValueError, RecursionError: part of it has no such form.
+        TypeError, ValueError, RecursionError: part of the value has no such form.
     """
     try:
         return msgspec.to_builtins(value, str_keys=True, enc_hook=convert)
     except TypeError:
-        # `str_keys` refuses a key whose class derives from str and has a `__str__` of its own.
+        # `str_keys` rejects a key whose class derives from str and has its own `__str__`.
         plain = msgspec.to_builtins(value, enc_hook=convert)
         return msgspec.to_builtins(_with_plain_keys(plain), str_keys=True)
 
@@ -72,17 +74,18 @@ def decode_line(line: bytes) -> Any:
         line: the bytes, with or without surrounding white space.
 
     Raises:
-        LineDecodeError: it is not JSON, or is nested deeper than the interpreter can follow.
+        LineDecodeError: the line is not JSON, or is nested more deeply than the interpreter allows.
     """
     try:
         return _fast_decode(line)
     except (ValueError, RecursionError):
-        # msgspec refuses what the standard library takes: lone surrogates, NaN. It is right, and we want the message.
+        # msgspec correctly rejects lone surrogates and NaN, which the standard library accepts; the message is still
+        # needed.
         return _decode_leniently(line)
 
 
 def _decode_leniently(line: bytes) -> Any:
-    import json  # needed for odd lines only, and costs a fifth of the import of this package
+    import json  # rarely needed, and a fifth of the import time of this package
 
     try:
         text = bytes(line).decode("utf-8-sig", "replace")
@@ -99,7 +102,7 @@ def _parse_int(digits: str) -> int | float:
     try:
         return int(digits)
     except ValueError:
-        # More digits than the interpreter converts; as a float it stays a number.
+        # More digits than the interpreter converts; a float is still a number.
         return float(digits)
 
 
@@ -114,7 +117,7 @@ def encode_json(value: Any) -> bytes:
     try:
         return _fast_encode(value)
     except (UnicodeEncodeError, OverflowError):
-        # The standard library writes what msgspec will not: escapes for lone surrogates, and integers over 64 bits.
+        # The standard library writes what msgspec does not: escapes for lone surrogates, and integers over 64 bits.
         return _encode_leniently(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageParseError(f"not a JSON value: {error}", data=value) from error

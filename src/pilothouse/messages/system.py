@@ -1,7 +1,7 @@
-"""The `system` messages of ordinary runs, and those that pilothouse itself looks at (CLI 2.1.330).
+"""The `system` messages of ordinary runs, and those that pilothouse itself reads (CLI 2.1.330).
 
-Owns their fields, and the way from a subtype to its class. Knows neither the other messages nor how lines are decoded.
-A subtype without a class is a plain `SystemMessage`, whose `.raw` has all of it.
+Owns their fields, and the mapping from subtypes to classes. Must not know the other messages or how lines are
+decoded. A subtype without a class is a plain `SystemMessage`, whose `.raw` has all of it.
 """
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
@@ -15,13 +15,13 @@ from pilothouse.messages.base import Message, Number
 PermissionMode = Literal["default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual"]
 """The permission modes that the CLI knows."""
 ASKED = "asked"
-"""Subtype of a message of pilothouse's own: the peer asks this process for a decision. `id`, `kind`, `request`."""
+"""Subtype of pilothouse's own messages: the CLI requests a decision from this process. `id`, `kind`, `request`."""
 SETTLED = "settled"
-"""The same: what was decided, and by whom. `id`, `kind`, `by`, `answer`; None: the peer does not want it any more."""
+"""Its counterpart: the decision and its source. `id`, `kind`, `by`, `answer`; None: the CLI cancelled the request."""
 
 
 class SystemMessage(Message, frozen=True, gc=False, kw_only=True, tag="system"):
-    """Wire type `system`. This class itself stands for subtypes without a class of their own. (L31)"""
+    """Wire type `system`. This class itself stands for subtypes without a class of their own."""
 
     always_sent: ClassVar[tuple[str, ...]] = ("subtype", "session_id", "uuid")
 
@@ -32,7 +32,7 @@ class SystemMessage(Message, frozen=True, gc=False, kw_only=True, tag="system"):
     def __eq__(self, other: object) -> bool:
         equal = super().__eq__(other)
         if equal is True and self is not other and type(self) is SystemMessage and isinstance(other, SystemMessage):
-            # Its fields say too little about an unknown subtype.
+            # For an unknown subtype, the fields alone say too little.
             return self.raw == other.raw
         return equal
 
@@ -55,7 +55,7 @@ class PluginInfo(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InitMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `init`: a turn begins; what the session consists of. Sent for every turn. (L31)"""
+    """Subtype `init`: a turn begins; what the session consists of. Sent for every turn."""
 
     repr_fields: ClassVar[tuple[str, ...]] = ("model", "session_id", "cwd", "permission_mode")
 
@@ -108,7 +108,7 @@ class StatusMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
 
 class ApiRetryMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
-    """Subtype `api_retry`: the API failed and the CLI will try again after `retry_delay_ms`. (E70)"""
+    """Subtype `api_retry`: the API failed and the CLI will try again after `retry_delay_ms`."""
 
     subtype: str = "api_retry"
     attempt: int = 0
@@ -157,7 +157,7 @@ class TaskUpdatedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
 
     @property
     def status(self) -> str | None:
-        """The new status, if it changed: "pending", "running", "completed", "failed", "killed" or "paused"."""
+        """The new status, or None: "pending", "running", "completed", "failed", "killed" or "paused"."""
         return self.patch.get("status")
 
 
@@ -216,9 +216,9 @@ class PermissionDeniedMessage(SystemMessage, frozen=True, gc=False, kw_only=True
 class LineSkippedMessage(SystemMessage, frozen=True, gc=False, kw_only=True):
     """Subtype `line_skipped`: pilothouse could not read lines of the CLI's output, so a message may be missing.
 
-    It stands before or among the messages that came with the lines. `reason` is "too_long" (see the option
-    `max_line_bytes`), "not_json", or "no_message" (JSON that is not a message); `lines` says how many there were,
-    `size` their bytes (0: not known), `text` how the first of them begins, or what is wrong with it.
+    The message comes before or among the messages of the same chunk. `reason` is "too_long" (see the option
+    `max_line_bytes`), "not_json", or "no_message" (JSON that is not a message); `lines` is their number, `size` their
+    bytes (0: not known), `text` the beginning of the first line, or the fault in it.
     """
 
     subtype: str = "line_skipped"
@@ -242,18 +242,17 @@ COMMON_SUBTYPES: dict[str, type[SystemMessage]] = {
         TaskUpdatedMessage,
     )
 }
-"""By subtype. In nine of ten recordings there is no other."""
+"""By subtype. Nine of ten recordings hold no others."""
 
 
 def system_class(subtype: str) -> type[SystemMessage] | None:
-    """The class of a subtype; None if it has none."""
+    """Return the class of a subtype; None if it has none."""
     usual = COMMON_SUBTYPES.get(subtype)
     if usual is not None:
         return usual
     try:
-        from pilothouse.messages.system_subtypes import (
-            SYSTEM_SUBTYPES,
-        )  # thirty classes more, which most runs do without
-    except OSError:  # no descriptor is left to read them with, and the stream must go on; the next one tries again
+        # Thirty more classes, which most runs do not need.
+        from pilothouse.messages.system_subtypes import SYSTEM_SUBTYPES
+    except OSError:  # out of file descriptors: the stream must go on, and the next call tries again
         return None
     return SYSTEM_SUBTYPES.get(subtype)

@@ -364,4 +364,4 @@ _CLASSES: tuple[type[SystemMessage], ...] = (
 )
 
 SYSTEM_SUBTYPES: dict[str, type[SystemMessage]] = {**COMMON_SUBTYPES, **{cls().subtype: cls for cls in _CLASSES}}
-"""Every subtype with a class of its own; what is not in it decodes as `SystemMessage`."""
+"""Every subtype with a class of its own; all others decode as `SystemMessage`."""

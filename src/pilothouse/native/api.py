@@ -1,6 +1,6 @@
 """The Messages API through the official client: requests, streamed replies, and errors.
 
-Owns how an error looks on the wire. The only file that imports `anthropic`. Sends each request once; `model_request`
+Owns the wire format of errors. The only file that imports `anthropic`. Sends each request once; `model_request`
 retries. Knows no tools and no sessions.
 """
 
@@ -22,7 +22,7 @@ from pilothouse.native.json_values import JsonObject, as_object
 from pilothouse.transports.errands import run_briefly
 
 TIMEOUT_SECONDS: Final = 600.0
-"""For one request, as the client's own default."""
+"""Time limit of one request; the client's own default."""
 CLOSE_SECONDS: Final = 2.0
 MISSING_PACKAGE: Final = (
     "the native engine needs the package anthropic; install it with: pip install 'pilothouse[native]'"
@@ -30,14 +30,14 @@ MISSING_PACKAGE: Final = (
 
 
 class ApiError(Exception):
-    """The API refused, or could not be reached.
+    """The API refused the request, or could not be reached.
 
     Attributes:
-        status: HTTP status; None: there was no answer.
+        status: HTTP status; None: there was no response.
         kind: type of the error as the API names it, such as "overloaded_error".
-        message: what it says.
-        retry_after: seconds after which it may be asked again, if it said so.
-        is_retryable: asking again may help.
+        message: text of the error.
+        retry_after: seconds after which to retry, if the API gave them.
+        is_retryable: whether a retry may help.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ApiError(Exception):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether asking again may help: as the CLI, which also asks again after a 401."""
+        """Whether a retry may help; like the CLI, also after a 401."""
         return self.status is None or self.status in {401, 408, 409, 429} or self.status >= 500
 
 
@@ -64,7 +64,7 @@ class MessagesApi:
 
     Args:
         client: an asynchronous client of the package `anthropic`, for the API itself, Bedrock, Vertex or another.
-        is_owned: close it at the end.
+        is_owned: whether `aclose` closes the client.
     """
 
     def __init__(self, client: Any, *, is_owned: bool) -> None:
@@ -75,7 +75,7 @@ class MessagesApi:
     async def connect(
         cls, env: Mapping[str, str], base_url: str | None, api_key: str | None, client: Any
     ) -> MessagesApi:
-        """Make the client, unless there is one. It reads nothing but what is given here.
+        """Make the client, unless one is given. It uses only the given values.
 
         Raises:
             UsageError: the package is not installed.
@@ -100,27 +100,27 @@ class MessagesApi:
         return cls(made, is_owned=True)
 
     async def aclose(self) -> None:
-        """Close the client, if it is ours. Shielded, bounded."""
+        """Close the client if it is owned. Shielded, bounded."""
         if self._is_owned:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await self._client.close()
 
     def stream(self, request: Mapping[str, Any], betas: tuple[str, ...] = ()) -> OpenStream:
-        """Ask; gives the events of the reply as they come, as plain dicts.
+        """Send a request; yields the events of the reply as plain dicts.
 
         Raises:
-            ApiError: on the way in, or in the middle.
+            ApiError: at the start, or in the middle.
         """
         return _open_stream(self._client, request, betas)
 
     async def create(self, request: Mapping[str, Any], betas: tuple[str, ...] = ()) -> tuple[JsonObject, str | None]:
-        """Ask; gives the whole message, and what the API calls the request.
+        """Send a request; returns the whole message, and the API's id of the request.
 
         Raises:
             ApiError: the API refused, or could not be reached.
         """
         async with _translate_errors():
-            # Without a timeout of its own, the client refuses what may take long and is no stream.
+            # Without an explicit timeout, the client refuses long requests that are not streamed.
             headers = _make_beta_header(betas)
             message = await self._client.messages.create(**request, extra_headers=headers, timeout=TIMEOUT_SECONDS)
             return message.to_dict(mode="json"), getattr(message, "_request_id", None)
@@ -130,10 +130,12 @@ OpenStream = AbstractAsyncContextManager["EventStream"]
 
 
 async def load_library() -> Any:
-    """The package, imported in a thread: that takes a second or two the first time. Who is cancelled does not wait.
+    """Import the package in a thread: the first import takes a second or two.
+
+    A cancelled caller does not wait for the import.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the package is not installed.
     """
     try:
         return await anyio.to_thread.run_sync(import_module, "anthropic", abandon_on_cancel=True)
@@ -143,12 +145,12 @@ async def load_library() -> Any:
 
 @cache
 def _make_ssl_context() -> Any:
-    """Certificates, read once: that takes longer than everything else before the first request."""
+    """Read certificates once: this takes longer than everything else before the first request."""
     return import_module("httpx2").create_ssl_context()
 
 
 def _read_custom_headers(env: Mapping[str, str]) -> dict[str, str]:
-    """The variable ANTHROPIC_CUSTOM_HEADERS: a header a line."""
+    """Read the variable ANTHROPIC_CUSTOM_HEADERS: one header per line."""
     lines = (line.partition(":") for line in env.get("ANTHROPIC_CUSTOM_HEADERS", "").splitlines())
     return {name.strip(): value.strip() for name, colon, value in lines if colon and name.strip()}
 
@@ -166,17 +168,17 @@ async def _open_stream(client: Any, request: Mapping[str, Any], betas: tuple[str
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await stream.close()
-                # What is left in the client's generators is read out of them: trio complains of those left half-way.
+                # Exhaust the client's generators: trio warns about unfinished ones.
                 with suppress(Exception):
                     while True:
                         await anext(stream)
 
 
 class EventStream(AsyncIterator[JsonObject]):
-    """The events of a stream as plain dicts. No generator: those would have to be closed as well.
+    """The events of a stream as plain dicts. Not a generator, which would have to be closed as well.
 
     Attributes:
-        request_id: what the API calls the request.
+        request_id: the API's id of the request.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -190,7 +192,7 @@ class EventStream(AsyncIterator[JsonObject]):
 
 @asynccontextmanager
 async def _translate_errors() -> AsyncGenerator[None]:
-    """What the client raises becomes an `ApiError`; a task that was cancelled stays so."""
+    """Turn exceptions of the client into `ApiError`; cancellation passes unchanged."""
     try:
         yield
     except (ApiError, asyncio.CancelledError):
@@ -216,14 +218,14 @@ def _to_api_error(error: Exception) -> ApiError | None:
         )
     if isinstance(error, (library.APIError, http.HTTPError)):
         return ApiError(_find_reason(error))
-    if isinstance(error, Warning):  # such as that of an old model, in a program that makes errors of warnings
+    if isinstance(error, Warning):  # such as that of an old model, in a program that turns warnings into errors
         return ApiError(str(error), status=400)
     if isinstance(error, (ValueError, TypeError)) and _is_from_client(error):
         return ApiError(f"the stream is broken: {error}")
     return None
 
 
-# In the middle of a stream an error has no status of its own: the response was a 200.
+# An error in the middle of a stream has no HTTP status: the response was a 200.
 _STREAM_ERROR_STATUS: Final[Mapping[str, int]] = {
     "api_error": 500,
     "authentication_error": 401,
@@ -246,11 +248,11 @@ def _parse_seconds(text: str | None) -> float | None:
     try:
         return max(float(text), 0.0) if text else None
     except ValueError:
-        return None  # a date; the usual delay does as well
+        return None  # a date; the default delay is used
 
 
 def _find_reason(error: BaseException) -> str:
-    """The innermost reason of a failed connection says most."""
+    """Return the innermost cause of a failed connection, which is the most specific."""
     reason = error
     while reason.__cause__ is not None:
         reason = reason.__cause__
@@ -258,7 +260,7 @@ def _find_reason(error: BaseException) -> str:
 
 
 def _is_from_client(error: Exception) -> bool:
-    """Whether it was raised while the client read the stream: bad JSON, or bad UTF-8."""
+    """Whether the client raised the error while it read the stream: bad JSON, or bad UTF-8."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -274,18 +276,19 @@ _DELTA_FIELDS = {
 
 
 class InvalidStreamError(Exception):
-    """The events of a stream do not make a reply."""
+    """The events of a stream do not form a reply."""
 
 
 class StreamedReply:
     """A reply that is being received.
 
     Attributes:
-        header: the message as it began, without its content.
-        blocks: those that are complete, in their order.
-        stop_reason, stop_sequence: why it ended.
-        usage: what it cost, as far as it is known.
-        is_complete: the stream was ended by `message_stop`.
+        header: the message of `message_start`, without its content.
+        blocks: the complete blocks, in their order.
+        stop_reason: why the reply ended.
+        stop_sequence: the stop sequence that ended the reply.
+        usage: token usage, as far as known.
+        is_complete: whether `message_stop` ended the stream.
     """
 
     def __init__(self) -> None:
@@ -301,7 +304,7 @@ class StreamedReply:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> StreamedReply:
-        """A reply that came in one piece."""
+        """Make a reply from a whole message."""
         reply = cls()
         reply.header = {**message, "content": []}
         reply.blocks = list(message.get("content") or ())
@@ -317,12 +320,12 @@ class StreamedReply:
 
     @property
     def has_started(self) -> bool:
-        """Whether anything has come."""
+        """Whether any part of the reply has arrived."""
         return bool(self.header)
 
     @property
     def partial_block(self) -> JsonObject | None:
-        """The block that is under way, as far as it can be kept: calls cannot."""
+        """The unfinished block, if it is text; unfinished calls cannot be kept."""
         if self._open is None or self._open.get("type") != "text" or not self._open.get("text"):
             return None
         return self._open
@@ -338,10 +341,10 @@ class StreamedReply:
         return next((b["text"] for b in reversed(self.blocks) if b.get("type") == "text"), "")
 
     def feed(self, event: Mapping[str, Any]) -> JsonObject | None:
-        """Take an event; gives the block that it completed, if it did.
+        """Process an event; returns the block that it completed, or None.
 
         Raises:
-            InvalidStreamError: the event does not follow from those before.
+            InvalidStreamError: the event does not fit the preceding ones.
         """
         match event.get("type"):
             case "message_start":
@@ -363,7 +366,7 @@ class StreamedReply:
             case "message_stop":
                 self.is_complete = True
             case _:
-                pass  # pings, and what is not known yet
+                pass  # pings and unknown events
         return None
 
     def _apply_delta(self, delta: Mapping[str, Any]) -> None:
@@ -387,7 +390,7 @@ class StreamedReply:
             try:
                 given = json.loads(text)
             except ValueError as error:
-                # At the limit of its length a reply ends in the middle of a call: that one does not count.
+                # A reply at its token limit ends in the middle of a call, which does not count.
                 self._input_error = f"the input of a call is no JSON: {error}"
                 return None
             block["input"] = cast("JsonObject", given) if isinstance(given, dict) else {"value": given}
@@ -396,11 +399,11 @@ class StreamedReply:
 
 
 class ApiFailure(NamedTuple):
-    """One failure, in the words of the wire.
+    """A failure in the format of the wire.
 
     Attributes:
-        text: what stands in the message and in the result.
-        category: the class of it, on the message.
+        text: text of the message and of the result.
+        category: the error class on the message.
         terminal_reason: why the turn ended.
         fields: `api_error_status`, `api_error_type`, `api_error`; on the message and on the result.
     """
@@ -435,12 +438,12 @@ _TOO_LONG_PHRASES: Final = ("prompt is too long", "exceed context limit", "conte
 
 
 def is_prompt_too_long(error: ApiError) -> bool:
-    """Whether the conversation does not fit into the window of the model."""
+    """Whether the conversation is too long for the model's context window."""
     return error.status == 400 and any(words in error.message.lower() for words in _TOO_LONG_PHRASES)
 
 
 def get_retry_category(error: ApiError) -> str:
-    """What `api_retry` calls it."""
+    """Return the error class for `api_retry`."""
     return _RETRY_CATEGORIES.get(error.status) or _get_category(error)
 
 
@@ -451,7 +454,7 @@ def _get_category(error: ApiError) -> str:
 
 
 def describe_failure(error: ApiError) -> ApiFailure:
-    """The failure in the words of the wire."""
+    """Describe the failure in the format of the wire."""
     if error.status is None:
         text = f"API Error: the API could not be reached or broke off: {error.message}"
         return ApiFailure(

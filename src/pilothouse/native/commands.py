@@ -1,6 +1,6 @@
-"""The commands `/clear` and `/compact`, and compaction, which also runs by itself before the context window is full.
+"""The commands `/clear` and `/compact`, and compaction.
 
-All other text goes to the model unchanged.
+Compaction also runs automatically before the context window is full. All other text goes to the model unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMAND_NAMES: Final = frozenset({"clear", "compact"})
 
 
 def find_command(state: SessionState, text: str, frame: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The command that a prompt is, and its arguments."""
+    """Return the command in a prompt and its arguments, or None."""
     if not text.startswith("/") or frame.get("client_composed") or not state.arguments.has_commands:
         return None
     name, _, arguments = text[1:].strip().partition(" ")
@@ -33,7 +33,7 @@ def find_command(state: SessionState, text: str, frame: Mapping[str, Any]) -> tu
 async def run_command(
     state: SessionState, connect: ConnectApi, name: str, arguments: str, user_uuid: str | None
 ) -> JsonObject:
-    """Carry out a command; gives what the result says."""
+    """Run a command; returns the fields of the result."""
     await state.servers.wait()
     await state.wire.send(frames.init(state))
     if name == "clear":
@@ -67,17 +67,17 @@ def _make_result(command: str, text: str, *, is_error: bool = False) -> JsonObje
 
 
 RESERVED_TOKENS: Final = 33_000
-"""Tokens of the window that are kept free for the next reply and for the summary."""
+"""Tokens of the context window that stay free for the next reply and the summary."""
 MAX_WINDOW_SHARE: Final = 0.8
-"""Of a small window, at most."""
+"""Share of a small window that may be used before compaction."""
 MAX_CUTS: Final = 3
-"""How often the older half is left out when the conversation does not even fit to be summarised."""
+"""How often the older half is dropped when the conversation is too long even for the summary request."""
 _SUMMARY: Final = re.compile(r"<summary>(.*?)(?:</summary>|\Z)", re.DOTALL)
 _ANALYSIS: Final = re.compile(r"<analysis>.*?</analysis>", re.DOTALL)
 
 
 def needs_compaction(state: SessionState, usage: JsonObject) -> bool:
-    """Whether the next request may not fit."""
+    """Whether the next request may not fit into the context window."""
     if state.env.get("DISABLE_AUTO_COMPACT") or state.env.get("DISABLE_COMPACT"):
         return False
     given = state.env.get("CLAUDE_CODE_AUTO_COMPACT_WINDOW", "")
@@ -92,16 +92,16 @@ async def compact(
 
     Args:
         state: the session.
-        connect: gives the API.
+        connect: returns the API.
         trigger: "auto" or "manual".
-        instructions: what the user wants the summary to heed.
-        request: what is being worked on; it is kept word by word.
+        instructions: the user's instructions for the summary.
+        request: the current request; it is kept verbatim.
 
     Returns:
-        The tokens of the conversation before; -1: a hook said no.
+        The tokens of the conversation before; -1 if a hook blocked the compaction.
 
     Raises:
-        ApiError: there is no summary; the conversation is as it was.
+        ApiError: there is no summary; the conversation is unchanged.
     """
     about = {"trigger": trigger, "custom_instructions": instructions or None}
     verdict = await _run_hooks(state, "PreCompact", about, trigger)
@@ -171,7 +171,7 @@ def _find_summary(text: str) -> str:
 
 
 def _take_newer_half(messages: list[JsonObject]) -> list[JsonObject]:
-    """The newer half, from a message of the user on that answers no call of the older one."""
+    """Return the newer half, starting at a user message without tool results."""
     for place in range(len(messages) // 2, len(messages)):
         message = messages[place]
         if message["role"] == "user" and all(b.get("type") != "tool_result" for b in message["content"]):

@@ -1,6 +1,6 @@
-"""What configures the engine: command-line flags, settings files and CLAUDE.md.
+"""The configuration of the engine: command-line flags, settings files and CLAUDE.md.
 
-Owns what each flag and key means. Files of a repository may restrict, but grant nothing until the user trusts the
+Owns the meaning of each flag and key. Files of a repository may restrict, but grant nothing until the user trusts the
 directory. Reads files, blocking.
 """
 
@@ -30,7 +30,7 @@ class FlagForm(Enum):
     LIST = auto()
     """Any number of values: several words, several flags, or one word with commas."""
     OPTIONAL = auto()
-    """A value only when the next word is none of the flags."""
+    """An optional value: the next word, if it is not a flag."""
 
 
 _SWITCHES: Final = (
@@ -56,7 +56,7 @@ FLAGS: Final[Mapping[str, FlagForm]] = {
     **dict.fromkeys(_LISTS.split(), FlagForm.LIST),
     **dict.fromkeys(("debug", "resume"), FlagForm.OPTIONAL),
 }
-"""Every flag the engine takes; any other is refused, as the CLI does."""
+"""Every flag that the engine accepts; any other is an error, as in the CLI."""
 
 SHORT_FLAGS: Final[Mapping[str, str]] = {"c": "continue", "d": "debug", "h": "help", "p": "print", "r": "resume"} | {
     "v": "version"
@@ -69,51 +69,51 @@ _IGNORED: Final = (
     "project-config-root prompt-suggestions resume-drops-turn task-budget"
 )
 IGNORED_FLAGS: Final = frozenset(_IGNORED.split())
-"""Taken, so that programs written for the CLI start, and told on standard error: the engine has nothing like it."""
+"""Accepted without effect, so that programs written for the CLI start; standard error has a note about each."""
 
 
 class FlagError(Exception):
-    """The command line is wrong; the message is what the program says before it ends with exit code 1."""
+    """The command line is wrong; the program prints the message and ends with exit code 1."""
 
 
 class CommandLine(Struct):
-    """What stood on a command line.
+    """A parsed command line.
 
     Attributes:
-        values: by flag, in their order; a switch has an empty list.
-        words: what belongs to no flag: the prompt.
+        values: values by flag, in their order; a switch has an empty list.
+        words: words that belong to no flag: the prompt.
     """
 
     values: dict[str, list[str | bytes]] = field(default_factory=dict[str, list[str | bytes]])
     words: list[str] = field(default_factory=list[str])
 
     def has(self, flag: str) -> bool:
-        """Whether the flag was there."""
+        """Whether the flag was given."""
         return flag in self.values
 
     def last(self, flag: str) -> str | bytes | None:
-        """Its last value."""
+        """Return the last value of a flag."""
         values = self.values.get(flag)
         return values[-1] if values else None
 
     def text(self, flag: str) -> str | None:
-        """Its last value as text."""
+        """Return the last value of a flag as text."""
         value = self.last(flag)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
     def names(self, flag: str) -> tuple[str, ...] | None:
-        """The names in a list, commas between brackets left alone; None when the flag was not there."""
+        """Return the names in a list, without splitting at commas in brackets; None if the flag was not given."""
         if flag not in self.values:
             return None
         return tuple(name for value in self.values[flag] for name in _split_names(_decode_text(value)))
 
 
 def parse_command_line(argv: Sequence[str], files: Mapping[str, bytes] | None = None) -> CommandLine:
-    """Read a command line.
+    """Parse a command line.
 
     Args:
         argv: the arguments after the program.
-        files: values that travel beside it, by flag, as the content of a file.
+        files: values passed as files instead of arguments: the content of each, by flag.
 
     Raises:
         FlagError: a flag is unknown or has no value.
@@ -152,7 +152,7 @@ def _parse_flag(word: str, words: _ArgumentCursor, line: CommandLine) -> None:
 
 
 class _ArgumentCursor(Iterator[str]):
-    """Words, and a look at the next one."""
+    """Iterates over words, with lookahead."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = list(words)[::-1]
@@ -162,7 +162,7 @@ class _ArgumentCursor(Iterator[str]):
         return not self._words
 
     def has_value(self) -> bool:
-        """Whether a word follows that is no flag."""
+        """Whether the next word exists and is not a flag."""
         return bool(self._words) and not self._words[-1].startswith("-")
 
     def take_rest(self) -> list[str]:
@@ -183,7 +183,7 @@ def _decode_text(value: str | bytes) -> str:
 
 
 def _split_names(text: str) -> Iterator[str]:
-    """The names in a text: commas and blanks part them, but not within round brackets."""
+    """Split a text into names, at commas and blanks outside of round brackets."""
     depth, name = 0, ""
     for char in text:
         if char in ", \n" and depth == 0:
@@ -256,7 +256,7 @@ _VALUE_HINTS: Final = {
 
 
 def make_help_page() -> str:
-    """The page: every flag with a line about it."""
+    """Make the help page: every flag with a line about it."""
     names = sorted(name for name in FLAGS if name not in IGNORED_FLAGS)
     heads = {name: f"  --{name}{_VALUE_HINTS[FLAGS[name]]}" for name in names}
     width = max(map(len, heads.values())) + 2
@@ -286,7 +286,7 @@ SETTING_SOURCES: Final = ("user", "project", "local")
 
 
 class EngineArguments(Struct, frozen=True, kw_only=True):
-    """What the engine was told when it was started."""
+    """The parsed and checked command line of the engine."""
 
     prompt: str | None = None
     input_format: str = "text"
@@ -330,12 +330,12 @@ class EngineArguments(Struct, frozen=True, kw_only=True):
 
 
 def parse_arguments(argv: Sequence[str], cwd: Path, files: Sequence[PrivateFile] = ()) -> EngineArguments:
-    """Read a command line.
+    """Parse and check a command line.
 
     Args:
         argv: the arguments after the program.
-        cwd: where relative paths start.
-        files: values that travel beside it.
+        cwd: base of relative paths.
+        files: values passed as files instead of arguments.
 
     Raises:
         FlagError: the CLI would end with a message and exit code 1.
@@ -459,7 +459,7 @@ def _read_file(value: str | bytes | None, cwd: Path) -> str | None:
 
 
 def _read_json_or_file(value: str | bytes | None, cwd: Path, what: str) -> JsonObject:
-    """JSON text, or the path of a file that holds it; as the CLI, which takes for a path what is no object."""
+    """Read JSON text, or the file at a path; as in the CLI, a value that does not start with `{` is a path."""
     if value is None:
         return {}
     text: str | None = _decode(value)
@@ -515,10 +515,10 @@ USED_KEYS: Final = frozenset({"$schema", "permissions", "env", "model", "effortL
 _GRANTING_KEYS: Final = ("allow", "additionalDirectories", "defaultMode")
 MEMORY_FILES: Final = ("CLAUDE.md", "CLAUDE.local.md")
 MEMORY_BYTES: Final = 256 * 1024
-"""Of one CLAUDE.md; more is cut."""
+"""Size limit of one CLAUDE.md; the rest is cut off."""
 
 
-# Variables that decide what programs run, load or ask: from the environment of the program alone, never from settings.
+# Variables that decide what programs run, load or connect to: never taken from settings.
 _STEERING = (
     "ALL_PROXY BASH_ENV BROWSER CC CDPATH CXX EDITOR ENV GLOBIGNORE GOFLAGS GREP_OPTIONS HOME HTTPS_PROXY HTTP_PROXY "
     "IFS KUBECONFIG LESSCLOSE LESSOPEN MAKEFLAGS MAKEFILES MANPAGER NODE_OPTIONS NODE_PATH PAGER PATH PROMPT_COMMAND "
@@ -541,15 +541,17 @@ _STEERING_SUFFIXES: Final = (
 
 
 class EngineSettings(Struct):
-    """What settings come to, all sources together.
+    """The merged settings of all sources.
 
     Attributes:
-        allow, ask, deny: permission rules.
+        allow: permission rules that allow.
+        ask: permission rules that require a permission request.
+        deny: permission rules that deny.
         directories: additional directories.
-        permission_mode: the mode that a session begins with.
-        env: variables for commands, over those of the process. The client does not see them.
+        permission_mode: the initial permission mode of a session.
+        env: variables for commands, over those of the process. The API client does not use them.
         unused_keys: keys that have no effect here.
-        problems: files that could not be read, and what of the others does not hold.
+        problems: files that could not be read, and settings without effect.
     """
 
     allow: list[str] = field(default_factory=list[str])
@@ -564,12 +566,13 @@ class EngineSettings(Struct):
     problems: list[str] = field(default_factory=list[str])
 
     def add_source(self, values: Mapping[str, Any], name: str, *, trusted: bool = True) -> None:
-        """Add one source; later ones win.
+        """Add one source; later ones override earlier ones.
 
         Args:
-            values: what it says.
-            name: what it is called, for `problems`.
-            trusted: whether it may permit something. Otherwise it may deny, ask, and choose model and effort.
+            values: the settings.
+            name: name of the source, for `problems`.
+            trusted: whether the source may grant permissions. Otherwise it may only deny, ask, and choose model and
+                effort.
         """
         permissions: Mapping[str, Any] = as_object(values.get("permissions"))
         self.ask += _get_texts(permissions.get("ask"))
@@ -601,7 +604,7 @@ class EngineSettings(Struct):
 
 
 def is_steering_variable(variable: str) -> bool:
-    """Whether a variable decides what programs run or load, or where requests and keys go."""
+    """Whether a variable decides what programs run or load, or where requests and keys are sent."""
     name = variable.upper()
     return (
         name in _STEERING_NAMES
@@ -621,7 +624,7 @@ def _get_text(values: Mapping[str, Any], key: str) -> str | None:
 
 
 def read_settings(arguments: EngineArguments, cwd: Path, config_dir: Path) -> EngineSettings:
-    """Read the settings that a launch asks for: user, project, local, and then those of the flags."""
+    """Read the settings for a launch: user, project, local, and then those of the flags."""
     found = EngineSettings()
     files = {
         "user": config_dir / "settings.json",
@@ -655,7 +658,7 @@ def _read_settings_file(path: Path, found: EngineSettings, *, trusted: bool) -> 
 
 
 def read_memory(sources: Sequence[str], cwd: Path, config_dir: Path) -> list[tuple[Path, str]]:
-    """The texts of CLAUDE.md: the user's, and those of the directory and of the ones above it, from the top down."""
+    """Read CLAUDE.md: the user's, and those of the directory and its parents, from the top down."""
     own = config_dir / MEMORY_FILES[0]
     return [
         (path, text)
@@ -674,14 +677,14 @@ def _find_memory_files(sources: Sequence[str], cwd: Path, config_dir: Path) -> I
 
 
 def _is_inside_tree(path: Path, cwd: Path) -> bool:
-    """Whether a file is where it seems to be: a link of a repository must not hand another file to the model."""
+    """Whether a file is where it seems to be: a link in a repository must not expose another file to the model."""
     real = Path(os.path.realpath(path))
     return any(real.is_relative_to(os.path.realpath(folder)) for folder in (path.parent, cwd))
 
 
 def _read_memory_file(path: Path) -> str:
     try:
-        if not path.is_file():  # a pipe would wait for a writer
+        if not path.is_file():  # opening a pipe would block until there is a writer
             return ""
         with path.open("rb") as file:
             return file.read(MEMORY_BYTES).decode("utf-8", "replace").strip()

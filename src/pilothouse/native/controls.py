@@ -1,7 +1,6 @@
-"""What the host may ask of the engine: one table of control requests, and their answers.
+"""The control requests of the host: one table of handlers, and their responses.
 
-Owns which there are. A request that the engine knows nothing of gets the CLI's error with the code
-"unsupported_request", never silence.
+Owns the set of requests. An unknown request gets the CLI's error with the code "unsupported_request", never silence.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pilothouse.native.tool_calls import PermissionChecker
 from pilothouse.transports.errands import run_briefly
 
 DEFAULT_READ_BYTES: Final = 1 << 20
-"""Of a file that `read_file` gives, unless it is told otherwise."""
+"""Default limit of bytes that `read_file` returns."""
 
 
 INITIALIZE_FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -34,11 +33,11 @@ INITIALIZE_FIELDS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "systemPrompt": (list, str),
     "title": str,
 }
-"""What of `initialize` the engine uses, and of which type it is. The rest is for what does not exist here."""
+"""The fields of `initialize` that the engine uses, with their types; all others have no meaning here."""
 
 
 class ControlRefusedError(Exception):
-    """A request cannot be carried out; the message and the code go to the host."""
+    """A request cannot be carried out; the host gets the message and the code."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -46,22 +45,22 @@ class ControlRefusedError(Exception):
 
 
 class EngineControls(Protocol):
-    """What the engine does for control requests."""
+    """The operations of the engine for control requests."""
 
     def interrupt(self, *, cancel_queued: bool) -> JsonObject:
-        """Interrupt the turn that runs, if one does."""
+        """Interrupt the running turn, if there is one."""
         ...
 
     def cancel_prompt(self, prompt_uuid: str) -> bool:
-        """Take a prompt out of the queue."""
+        """Remove a prompt from the queue; returns whether it was there."""
         ...
 
     def connect_server(self, server: McpServer) -> None:
-        """Begin a handshake beside everything else."""
+        """Start a handshake in a task."""
         ...
 
     def end_session(self) -> None:
-        """End the session once the request is answered."""
+        """End the session after the response to the request."""
         ...
 
     @property
@@ -74,7 +73,7 @@ PendingPayload = Awaitable[JsonObject | None]
 
 
 class ControlRequestHandler:
-    """Answers control requests of one session."""
+    """Handles the control requests of one session."""
 
     def __init__(self, state: SessionState, permissions: PermissionChecker, engine: EngineControls) -> None:
         self._state, self._permissions, self._engine = state, permissions, engine
@@ -106,7 +105,7 @@ class ControlRequestHandler:
         }
 
     async def handle(self, request_id: str, request: JsonObject) -> None:
-        """Answer a request, whatever it is."""
+        """Respond to any request."""
         subtype = str(request.get("subtype"))
         known = self._handlers.get(subtype)
         wire = self._state.wire
@@ -260,7 +259,7 @@ class ControlRequestHandler:
         if server is not None and message.get("method") == "notifications/tools/list_changed":
             self._engine.connect_server(server)
 
-    # What is known.
+    # Information.
 
     async def _version(self, request: JsonObject) -> JsonObject:
         return {"version": CLI_VERSION}

@@ -1,7 +1,7 @@
-"""The engine: reads the wire, keeps prompts in their order, and runs one turn after the other.
+"""The engine: reads the wire, queues prompts, and runs one turn after the other.
 
-Owns the life of a session: how it begins, what ends it, and the exit code. It is the same whether bytes come through
-pipes or from another task of this process.
+Owns the life of a session: its start, its end, and the exit code. Works the same whether bytes come through pipes or
+from another task of this process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_PROMPT = "Error: Input must be provided either through stdin or as a prompt a
 
 
 class ApiAccess(Struct, frozen=True):
-    """How the Messages API is reached; what is None comes from the environment."""
+    """How to reach the Messages API; None values come from the environment."""
 
     base_url: str | None = None
     api_key: str | None = None
@@ -52,19 +52,19 @@ class ApiAccess(Struct, frozen=True):
 
 
 class _StartRefused(Exception):  # noqa: N818 - a signal inside this file
-    """The session cannot begin; the message goes to standard error."""
+    """The session cannot start; the message goes to standard error."""
 
 
 class Engine:
     """One session.
 
     Args:
-        port: where lines come from and go to.
+        port: input and output lines.
         argv: the flags of the CLI.
         env: the environment.
         cwd: the working directory.
-        files: values that travel beside the flags.
-        access: how the API is reached.
+        files: values passed as files instead of flags.
+        access: how to reach the API.
         tools: the built-in tools, by name; None: those of the engine.
     """
 
@@ -97,7 +97,7 @@ class Engine:
         self._usage: JsonObject = {}
 
     async def run(self) -> int:
-        """Run until the input ends and every prompt is answered; gives the exit code."""
+        """Run until the input ends and every prompt is answered; returns the exit code."""
         try:
             launch = await run_briefly(parse_arguments, self._argv, self._cwd, self._files)
             state = await self._make_state(launch)
@@ -115,7 +115,7 @@ class Engine:
                     await self._api.aclose()
         return 1 if self._has_failed or (self._last_failed and not self._is_ending) else 0
 
-    # The beginning.
+    # Start.
 
     async def _make_state(self, launch: EngineArguments) -> SessionState | None:
         for flag in launch.ignored_flags:
@@ -127,7 +127,7 @@ class Engine:
         history = await self._open_history(launch, config_dir)
         if history is None:
             return None
-        env = {**self._env, **settings.env}  # for commands; the client takes nothing from settings
+        env = {**self._env, **settings.env}  # for commands; the API client takes nothing from settings
         workplace = await run_briefly(self._make_workplace, settings.directories, env)
         rules = RuleSet.parse(allow=settings.allow, ask=settings.ask, deny=settings.deny)
         tools = _load_builtin_tools() if self._tools is None else self._tools
@@ -169,7 +169,7 @@ class Engine:
         about |= {"duration_ms": 0, "duration_api_ms": 0, "stop_reason": None, "total_cost_usd": 0, "usage": {}}
         await self._wire.send(about | {"modelUsage": {}, "permission_denials": [], "errors": [text], "result_index": 0})
 
-    # Living.
+    # Main loop.
 
     async def _run_session(self, launch: EngineArguments, state: SessionState) -> None:
         self._permissions = PermissionChecker(state)
@@ -229,7 +229,7 @@ class Engine:
     async def _answer_prompt(self, state: SessionState, prompt: TurnPrompt) -> None:
         turn = self._turn = EngineTurn(state, self._wait_for_api, self._permissions, self._writer, prompt)
         with anyio.CancelScope() as self._turn_scope:
-            await self._send_lifecycle(prompt, "started")  # from here on an interrupt reaches it
+            await self._send_lifecycle(prompt, "started")  # from here on an interrupt cancels the turn
             command = find_command(state, prompt.text, prompt.frame)
             if command is not None:
                 about = await run_command(state, self._wait_for_api, *command, prompt.uuid)
@@ -249,7 +249,7 @@ class Engine:
             await self._wire.send(frames.lifecycle(prompt.uuid, state))
 
     async def _ask_model(self, prompt: str, text: str) -> str:
-        """What a tool asks the model beside the conversation."""
+        """Send a request of a tool to the model, outside the conversation."""
         api = await self._wait_for_api()
         asked: list[JsonObject] = [{"role": "user", "content": [{"type": "text", "text": f"{text}\n\n{prompt}"}]}]
         request = {"model": self._state.model, "max_tokens": 4096, "messages": asked}
@@ -259,7 +259,7 @@ class Engine:
             return f"[the model could not be asked: {error.message}]"
         return "\n".join(block["text"] for block in message["content"] if block.get("type") == "text")
 
-    # What the host says.
+    # Input from the host.
 
     async def _read_input(self) -> None:
         while line := await self._port.read_line():
@@ -287,7 +287,7 @@ class Engine:
             case "user":
                 await self._queue_prompt(frame)
             case _:
-                pass  # keep_alive, withdrawn questions, and what is not known: ignored, as by the CLI
+                pass  # keep_alive, cancelled requests and unknown types: ignored, as in the CLI
 
     async def _queue_prompt(self, frame: JsonObject) -> None:
         message: Any = frame.get("message")
@@ -302,7 +302,7 @@ class Engine:
         self._wake()
 
     def _fail(self, reason: str) -> None:
-        """What was said cannot be understood: the program ends, as the CLI does."""
+        """Report input that cannot be understood, and end the program, as the CLI does."""
         self._wire.stderr(reason)
         self._has_failed = True
         if self._task_group is not None:
@@ -317,7 +317,7 @@ class Engine:
         self._wakeup.set()
         self._wakeup = anyio.Event()
 
-    # What control requests do.
+    # Effects of control requests.
 
     @property
     def usage(self) -> JsonObject:
@@ -325,7 +325,7 @@ class Engine:
         return (self._turn.usage if self._turn is not None else {}) or self._usage
 
     def interrupt(self, *, cancel_queued: bool) -> JsonObject:
-        """Interrupt the turn that runs; the answer names the prompts that wait."""
+        """Interrupt the running turn; the response names the queued prompts."""
         waiting = [prompt for prompt in self._queue if prompt.uuid is not None]
         names = [prompt.uuid for prompt in waiting]
         answer: JsonObject = {"still_queued": [] if cancel_queued else names}
@@ -337,14 +337,14 @@ class Engine:
         return answer
 
     async def _interrupt_turn(self, turn: EngineTurn | None, cancelled: list[TurnPrompt]) -> None:
-        """After the answer to the interrupt: it comes first on the wire."""
+        """Cancel the turn in a task, after the response to the interrupt, which comes first on the wire."""
         if turn is not None and turn is self._turn and self._turn_scope is not None:
             self._turn_scope.cancel()
         for prompt in cancelled:
             await self._send_lifecycle(prompt, "cancelled")
 
     def cancel_prompt(self, prompt_uuid: str) -> bool:
-        """Take a prompt out of the queue."""
+        """Remove a prompt from the queue; returns whether it was there."""
         found = next((prompt for prompt in self._queue if prompt.uuid == prompt_uuid), None)
         if found is None:
             return False
@@ -354,13 +354,13 @@ class Engine:
         return True
 
     def connect_server(self, server: McpServer) -> None:
-        """Begin a handshake beside everything else."""
+        """Start a handshake in a task."""
         if self._task_group is not None and not server.error:
             server.ready = anyio.Event()
             self._task_group.start_soon(server.connect)
 
     def end_session(self) -> None:
-        """End the session; what runs is cancelled."""
+        """End the session and cancel the running turn."""
         self._is_ending = True
         if self._task_group is not None:
             self._task_group.start_soon(self._cancel_turn)

@@ -1,7 +1,6 @@
-"""The frames that the engine says, as CLI 2.1.330 has them. Pure.
+"""The frames that the engine sends, in the format of CLI 2.1.330. Pure.
 
-Owns their fields. Leaves out what has no meaning here (remote control, plugins, fast mode), says null where it is
-unknown.
+Owns their fields. Omits fields without a meaning here (remote control, plugins, fast mode); unknown values are null.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CAPABILITIES = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1", "msg_lifec
 
 
 def init(state: SessionState) -> JsonObject:
-    """`system/init`: what there is at the beginning of a turn."""
+    """`system/init`: the state at the beginning of a turn."""
     servers = [{"name": s.name, "status": s.status} for s in state.servers.by_name.values()]
     return {
         "type": "system",
@@ -48,12 +47,12 @@ def init(state: SessionState) -> JsonObject:
 
 
 def get_key_source(env: Mapping[str, str]) -> str:
-    """Where the key comes from."""
+    """Return the source of the API key."""
     return "ANTHROPIC_API_KEY" if env.get("ANTHROPIC_API_KEY") else "none"
 
 
 def initialize_response(state: SessionState, pid: int) -> JsonObject:
-    """The answer to `initialize`."""
+    """The response to `initialize`."""
     return {
         "commands": [
             {"name": "clear", "description": "Begin a new conversation", "argumentHint": "", "builtin": True},
@@ -84,7 +83,7 @@ def assistant(message: Mapping[str, Any], blocks: Sequence[JsonObject], **fields
 
 
 def synthetic(text: str, **fields: Any) -> JsonObject:
-    """`assistant`: a message that no model has said."""
+    """`assistant`: a message that no model wrote."""
     message = {
         "id": str(uuid.uuid4()),
         "type": "message",
@@ -98,7 +97,7 @@ def synthetic(text: str, **fields: Any) -> JsonObject:
 
 
 def user(content: str | Sequence[JsonObject], **fields: Any) -> JsonObject:
-    """`user`: a tool result, a note, or a prompt given back."""
+    """`user`: a tool result, a note, or a replayed prompt."""
     given = content if isinstance(content, str) else list(content)
     message = {"role": "user", "content": given}
     return {"type": "user", "message": message, "parent_tool_use_id": None, "timestamp": make_timestamp()} | fields
@@ -134,10 +133,10 @@ def result(state: SessionState, began: float, **fields: Any) -> JsonObject:
 
 
 def lifecycle(command: str, state: str) -> JsonObject:
-    """`command_lifecycle`: what became of a prompt that has a uuid."""
+    """`command_lifecycle`: the state of a prompt that has a uuid."""
     return {"type": "command_lifecycle", "command_uuid": command, "state": state}
 
 
 def encode_compact_json(value: Any) -> str:
-    """JSON without blanks, as the text of a structured output has it."""
+    """Encode JSON without blanks, as the text of a structured output."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,7 +1,7 @@
-"""The conversation of a session: what the model is shown, and the rows of its transcript.
+"""The conversation of a session: the messages for the model, and the rows of its transcript.
 
-Owns the order of messages, the rows in the CLI's own form (2.1.330), and when they are written. A session that the CLI
-wrote is read here, and the other way round. Knows no turn and no frames.
+Owns the order of messages, the rows in the CLI's own format (2.1.330), and when they are written. The engine reads
+sessions that the CLI wrote, and the CLI reads those of the engine. Knows no turn and no frames.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from pilothouse.transcripts.paths import SUFFIX, find_file, get_projects_directo
 from pilothouse.transcripts.rows import SPOKEN_TYPES, open_transcript, read_part
 
 CLI_VERSION: Final = "2.1.330"
-"""The version whose wire and transcripts this engine has."""
+"""The CLI version whose wire and transcript formats this engine uses."""
 ENTRYPOINT: Final = "sdk-pilothouse"
 MISSING_TOOL_RESULT: Final = "[Tool result missing due to internal error]"
 _METADATA_TYPES: Final = frozenset({"custom-title", "ai-title", "tag", "cost-state"})
-"""Rows beside the conversation that a fork takes along."""
+"""Types of rows outside the conversation that a fork copies."""
 
 
 def make_timestamp() -> str:
-    """The time as rows and frames say it."""
+    """Return the current time in the format of rows and frames."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class History:
-    """One conversation. Made in a thread: it looks where it lies on disk.
+    """One conversation. Create it in a thread: the constructor looks for its place on disk.
 
     Args:
-        session_id: its id.
-        cwd: the working directory; it says where the transcript lies.
+        session_id: id of the session.
+        cwd: the working directory; determines the directory of the transcript.
         config_dir: configuration directory of the CLI.
-        persists: whether it is written at all.
+        persists: whether the transcript is written to disk.
 
     Attributes:
-        messages: what the model is shown, in the form of the Messages API.
-        is_resumed: it began with what an earlier process wrote.
+        messages: the messages for the model, in the format of the Messages API.
+        is_resumed: whether the conversation started with rows of an earlier process.
         cost_row: the last row of costs that was read.
     """
 
@@ -65,7 +65,7 @@ class History:
 
     @property
     def path(self) -> Path:
-        """The file of the transcript, whether it is written or not."""
+        """The file of the transcript, even if it is not written."""
         return self._file or self._folder / f"{self.session_id}{SUFFIX}"
 
     @property
@@ -75,23 +75,23 @@ class History:
 
     @property
     def prompt_id(self) -> str:
-        """Id of the prompt that is being answered."""
+        """Id of the current prompt."""
         return self._prompt_id
 
     def restart(self, session_id: str) -> None:
-        """Begin another session in its place."""
+        """Start another session in place of this one."""
         self.session_id, self.messages, self._last_uuid, self._file = session_id, [], None, None
         self.is_resumed, self.title = False, None
 
-    # What is said.
+    # Messages.
 
     def add_prompt(self, content: str | Sequence[JsonObject], mode: str, name: str | None = None) -> str:
-        """A prompt of the user; gives the uuid of its row."""
+        """Add a prompt of the user; returns the uuid of its row."""
         self._prompt_id = str(uuid.uuid4())
         return self.add_user_message(content, name, permissionMode=mode, promptSource="sdk")
 
     def add_user_message(self, content: str | Sequence[JsonObject], name: str | None = None, **fields: Any) -> str:
-        """Something that goes to the model as from the user."""
+        """Add a user message for the model."""
         self._add_message("user", content)
         message = {"role": "user", "content": content if isinstance(content, str) else list(content)}
         row = {"promptId": self._prompt_id, "type": "user", "message": message, **fields}
@@ -100,8 +100,8 @@ class History:
     def add_reply(
         self, blocks: Sequence[JsonObject], message: Mapping[str, Any], names: Sequence[str], **fields: Any
     ) -> None:
-        """A reply of the model: one row a block, as the CLI has it."""
-        # The API takes neither a message without content nor a text without words.
+        """Add a reply of the model: one row for each block, as in the CLI."""
+        # The API rejects messages without content and blank texts.
         kept = [(b, n) for b, n in zip(blocks, names, strict=True) if b.get("type") != "text" or b["text"].strip()]
         if kept:
             self._add_message("assistant", [block for block, _ in kept])
@@ -110,11 +110,11 @@ class History:
             self._append_row(row | fields, name)
 
     def add_failure(self, message: Mapping[str, Any], name: str, **fields: Any) -> None:
-        """A failure of the API, which the transcript shows and the model never sees."""
+        """Add an API failure, which is in the transcript but never sent to the model."""
         self._append_row({"message": message, "type": "assistant", "isApiErrorMessage": True, **fields}, name)
 
     def replace_with_summary(self, summary: str, metadata: Mapping[str, Any]) -> str:
-        """A summary takes the place of all that was said; gives the uuid of the boundary."""
+        """Replace all messages by a summary; returns the uuid of the boundary row."""
         before, self._last_uuid = self._last_uuid, None
         self.messages = []
         boundary = {"logicalParentUuid": before, "type": "system", "subtype": "compact_boundary", "isMeta": False}
@@ -124,7 +124,7 @@ class History:
         return name
 
     def add_metadata(self, kind: str, **fields: Any) -> None:
-        """A row beside the conversation."""
+        """Add a row outside the conversation."""
         self._pending.append({"type": kind, **fields, "sessionId": self.session_id})
 
     def _add_message(self, role: str, content: str | Sequence[JsonObject]) -> None:
@@ -145,7 +145,7 @@ class History:
         return name
 
     def make_request_messages(self) -> list[JsonObject]:
-        """The messages for a request: a call without a result gets one that says so."""
+        """Make the messages for a request; a call without a result gets one that says so."""
         found: list[JsonObject] = []
         owed: list[str] = []
         for message in self.messages:
@@ -164,7 +164,7 @@ class History:
     # The file.
 
     def take_pending(self) -> list[JsonObject]:
-        """The rows that are to be written now; they are no longer pending."""
+        """Return the pending rows and clear them."""
         rows, self._pending = self._pending, []
         return rows
 
@@ -172,7 +172,7 @@ class History:
         """Append rows to the transcript. Blocking.
 
         Raises:
-            OSError: they could not be written.
+            OSError: the rows could not be written.
         """
         if not self._is_persistent or not rows:
             return
@@ -187,16 +187,16 @@ class History:
             os.close(descriptor)
 
     def exists(self) -> bool:
-        """Whether there is a session with this id already. Blocking."""
+        """Whether a session with this id exists already. Blocking."""
         return find_file(self.session_id, self._cwd, self._config_dir) is not None
 
     def resume(self, session_id: str, *, up_to: str | None = None, fork: bool = False) -> bool:
-        """Go on with a session; False when there is none. Blocking.
+        """Resume a session; returns False if it does not exist. Blocking.
 
         Args:
             session_id: the session.
-            up_to: uuid of the last row to take over.
-            fork: leave it as it is, and write what it said under this session's own id.
+            up_to: uuid of the last row to keep.
+            fork: leave the old session unchanged, and copy its rows to this session's own id.
         """
         path = find_file(session_id, self._cwd, self._config_dir)
         if path is None:
@@ -230,7 +230,7 @@ def _make_missing_results(keys: Any) -> list[JsonObject]:
 
 
 def _read_metadata(path: Path) -> list[JsonObject]:
-    """The rows beside the conversation; broken lines are passed over."""
+    """Read the rows outside the conversation; broken lines are skipped."""
     found: list[JsonObject] = []
     for line in path.read_bytes().split(b"\n"):
         if b'"parentUuid"' in line[:200] or not line.strip():

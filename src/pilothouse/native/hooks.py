@@ -1,6 +1,6 @@
-"""Hooks of the host: which of them an event concerns, how they are asked, and what their answers come to.
+"""Hooks of the host: which of them match an event, how they are called, and how their outputs are merged.
 
-Owns matching, the questions and the precedence of answers (2.1.330). What an answer does is the business of who asked.
+Owns matching, the requests and the precedence of outputs (2.1.330). The caller applies the merged output.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pilothouse.native.json_values import JsonObject, as_list, as_object, as_obj
 from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
 
 DEFAULT_SECONDS: Final = 600.0
-"""For one callback, unless its matcher says otherwise; those of SessionEnd end with the program."""
+"""Time limit of one callback, unless its matcher has another one; those of SessionEnd end with the program."""
 _DECISION_RANK: Final = {"allow": 1, "ask": 2, "defer": 3, "deny": 4}
 _LEGACY_DECISIONS: Final = {"approve": "allow", "block": "deny"}
 MATCH_ALL: Final = frozenset({None, "", "*"})
 _PLAIN_NAMES: Final = re.compile(r"[A-Za-z0-9_|]+")
-"""Names and nothing else: they are held against the whole subject; anything else is searched in it."""
+"""Plain names must equal the subject; any other pattern is a regular expression, searched in it."""
 
 
 class RegisteredMatcher(Struct, frozen=True):
-    """Callbacks of one event, and what they are for."""
+    """Callbacks of one event, and their pattern."""
 
     pattern: str | None
     callbacks: tuple[str, ...]
@@ -33,7 +33,7 @@ class RegisteredMatcher(Struct, frozen=True):
     blocks_on_failure: bool = False
 
     def matches(self, subject: str | None) -> bool:
-        """Whether it is for this subject: a tool, a source, a trigger."""
+        """Whether the pattern matches this subject: a tool, a source, a trigger."""
         if self.pattern in MATCH_ALL or subject is None:
             return True
         pattern = self.pattern or ""
@@ -46,18 +46,19 @@ class RegisteredMatcher(Struct, frozen=True):
 
 
 class HookVerdict(Struct):
-    """What the hooks of one event said together.
+    """The merged output of all hooks of one event.
 
     Attributes:
-        decision: "allow", "ask", "defer" or "deny"; the strictest counts. None: nothing was said.
-        reason: why.
-        updated_input, updated_output: in the place of what the call was given, or gave; the last counts.
+        decision: "allow", "ask", "defer" or "deny"; the strictest counts. None: no decision.
+        reason: the reason for the decision.
+        updated_input: replaces the input of the call; the last one counts.
+        updated_output: replaces the output of the call; the last one counts.
         contexts: text for the model.
         messages: text for the user.
-        stop_reason: the run is to end, for this reason.
-        permission_answer: what a PermissionRequest hook answers in the place of the user.
+        stop_reason: why the run has to end; None: it goes on.
+        permission_answer: the answer of a PermissionRequest hook, in place of the user's.
         has_failed: a callback raised.
-        has_timed_out: a callback did not answer.
+        has_timed_out: a callback did not respond in time.
     """
 
     decision: str | None = None
@@ -74,11 +75,11 @@ class HookVerdict(Struct):
 
     @property
     def is_blocking(self) -> bool:
-        """Whether it says no."""
+        """Whether the decision is "deny"."""
         return self.decision == "deny"
 
     def add_output(self, output: Mapping[str, Any]) -> None:
-        """Add the answer of one callback."""
+        """Add the output of one callback."""
         if output.get("continue") is False:
             self.stop_reason = str(output.get("stopReason") or "")
         if output.get("systemMessage"):
@@ -108,15 +109,15 @@ class HookRunner:
         self._by_event: dict[str, list[RegisteredMatcher]] = {}
 
     def register(self, hooks: Mapping[str, Any]) -> None:
-        """Take the hooks that an `initialize` request names, in the place of those before."""
+        """Replace the hooks by those of an `initialize` request."""
         self._by_event = {event: [_read_matcher(each) for each in as_objects(given)] for event, given in hooks.items()}
 
     def has_hooks(self, event: str) -> bool:
-        """Whether there are any for an event."""
+        """Whether there are hooks for an event."""
         return bool(self._by_event.get(event))
 
     def listing(self) -> list[JsonObject]:
-        """What there is, for `get_hooks_listing`."""
+        """Return the registered hooks, for `get_hooks_listing`."""
         return [
             {"event": event, "matcher": matcher.pattern, "type": "callback", "source": "sdk"}
             for event, matchers in self._by_event.items()
@@ -126,16 +127,16 @@ class HookRunner:
     async def run(
         self, event: str, fields: Mapping[str, Any], *, subject: str | None = None, key: str = ""
     ) -> HookVerdict:
-        """Ask every hook that the event concerns, at the same time.
+        """Call every hook that matches the event, concurrently.
 
         Args:
-            event: its name.
+            event: name of the event.
             fields: the input of the hooks.
-            subject: what matchers are held against; None: all are asked.
+            subject: the value that patterns are matched against; None: all hooks match.
             key: the tool call, or another id.
 
         Raises:
-            HostDisconnectedError: the host can no longer be asked.
+            HostDisconnectedError: the host is disconnected.
         """
         verdict = HookVerdict()
         asked = [(m, name) for m in self._by_event.get(event, ()) if m.matches(subject) for name in m.callbacks]

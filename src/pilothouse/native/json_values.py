@@ -1,4 +1,4 @@
-"""JSON from outside: a value of the wanted type, or an empty one. Pure."""
+"""Untrusted JSON: returns a value of the expected type, or an empty one. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def as_object(value: Any) -> JsonObject:
-    """The value, if it is an object; else an empty one."""
+    """Return the value if it is an object; else an empty one."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """The value, if it is a list; else an empty one."""
+    """Return the value if it is a list; else an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def as_objects(value: Any) -> list[JsonObject]:
-    """The objects in a list; what else is in it is left out."""
+    """Return the objects in a list, and drop everything else."""
     return [cast("JsonObject", item) for item in as_list(value) if isinstance(item, dict)]

@@ -1,7 +1,7 @@
 """Tools of the host's process: servers that answer JSON-RPC through `mcp_message` requests.
 
-Owns the handshake, the list of tools and a call with its deadline. Servers that the CLI would start or dial are told
-as failed: this engine reaches those of the host alone.
+Owns the handshake, the list of tools and a call with its deadline. Servers that the CLI would start or connect to are
+reported as failed: this engine reaches only those of the host.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
 
 PROTOCOL_VERSION: Final = "2025-11-25"
 HANDSHAKE_SECONDS: Final = 60.0
-"""A server that does not answer its handshake holds the first turn no longer, as with the CLI."""
+"""Seconds after which the first turn stops waiting for the handshake of a server, as in the CLI."""
 MAX_PAGES: Final = 100
 UNSUPPORTED_SERVER: Final = "the native engine reaches servers of the host's process only, not those of type {kind!r}"
 _INVALID_NAME_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpError(Exception):
-    """A server answered with an error, or not at all."""
+    """A server responded with an error, or not at all."""
 
 
 class McpTool:
@@ -46,12 +46,12 @@ class McpTool:
         return self._server.name
 
     async def call(self, tool_input: Mapping[str, Any], tool_use_id: str) -> ToolOutput:
-        """Let the server run it."""
+        """Call the tool on its server."""
         return await self._server.call(self.server_tool_name, tool_input, tool_use_id)
 
 
 def make_tool_name(server: str, tool: str) -> str:
-    """How the model calls a tool of a server."""
+    """Make the name that the model uses for a tool of a server."""
     return f"mcp__{_INVALID_NAME_CHARS.sub('_', server)}__{_INVALID_NAME_CHARS.sub('_', tool)}"
 
 
@@ -60,7 +60,7 @@ class McpServer:
 
     Attributes:
         status: "pending", "connected", "failed" or "disabled".
-        ready: set once the handshake is over, well or not.
+        ready: set once the handshake has ended, successfully or not.
     """
 
     def __init__(self, name: str, wire: Wire, timeout: float | None = None, error: str = "") -> None:
@@ -77,7 +77,7 @@ class McpServer:
         self._next_id = 0
 
     async def connect(self) -> None:
-        """Shake hands and read the list of tools. Never raises; `status` says what came of it."""
+        """Do the handshake and read the list of tools. Never raises; `status` has the outcome."""
         try:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 client = {"name": "pilothouse-agent", "title": "pilothouse", "version": "1"}
@@ -93,7 +93,7 @@ class McpServer:
             self.ready.set()
 
     async def read_tools(self) -> None:
-        """Read the list of tools anew."""
+        """Read the list of tools again."""
         tools: dict[str, McpTool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -107,7 +107,7 @@ class McpServer:
         self.tools = tools
 
     async def call(self, name: str, arguments: Mapping[str, Any], tool_use_id: str) -> ToolOutput:
-        """Call a tool; every failure is an outcome."""
+        """Call a tool; every failure becomes an output."""
         meta = {"claudecode/toolUseId": tool_use_id, "progressToken": self._next_id}
         body = {"name": name, "arguments": dict(arguments), "_meta": meta}
         number = self._next_id
@@ -154,13 +154,13 @@ class McpServer:
         try:
             await self._send(message, None)
         except (HostRefusedError, HostDisconnectedError):
-            return  # nobody waits for the answer to a notification
+            return  # a notification needs no response
 
     async def _send(self, message: JsonObject, timeout: float | None) -> JsonObject:
         return await self._wire.request("mcp_message", {"server_name": self.name, "message": message}, timeout)
 
     def make_status(self) -> JsonObject:
-        """What `mcp_status` says of it."""
+        """Make the server's entry for `mcp_status`."""
         tools = [
             {"name": tool.server_tool_name, "annotations": _describe_annotations(tool.annotations)}
             for tool in self.tools.values()
@@ -185,7 +185,7 @@ class McpServers:
         self.by_name: dict[str, McpServer] = {}
 
     def add(self, name: str, config: Mapping[str, Any]) -> McpServer:
-        """Take a server up; it is not connected yet."""
+        """Add a server; it is not connected yet."""
         kind = config.get("type") or "stdio"
         seconds = config.get("timeout")
         timeout = seconds / 1000 if isinstance(seconds, int | float) else None
@@ -194,12 +194,12 @@ class McpServers:
         return server
 
     async def wait(self) -> None:
-        """Wait until every handshake is over."""
+        """Wait until every handshake has ended."""
         for server in list(self.by_name.values()):
             await server.ready.wait()
 
     def tools(self) -> Iterator[McpTool]:
-        """The tools of the servers that are connected."""
+        """Yield the tools of the connected servers."""
         for server in self.by_name.values():
             if server.status == "connected":
                 yield from server.tools.values()
@@ -226,7 +226,7 @@ def _to_output(result: Mapping[str, Any]) -> ToolOutput:
 
 
 def _to_block(item: Mapping[str, Any]) -> JsonObject:
-    """A block of MCP as one of the Messages API."""
+    """Convert a block of MCP to one of the Messages API."""
     match item.get("type"):
         case "text":
             return {"type": "text", "text": item.get("text") or ""}
@@ -244,7 +244,7 @@ def _to_block(item: Mapping[str, Any]) -> JsonObject:
 
 
 def read_servers(initialize: Mapping[str, Any]) -> dict[str, JsonObject]:
-    """The servers that an `initialize` request names, by name."""
+    """Return the servers in an `initialize` request, by name."""
     configs = as_object(initialize.get("sdkMcpServerConfigs"))
     names = [str(name) for name in as_list(initialize.get("sdkMcpServers"))]
     found: dict[str, JsonObject] = {name: {**as_object(configs.get(name)), "type": "sdk"} for name in names}

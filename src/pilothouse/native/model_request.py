@@ -1,7 +1,7 @@
-"""One reply of the model: asked for until it is there, and told as it comes.
+"""One request to the model: retries until there is a reply, and sends its frames as they arrive.
 
-Owns retries, the way out when a stream breaks off (the whole message at once, as the CLI does it), the other model, and
-the frames of a reply. Knows nothing of tools and turns.
+Owns retries, the fallback to a request without streaming when a stream breaks (as in the CLI), the fallback model,
+and the frames of a reply. Knows nothing of tools and turns.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from pilothouse.native.models import resolve_model
 from pilothouse.native.state import SessionState
 
 FIRST_DELAY: Final = 0.5
-"""Seconds before the first retry; each further one doubles them, up to `MAX_DELAY`."""
+"""Seconds before the first retry; doubled for each further retry, up to `MAX_DELAY`."""
 MAX_DELAY: Final = 32.0
 JITTER: Final = 0.25
 MAX_RETRY_AFTER: Final = 60.0
-"""Seconds that the API may ask to wait for; what is longer is no retry."""
+"""Upper limit for the seconds of a `retry-after` header."""
 
 ConnectApi = Callable[[], Awaitable[MessagesApi]]
 
 
 class PromptIds:
-    """Which prompts a turn answers; the first frame of each kind names them."""
+    """The uuids of the prompts that a turn answers; the first frame of each kind carries them."""
 
     def __init__(self, uuids: tuple[str, ...]) -> None:
         self.uuids = uuids
         self._sent_kinds: set[str] = set()
 
     def take_fields(self, kind: str) -> JsonObject:
-        """What the first frame of a kind carries; nothing for the others."""
+        """Return the fields for the first frame of a kind; empty for later ones."""
         if not self.uuids or kind in self._sent_kinds:
             return {}
         self._sent_kinds.add(kind)
         return self.make_result_fields()
 
     def make_result_fields(self) -> JsonObject:
-        """What a result carries."""
+        """Return the fields for a result."""
         if not self.uuids:
             return {}
         return {"user_message_uuid": self.uuids[-1], "user_message_uuids": list(self.uuids)}
 
 
 class ReplyRequest:
-    """Asks for one reply.
+    """Requests one reply.
 
     Args:
         state: the session.
-        connect: gives the API.
-        prompt_ids: of the turn.
-        is_silent: say nothing of the reply; it is not part of the conversation.
+        connect: returns the API.
+        prompt_ids: prompt uuids of the turn.
+        is_silent: send no frames of the reply, because it is not part of the conversation.
 
     Attributes:
-        reply: what has come so far.
+        reply: the reply as far as received.
         frame_uuids: the uuids of the frames of its blocks.
-        request_id: what the API calls the request.
-        first_event_at: when the first event came, on the clock of `time.monotonic`.
+        request_id: the API's id of the request.
+        first_event_at: time of the first event, on the clock of `time.monotonic`.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class ReplyRequest:
         self._is_stream_open = False
 
     async def run(self, make_request: Callable[[], JsonObject]) -> StreamedReply:
-        """Ask until there is a reply.
+        """Send the request, and retry until there is a reply.
 
         Args:
-            make_request: makes the request; called again when another model is asked.
+            make_request: makes the request; called again for every attempt.
 
         Raises:
-            ApiError: the API refused, and asking again did not help.
+            ApiError: the API refused, and retries did not help.
         """
         attempt, streams = 0, True
         while True:
@@ -157,7 +157,7 @@ class ReplyRequest:
         return self.reply
 
     async def _send_block(self, block: JsonObject) -> None:
-        """The `assistant` frame of a block; it comes before the end of the block in the stream."""
+        """Send the `assistant` frame of a block; it comes before the end of the block in the stream."""
         if self._is_silent:
             return
         name = str(uuid.uuid4())
@@ -183,13 +183,13 @@ class ReplyRequest:
         self._state.totals.add(self._state.model, self.reply.usage, time.monotonic() - began)
 
     async def _abandon(self) -> None:
-        """The stream broke off: nothing of it counts, and the frames that were said are taken back."""
+        """Discard a broken stream: none of it counts, and its frames are superseded."""
         self._superseded += self.frame_uuids
         await self.close_stream(keep=0)
         self._reset()
 
     async def close_stream(self, *, keep: int) -> None:
-        """Say the end of a stream that has none, so that whoever shows it knows.
+        """Send the end of a stream that has none, so that its consumers know.
 
         Args:
             keep: how many of its blocks count.
@@ -218,7 +218,7 @@ class ReplyRequest:
         await anyio.sleep(delay)
 
     async def _switch_model(self) -> bool:
-        """The next of the models for such cases; False when there is none."""
+        """Switch to the next fallback model; returns False if there is none."""
         while self._fallback_models:
             other = self._fallback_models.pop(0)
             if other != self._state.model:

@@ -1,4 +1,4 @@
-"""What is known about models (aliases, prices, context windows) and what a session has used (tokens, dollars, time).
+"""Facts about models (aliases, prices, context windows), and the totals of a session (tokens, dollars, time).
 
 Pure. Prices and windows are those of CLI 2.1.330; a model that is not in the table has no price.
 """
@@ -15,7 +15,7 @@ from pilothouse.native.json_values import JsonObject, as_object
 
 
 class Price(Struct, frozen=True):
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
     input: float
     output: float
@@ -25,9 +25,9 @@ class Model(Struct, frozen=True, kw_only=True):
     """One model, or a family of them.
 
     Attributes:
-        window: tokens of context.
-        max_output: tokens of one reply, at most.
-        adaptive: it decides by itself how long it thinks; others have a budget.
+        window: context window, in tokens.
+        max_output: token limit of one reply.
+        adaptive: whether the model decides itself how long it thinks; others have a budget.
     """
 
     name: str
@@ -55,7 +55,7 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 
 LONG_PROMPT_TOKENS: Final = 100_000
-"""Tokens of a prompt from which Haiku costs five times as much."""
+"""Prompts of Haiku with more tokens than this cost five times as much."""
 _CACHE_READ, _CACHE_5M, _CACHE_1H = 0.1, 1.25, 2.0
 _ADAPTIVE: Final = re.compile(r"claude-[a-z]+-(?:[5-9]|[1-9][0-9])(?:-|$)")
 _LONG_SUFFIX: Final = "[1m]"
@@ -63,7 +63,7 @@ LONG_CONTEXT_BETA: Final = "context-1m-2025-08-07"
 
 
 def resolve_model(name: str | None, env: Mapping[str, str]) -> str:
-    """The full name of a model; environment variables such as ANTHROPIC_DEFAULT_OPUS_MODEL say otherwise."""
+    """Return the full name of a model; variables such as ANTHROPIC_DEFAULT_OPUS_MODEL override the aliases."""
     given = name or env.get("ANTHROPIC_MODEL") or "default"
     plain = given.removesuffix(_LONG_SUFFIX)
     variable = env.get(f"ANTHROPIC_DEFAULT_{plain.upper()}_MODEL") if plain in ALIASES else None
@@ -71,12 +71,12 @@ def resolve_model(name: str | None, env: Mapping[str, str]) -> str:
 
 
 def has_long_context(name: str | None) -> bool:
-    """Whether a name asks for the long window, such as "sonnet[1m]"."""
+    """Whether a name requests the long context window, such as "sonnet[1m]"."""
     return name is not None and name.endswith(_LONG_SUFFIX)
 
 
 def get_model(name: str) -> Model:
-    """What is known of a model by its full name."""
+    """Return the facts about a model by its full name."""
     known = KNOWN_MODELS.get(name)
     if known is not None:
         return known
@@ -85,7 +85,7 @@ def get_model(name: str) -> Model:
 
 
 def estimate_cost(name: str, usage: Mapping[str, Any]) -> float | None:
-    """What a reply cost in US dollars, from the usage that the API named; None: there is no price."""
+    """Estimate the cost of a reply in US dollars from its usage; None if the model has no price."""
     price = get_model(name).price
     if price is None:
         return None
@@ -101,7 +101,7 @@ _INPUTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_inp
 
 
 def context_tokens(usage: Mapping[str, Any]) -> int:
-    """The tokens that a request and its reply took of the window."""
+    """Return the tokens of a request and its reply in the context window."""
     return sum(_get_count(usage, key) for key in (*_INPUTS, "output_tokens"))
 
 
@@ -111,7 +111,7 @@ def _get_count(usage: Mapping[str, Any], key: str) -> int:
 
 
 def list_models() -> list[dict[str, Any]]:
-    """The models, as the answer to `initialize` lists them."""
+    """Return the models for the response to `initialize`."""
     return [
         {
             "value": alias,
@@ -136,7 +136,7 @@ _USAGE_FIELDS: Final[Mapping[str, str]] = {
 
 
 def make_zero_usage() -> JsonObject:
-    """Usage of nothing, with every field that a result has."""
+    """Make an empty usage, with every field of a result."""
     return {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
@@ -149,13 +149,13 @@ def make_zero_usage() -> JsonObject:
 
 
 class SessionTotals:
-    """Sums of a session.
+    """Totals of a session.
 
     Attributes:
         cost_usd: dollars, of the models that have a price.
-        api_seconds: time that the API took.
+        api_seconds: seconds of API requests.
         usage: tokens since `start_turn`.
-        has_unknown_cost: some model has no price.
+        has_unknown_cost: whether some model has no price.
     """
 
     def __init__(self) -> None:
@@ -168,13 +168,13 @@ class SessionTotals:
         self.turn_models: dict[str, JsonObject] = {}
 
     def start_turn(self) -> None:
-        """What counts for one result begins anew."""
+        """Reset the counts of a result."""
         self.usage = make_zero_usage()
         self.turn_models = {}
         self.turn_api_seconds = 0.0
 
     def add(self, model: str, usage: Mapping[str, Any], seconds: float) -> None:
-        """A reply of a model."""
+        """Add a reply of a model."""
         cost = estimate_cost(model, usage)
         self.has_unknown_cost = self.has_unknown_cost or cost is None
         self.cost_usd += cost or 0.0
@@ -188,7 +188,7 @@ class SessionTotals:
             entry["costUSD"] += cost or 0.0
 
     def restore(self, row: Mapping[str, Any]) -> None:
-        """Go on from what an earlier process had spent in this session."""
+        """Add the totals of an earlier process in this session."""
         self.cost_usd += row.get("totalCostUSD") or 0.0
         for model, told in as_object(row.get("modelUsage")).items():
             entry = self.models.setdefault(model, _make_entry(model, known=estimate_cost(model, {}) is not None))
@@ -196,7 +196,7 @@ class SessionTotals:
                 entry[name] += told.get(name) or 0
 
     def to_row(self, duration: float) -> JsonObject:
-        """The row of a transcript that `restore` reads, in the CLI's form."""
+        """Make the transcript row that `restore` reads, in the CLI's format."""
         return {
             "totalCostUSD": self.cost_usd,
             "totalAPIDuration": round(self.api_seconds * 1000),

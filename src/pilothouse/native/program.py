@@ -1,6 +1,6 @@
-"""`pilothouse-agent`: the engine as a program that takes the CLI's flags and speaks its wire on stdin and stdout.
+"""`pilothouse-agent`: the engine as a program with the CLI's flags and its wire format on stdin and stdout.
 
-Owns pipes, signals and the forms of output. What is said on them is the engine's.
+Owns pipes, signals and output formats. The engine makes the content.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from pilothouse.native.history import CLI_VERSION
 
 CHUNK_BYTES: Final = 256 * 1024
 MAX_BUFFERED_CHUNKS: Final = 64
-"""Chunks of input that are read before the engine takes them."""
+"""Limit of input chunks that are buffered for the engine."""
 ATOMIC_WRITE_BYTES: Final = 4096
-"""Bytes that a pipe takes at once when it takes any (PIPE_BUF)."""
+"""Bytes that a writable pipe accepts without blocking (PIPE_BUF)."""
 GRACE_SECONDS: Final = 3.0
-"""For a clean end after a signal."""
-# Exit codes of CLI 2.1.330: it calls Ctrl-C a clean end.
+"""Seconds for a clean exit after a signal."""
+# Exit codes of CLI 2.1.330; Ctrl-C is a clean exit.
 SIGNAL_EXIT_CODES: Final = {"SIGHUP": 129, "SIGINT": 0, "SIGTERM": 143}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; gives the exit code. Ctrl-C and SIGTERM end it, with everything that it started."""
+    """Run the program; returns the exit code. Ctrl-C and SIGTERM end it, with all processes that it started."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         line = parse_command_line(given)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if find_spec("anthropic") is None:
         return _print_error(MISSING_PACKAGE)
     code = anyio.run(_run, given, line, backend="asyncio")
-    # The thread that reads stdin may still wait for it; nothing is left to be cleaned up.
+    # `os._exit`, because the thread that reads stdin may still block; there is nothing left to clean up.
     _flush()
     os._exit(code)
 
@@ -70,7 +70,7 @@ def _flush() -> None:
         try:
             stream.flush()
         except (OSError, ValueError):
-            continue  # whoever read it is gone
+            continue  # the reader has closed the pipe
 
 
 async def _run(argv: Sequence[str], line: CommandLine) -> int:
@@ -82,7 +82,7 @@ async def _run(argv: Sequence[str], line: CommandLine) -> int:
         def stop(exit_code: int) -> None:
             ended.append(exit_code)
             group.cancel_scope.cancel()
-            loop.call_later(GRACE_SECONDS, os._exit, exit_code)  # a write to somebody who does not read may hold it
+            loop.call_later(GRACE_SECONDS, os._exit, exit_code)  # a write to a full pipe may block the exit
 
         loop = asyncio.get_running_loop()
         for name, exit_code in SIGNAL_EXIT_CODES.items():
@@ -91,7 +91,7 @@ async def _run(argv: Sequence[str], line: CommandLine) -> int:
         try:
             code = await Engine(port, argv, os.environ, Path.cwd()).run()
         except* (BrokenPipeError, anyio.BrokenResourceError):
-            code = 1  # nobody reads any more
+            code = 1  # the reader has closed the pipe
     return ended[0] if ended else code
 
 
@@ -110,9 +110,9 @@ class _StdioPort:
         self._reader: threading.Thread | None = None
 
     async def read_line(self) -> bytes:
-        """The next line; b"" once the input has ended."""
+        """Return the next line; b"" once the input has ended."""
         if self._reader is None:
-            # A daemon, and without Python's own buffer, whose lock would be held at the end of the program.
+            # A daemon thread, and without Python's buffer, whose lock would be held at exit.
             self._reader = threading.Thread(target=self._read_stdin, name="stdin", daemon=True)
             self._reader.start()
         while True:
@@ -146,7 +146,7 @@ class _StdioPort:
             try:
                 self._loop.call_soon_threadsafe(self._on_data, data)
             except RuntimeError:
-                return  # the program is at its end
+                return  # the loop is closed: the program exits
             if not data:
                 return
 
@@ -158,7 +158,7 @@ class _StdioPort:
         self._wakeup.set()
 
     async def write(self, data: bytes) -> None:
-        """Write a frame in the form that was asked for."""
+        """Write a frame in the output format."""
         shown = data if self._output_format == "stream-json" else self._format_result(data)
         if not shown:
             return

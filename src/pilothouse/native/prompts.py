@@ -1,4 +1,4 @@
-"""Texts that the engine says to the model. Plain words, and where they are put together."""
+"""Texts that the engine sends to the model, and functions that compose them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ CONTINUE_REPLY: Final = "Your reply reached the limit of its length. Go on exact
 
 
 def make_reminder(text: str) -> str:
-    """A text that is not the user's."""
+    """Mark a text as not written by the user."""
     return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
 def describe_environment(cwd: Path, directories: Sequence[Path], model: str) -> str:
-    """What the model has to know of where it works."""
+    """Describe the working environment for the model."""
     lines = [
         "# Environment",
         f"- Working directory: {cwd}",
@@ -72,6 +72,6 @@ def describe_environment(cwd: Path, directories: Sequence[Path], model: str) -> 
 
 
 def format_memory(found: Sequence[tuple[Path, str]]) -> str:
-    """What CLAUDE.md files say."""
+    """Format the content of CLAUDE.md files."""
     parts = [f"Contents of {path}:\n\n{text}" for path, text in found]
     return "# Standing instructions of the user and of the project\n\n" + "\n\n".join(parts) if parts else ""

@@ -1,6 +1,6 @@
-"""The state of one session of the engine: what every part of it looks at.
+"""The state of one session of the engine, shared by all its parts.
 
-Owns which tools there are, which model is asked and how, and what a request looks like. Runs nothing.
+Owns the set of tools, the model and its settings, and the content of a request. Runs nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pilothouse.native.wire import Wire
 STRUCTURED_TOOL_NAME: Final = "StructuredOutput"
 DEFAULT_RETRIES: Final = 10
 DEFAULT_THINKING_TOKENS: Final = 31_999
-"""Budget of thinking when it is switched on without a number, on models that have one."""
+"""Thinking budget when thinking is enabled without a number, on models that have a budget."""
 MIN_THINKING_TOKENS: Final = 1024
 EPHEMERAL: Final = {"type": "ephemeral"}
 
@@ -36,18 +36,21 @@ class SessionState:
     """One session.
 
     Args:
-        arguments: what the command line said.
-        settings: what settings files said.
+        arguments: the command line.
+        settings: the merged settings.
         env: the environment.
-        wire, history, workplace, rules: its parts.
+        wire: the connection to the host.
+        history: the conversation.
+        workplace: the workplace of the tools.
+        rules: the permission rules.
         builtin: the tools of the engine, by name.
 
     Attributes:
         permission_mode: permission mode.
         model: full name of the model.
         initialize_request: body of the `initialize` request.
-        memory: what CLAUDE.md files say.
-        schema: check of the structured output, if one is wanted.
+        memory: the content of CLAUDE.md files.
+        schema: JSON Schema of the structured output, if one is wanted.
     """
 
     def __init__(
@@ -81,26 +84,26 @@ class SessionState:
         self._builtin = builtin
 
     def set_rules(self, rules: RuleSet) -> None:
-        """From now on these rules hold. What one denies to read, searches do not show either."""
+        """Replace the rules. Searches hide the paths that a rule denies to read."""
         self.rules = rules
         self.workplace.is_hidden = make_hidden_filter(rules, self.workplace)
 
     # Models.
 
     def set_model(self, name: str | None) -> str:
-        """Ask another model from now on; None: the one of the beginning. Gives its full name."""
+        """Change the model; None for the initial one. Returns its full name."""
         given = name or self.arguments.model or self.settings.model
         self.model, self.requested_model = resolve_model(given, self.env), given
         return self.model
 
     @property
     def max_retries(self) -> int:
-        """How often a failed request is sent again."""
+        """How often a failed request is retried."""
         return _parse_int(self.env.get("CLAUDE_CODE_MAX_RETRIES"), DEFAULT_RETRIES)
 
     @property
     def max_output(self) -> int:
-        """Tokens of one reply, at most."""
+        """Token limit of one reply."""
         return _parse_int(self.env.get("CLAUDE_CODE_MAX_OUTPUT_TOKENS"), get_model(self.model).max_output)
 
     @property
@@ -111,7 +114,7 @@ class SessionState:
     # Tools.
 
     def list_tools(self) -> dict[str, BuiltinTool | McpTool]:
-        """The tools that there are now, by name."""
+        """Return the current tools, by name."""
         wanted = self.arguments.tools
         everything = wanted is None or "default" in wanted
         somebody = self.arguments.prompt_tool is not None and not self.arguments.nobody_asked
@@ -126,20 +129,20 @@ class SessionState:
         return found
 
     def get_validator(self, name: str, schema: Mapping[str, Any]) -> SchemaCheck:
-        """What is wrong with the input of a tool; compiled once."""
+        """Return the check for a tool's input; compiled once."""
         if name not in self._validators:
             self._validators[name] = make_checker(schema)
         return self._validators[name]
 
     def set_schema(self, schema: JsonObject | None) -> None:
-        """The answer has to fit this schema from now on."""
+        """Set the schema that the answer has to fit."""
         self.schema = schema
         self._validators.pop(STRUCTURED_TOOL_NAME, None)
 
     # Requests.
 
     def make_system_prompt(self) -> list[JsonObject]:
-        """The system prompt, as blocks; the last one marks what can be cached."""
+        """Make the system prompt as blocks; the last one has the cache mark."""
         told: Any = self.initialize_request.get("systemPrompt")
         parts: list[str] = [told] if isinstance(told, str) else [str(part) for part in as_list(told)]
         if not parts:
@@ -156,7 +159,7 @@ class SessionState:
         return self._mark_last_cached(blocks)
 
     def make_request(self, messages: list[JsonObject] | None = None, *, tools: bool = True) -> JsonObject:
-        """A request of the Messages API: all that is said so far, or other messages."""
+        """Make a request of the Messages API, with the conversation so far or with other messages."""
         shown = self.history.make_request_messages() if messages is None else messages
         body: JsonObject = {
             "model": self.model,
@@ -189,7 +192,7 @@ class SessionState:
         return self._mark_last_cached(found)
 
     def _mark_last_cached(self, blocks: list[JsonObject]) -> list[JsonObject]:
-        """The same, with the mark on the last one: what stands before it is read from the cache next time."""
+        """Put the cache mark on the last block: the next request reads everything up to it from the cache."""
         if not blocks or self.env.get("DISABLE_PROMPT_CACHING"):
             return blocks
         return [*blocks[:-1], blocks[-1] | {"cache_control": EPHEMERAL}]
@@ -216,10 +219,10 @@ class SessionState:
         budget = min(tokens or DEFAULT_THINKING_TOKENS, self.max_output - 1)
         return {"type": "enabled", "budget_tokens": max(budget, MIN_THINKING_TOKENS), **shown}
 
-    # What hooks are told.
+    # Hooks.
 
     def make_hook_fields(self, *, mode: bool = True) -> JsonObject:
-        """What every hook is told."""
+        """Make the input fields that all hooks have."""
         about: JsonObject = {
             "session_id": self.history.session_id,
             "transcript_path": str(self.history.path),
@@ -229,7 +232,7 @@ class SessionState:
         return about | ({"permission_mode": self.permission_mode} if mode else {})
 
     def start_new_session(self) -> str:
-        """Forget the conversation: a new session with the same settings. Gives its id."""
+        """Start a new session with the same settings and an empty conversation. Returns its id."""
         self.history.restart(str(uuid.uuid4()))
         self.wire.session_id = self.history.session_id
         self.workplace.files_read.clear()
@@ -237,7 +240,7 @@ class SessionState:
 
 
 def find_config_dir(env: Mapping[str, str]) -> Path:
-    """The configuration directory of the CLI in this environment."""
+    """Return the configuration directory of the CLI in this environment."""
     given = env.get("CLAUDE_CONFIG_DIR")
     return Path(given) if given else Path(env.get("HOME") or Path.home()) / ".claude"
 
@@ -254,5 +257,5 @@ def _parse_int(text: str | None, default: int) -> int:
 
 
 def _rule_covers(name: str, rule: str) -> bool:
-    """Whether a rule without a condition names a tool: the tool, or its whole server."""
+    """Whether a rule without a condition names the tool, or its whole server."""
     return name == rule or name.startswith(f"{rule}__") or (rule.endswith("__*") and name.startswith(rule[:-1]))

@@ -1,6 +1,6 @@
-"""The tool calls of one reply: checked for permission (hooks, rules, mode, then the host), run, and answered.
+"""The tool calls of one reply: permission check (hooks, rules, mode, then the host), execution, and result.
 
-Owns that order, and which calls run at the same time. Knows nothing of the model.
+Owns that order, and which calls run concurrently. Knows nothing of the model.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ HOOK_TIMED_OUT: Final = "{} hook did not respond before its timeout. The tool ca
 
 
 class PermissionOutcome(Struct):
-    """What came of it.
+    """The outcome of a permission check.
 
     Attributes:
-        is_allowed: the call may be made, with `tool_input`.
-        message: otherwise: what the model is told.
-        ends_turn: the turn ends.
-        is_deferred: the host runs it itself, after this turn.
+        is_allowed: whether the call may run, with `tool_input`.
+        message: error text for the model if the call may not run.
+        ends_turn: whether the turn ends.
+        is_deferred: whether the host runs the call itself, after this turn.
         meta: for `tool_result_meta`.
         contexts: text of hooks for the model.
-        stop_reason: a hook ends the run.
+        stop_reason: why a hook ends the run; None: it goes on.
     """
 
     is_allowed: bool
@@ -58,14 +58,14 @@ class PermissionOutcome(Struct):
 
 
 class PermissionChecker:
-    """Rules on the calls of one session. One call at a time is put to the host."""
+    """Decides on the calls of one session. Only one request at a time is sent to the host."""
 
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._lock = anyio.Lock()
 
     async def check(self, call: Mapping[str, Any], tool: AnyTool | None) -> PermissionOutcome:
-        """Rule on a call; `tool` is None for the structured output, which needs no permission."""
+        """Decide on a call; `tool` is None for the structured output, which needs no permission."""
         name, tool_input, key = str(call["name"]), dict(call["input"]), str(call["id"])
         try:
             verdict = await self._run_pre_hooks(name, tool_input, key)
@@ -100,7 +100,7 @@ class PermissionChecker:
         if tool is None or name == STRUCTURED_TOOL_NAME:
             return _make_allowed(tool_input, "config")
         state = self._state
-        async with self._lock:  # an answer may change the rules for the next one
+        async with self._lock:  # a response may change the rules for the next call
             if name in INTERACTIVE_TOOLS:
                 ruling = await self._ask_host(name, tool_input, key, tool, Decision("ask"))
                 if ruling.is_allowed and name == EXIT_PLAN_MODE and state.permission_mode == "plan":
@@ -108,7 +108,7 @@ class PermissionChecker:
                 return ruling
             about = {"mode": state.permission_mode, "rules": state.rules, "workplace": state.workplace}
             judge = partial(decide, name, tool_input, **about, read_only=tool.read_only)
-            found = await run_briefly(judge)  # it looks at paths on disk
+            found = await run_briefly(judge)  # reads paths on disk
             if found.behavior == "deny":
                 ruling = _make_denied(tool_input, found.reason, "config", reason_type="rule")
                 await self._report_denial(name, key, ruling.message)
@@ -185,7 +185,7 @@ class PermissionChecker:
         return ruling
 
     async def apply_updates(self, updates: Sequence[JsonObject]) -> None:
-        """Carry out permission updates. They hold for this session; no settings file is changed."""
+        """Apply permission updates. They hold for this session; no settings file is changed."""
         state = self._state
         if not updates:
             return
@@ -200,10 +200,10 @@ class PermissionChecker:
                 case "removeDirectories":
                     state.workplace.directories[:] = [f for f in state.workplace.directories if f not in folders]
                 case _:
-                    pass  # the rules have it
+                    pass  # `with_updates` has applied it
 
     async def set_mode(self, mode: str) -> str | None:
-        """Change the mode; gives the code of the error when it may not be."""
+        """Change the mode; returns an error code if the mode is not allowed, else None."""
         if mode not in PERMISSION_MODES:
             return "invalid_mode"
         if mode == "bypassPermissions" and not self._state.arguments.may_bypass:
@@ -252,11 +252,11 @@ def _make_denied(tool_input: JsonObject, text: str, source: str, **fields: str) 
 
 
 MAX_PARALLEL_CALLS: Final = 10
-"""Calls that run at the same time, at most."""
+"""Limit of calls that run concurrently."""
 
 
 class ToolCallAnswer(Struct):
-    """What came of a call: the block for the model, and what stands beside it."""
+    """The answer to a call: the result block for the model, and its metadata."""
 
     block: JsonObject
     result: Any = None
@@ -268,18 +268,18 @@ class ToolCalls:
 
     Args:
         state: the session.
-        permissions: rules on them.
+        permissions: decides on the calls.
         calls: the blocks of the reply.
 
     Attributes:
-        answers: by id of the call.
+        answers: answers by the ids of the calls.
         denials: calls that were refused.
         contexts: text of hooks for the model.
         deferred_call: the last call that the host will run itself.
-        ends_turn: a refusal that ends the turn.
-        stop_reason: a hook ends the run.
+        ends_turn: whether a refusal ends the turn.
+        stop_reason: why a hook ends the run; None: it goes on.
         structured_output: the output that fits the schema.
-        schema_failures: how many outputs did not.
+        schema_failures: number of outputs that do not fit.
     """
 
     def __init__(self, state: SessionState, permissions: PermissionChecker, calls: Sequence[JsonObject]) -> None:
@@ -297,7 +297,7 @@ class ToolCalls:
         self.schema_failures = 0
 
     async def run(self) -> None:
-        """Run all of them: neighbours that only look at the same time, the others alone and in their order."""
+        """Run all calls: neighbouring read-only calls concurrently, the others alone and in order."""
         for group in self._groups():
             if self.ends_turn:
                 break
@@ -345,7 +345,7 @@ class ToolCalls:
 
     def _find_input_problem(self, name: str, tool: AnyTool, given: Any) -> str | None:
         if isinstance(tool, McpTool):
-            return None  # its server knows
+            return None  # its server validates the input
         problems = self._state.get_validator(name, tool.input_schema)(given)
         return "; ".join(f"{problem.path}: {problem.text}" for problem in problems) or None
 
@@ -374,7 +374,7 @@ class ToolCalls:
         assert not isinstance(tool, McpTool)
         try:
             return await tool.run(tool_input, self._state.workplace)
-        except Exception as error:  # noqa: BLE001 - a tool that fails is told to the model, and the session goes on
+        except Exception as error:  # noqa: BLE001 - the model gets the error, and the session continues
             return _make_error(f"{type(error).__name__}: {error}")
 
     def _accept_structured(self, given: JsonObject) -> ToolOutput:
@@ -390,7 +390,7 @@ class ToolCalls:
     async def _run_post_hooks(
         self, name: str, key: str, tool_input: JsonObject, outcome: ToolOutput, took: int
     ) -> ToolOutput:
-        """PostToolUse and PostToolUseFailure hooks."""
+        """Run PostToolUse or PostToolUseFailure hooks."""
         about = self._state.make_hook_fields() | {"tool_name": name, "tool_input": tool_input, "tool_use_id": key}
         about["duration_ms"] = took
         event = "PostToolUseFailure" if outcome.is_error else "PostToolUse"
@@ -442,7 +442,7 @@ class ToolCalls:
         await self._state.wire.send(frames.user([block], **about))
 
     async def answer_unfinished(self) -> None:
-        """After an interrupt: answer those that have no answer."""
+        """Answer the calls without an answer after an interrupt."""
         for call in self._calls:
             key = str(call["id"])
             if key not in self.answers:
@@ -451,7 +451,7 @@ class ToolCalls:
                 await self._answer(key, outcome, {"non_execution_kind": "user-rejected"})
 
     def list_answers(self) -> list[ToolCallAnswer]:
-        """The answers, in the order of the calls."""
+        """Return the answers, in the order of the calls."""
         return [self.answers[call["id"]] for call in self._calls if call["id"] in self.answers]
 
 
@@ -470,7 +470,7 @@ def _get_text(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 def _to_content(output: Any) -> str | list[JsonObject]:
-    """What a hook put in the place of a result, as content for the model."""
+    """Convert a result that a hook replaced to content for the model."""
     if isinstance(output, str):
         return output
     if isinstance(output, list):

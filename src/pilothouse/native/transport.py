@@ -1,7 +1,7 @@
-"""`NativeTransport`: the engine as a peer in this process, in the place of the CLI.
+"""`NativeTransport`: runs the engine in this process, in place of the CLI.
 
-Owns how an `Invocation` reaches the engine and how the engine ends. The bytes flow as in memory; the engine runs in
-`serve`, beside the stream.
+Owns how an `Invocation` reaches the engine and how the engine ends. Bytes flow through a `MemoryTransport`; the
+engine runs in `serve`, concurrently with the stream.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.memory import MemoryPeer, MemoryTransport
 
 CLOSE_SECONDS = 5.0
-"""For the engine to end its tools, once it was told to."""
+"""Seconds for the engine to end its tools during `close`."""
 
 
 class NativeTransport(Transport):
-    """Answers without the CLI, over the Messages API, in this process. (E83)
+    """Answers without the CLI, over the Messages API, in this process.
 
-    Sessions, hooks, permissions, tools, recording and the blocking twin work over it as over the CLI. Needs the extra
-    `pilothouse[native]`. One instance serves one connection: give a function that makes one where several are needed.
+    Sessions, hooks, permissions, tools, recording and the blocking API work as with the CLI. Needs the extra
+    `pilothouse[native]`. One instance serves one connection: pass a function that makes one where several are needed.
 
     ::
 
@@ -42,9 +42,9 @@ class NativeTransport(Transport):
         agent = Agent(transport=lambda: NativeTransport(client=AsyncAnthropicBedrock()))
 
     Args:
-        base_url: where the Messages API is; None: ANTHROPIC_BASE_URL of the session's environment, or the public one.
+        base_url: URL of the Messages API; None: ANTHROPIC_BASE_URL of the session's environment, or the public one.
         api_key: the key; None: ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN of that environment.
-        client: an asynchronous client of the package `anthropic`, for Bedrock, Vertex or special needs; it stays open.
+        client: an asynchronous client of the package `anthropic`, for Bedrock, Vertex or special needs; never closed.
         tools: the built-in tools, by name; None: those of the engine.
     """
 
@@ -67,11 +67,11 @@ class NativeTransport(Transport):
         self._cwd = Path()
 
     async def start(self, invocation: Invocation) -> None:
-        """Look that everything is there. The engine itself begins in `serve`.
+        """Check the requirements. The engine itself starts in `serve`.
 
         Raises:
-            UsageError: the package `anthropic` is not installed, or the invocation wants another user.
-            CLIStartError: there is no such working directory.
+            UsageError: the package `anthropic` is not installed, or the invocation requests another user.
+            CLIStartError: the working directory does not exist.
         """
         if invocation.user is not None:
             raise UsageError("option 'user': the native engine runs in this process, as its user")
@@ -105,7 +105,7 @@ class NativeTransport(Transport):
         try:
             code = await engine.run()
         except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the transport was closed under it
+            pass  # the transport was closed meanwhile
         peer.end(exit_code=code)
 
     async def serve(self) -> None:
@@ -121,7 +121,7 @@ class NativeTransport(Transport):
             self._ended.set()
 
     async def _watch(self) -> None:
-        """Once `serve` is cancelled nobody reads any more: what the engine is still saying must not hold it."""
+        """Discard output once `serve` is cancelled, because it is no longer read and must not block the engine."""
         try:
             await anyio.sleep_forever()
         finally:
@@ -131,18 +131,18 @@ class NativeTransport(Transport):
     async def send(self, data: bytes) -> None:
         """Send `data` to the engine."""
         await self._memory.send(data)
-        self._memory.sent.clear()  # it keeps them for tests
+        self._memory.sent.clear()  # the memory transport keeps them for tests
 
     async def receive(self) -> bytes:
-        """The next bytes from the engine."""
+        """Return the next bytes from the engine."""
         return await self._memory.receive()
 
     async def end_input(self) -> None:
-        """End the engine's input: it answers what it was asked, and ends."""
+        """End the engine's input: the engine answers the remaining prompts, and ends."""
         await self._memory.end_input()
 
     async def ending(self) -> Ending:
-        """How the engine ended."""
+        """Return how the engine ended."""
         return await self._memory.ending()
 
     async def close(self) -> None:
@@ -156,12 +156,12 @@ class NativeTransport(Transport):
                 await run_briefly(partial(home.cleanup))
 
     def health(self) -> Health:
-        """Healthy, or why not."""
+        """Return the state, and the reason if it is not healthy."""
         return self._memory.health()
 
 
 class _MemoryPort:
-    """The engine's end of the memory."""
+    """The engine's end of the memory transport."""
 
     def __init__(self, peer: MemoryPeer) -> None:
         self._peer = peer

@@ -1,6 +1,6 @@
 """One turn: a prompt, the replies of the model, its tool calls, and the result.
 
-Owns the loop, how it ends, and when rows of the transcript are written.
+Owns the loop, its end, and when rows of the transcript are written.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pilothouse.native.wire import HostDisconnectedError, Wire
 from pilothouse.transports.errands import run_briefly
 
 MAX_SCHEMA_FAILURES: Final = 5
-"""Outputs that do not fit the schema, before the turn fails."""
+"""Number of outputs that do not fit the schema after which the turn fails."""
 MAX_CONTINUATIONS: Final = 3
-"""How often a reply that reached the limit of its length is continued."""
+"""How often a reply that reached its token limit is continued."""
 
 
 class TurnPrompt(Struct):
@@ -44,7 +44,7 @@ class TurnPrompt(Struct):
     Attributes:
         content: text or blocks.
         uuid: its uuid, if it has one.
-        frame: as it came.
+        frame: the original frame.
     """
 
     content: str | list[JsonObject]
@@ -53,27 +53,27 @@ class TurnPrompt(Struct):
 
     @property
     def text(self) -> str:
-        """Its text."""
+        """The text of the prompt."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(str(block["text"]) for block in self.content if block.get("type") == "text")
 
 
 class TurnEnd(Struct):
-    """How a turn ended: what its result says."""
+    """The outcome of a turn: fields for its result."""
 
     fields: JsonObject
     is_error: bool = False
 
 
 def make_success(text: str, stop_reason: str | None, **extra: Any) -> TurnEnd:
-    """The usual end."""
+    """Make the normal outcome."""
     fields = {"subtype": "success", "is_error": False, "api_error_status": None, "terminal_reason": "completed"}
     return TurnEnd(fields | {"result": text, "stop_reason": stop_reason} | extra)
 
 
 def make_failure(subtype: str, terminal: str, error: str, stop_reason: str | None = None) -> TurnEnd:
-    """An end with `errors`."""
+    """Make an outcome with `errors`."""
     fields = {"subtype": subtype, "is_error": True, "terminal_reason": terminal, "errors": [error]}
     return TurnEnd(fields | {"stop_reason": stop_reason}, is_error=True)
 
@@ -82,8 +82,8 @@ class EngineTurn:
     """Answers one prompt.
 
     Attributes:
-        is_finished: its result was said.
-        is_error: that of the result.
+        is_finished: whether its result was sent.
+        is_error: `is_error` of the result.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class EngineTurn:
         state.totals.start_turn()
 
     async def run(self) -> None:
-        """Answer it, and say the result."""
+        """Answer the prompt, and send the result."""
         if self._prompt.frame.get("shouldQuery") is False:
             self._state.history.add_prompt(self._prompt.content, self._state.permission_mode, self._prompt.uuid)
             self._turns = 0
@@ -126,7 +126,7 @@ class EngineTurn:
             end = await self._run_round()
         await self._finish(end)
 
-    # The beginning.
+    # Start.
 
     async def _start(self) -> TurnEnd | None:
         state = self._state
@@ -158,7 +158,7 @@ class EngineTurn:
                 [{"type": "text", "text": make_reminder(text)} for text in contexts], isMeta=True
             )
 
-    # One reply, and what follows from it.
+    # One reply, and its consequences.
 
     async def _run_round(self) -> TurnEnd | None:
         try:
@@ -227,10 +227,10 @@ class EngineTurn:
         try:
             await self._state.hooks.run("StopFailure", self._state.make_hook_fields() | about, subject=error)
         except HostDisconnectedError:
-            return  # it can do nothing about the failure anyway
+            return  # the hook cannot change the failure anyway
 
     async def _on_reply_without_calls(self, reply: StreamedReply) -> TurnEnd | None:
-        """A reply without calls: the end, unless something speaks against it."""
+        """Handle a reply without calls: ends the turn, unless a stop reason, a nudge or a hook continues it."""
         if reply.stop_reason == "pause_turn":
             return None
         if reply.stop_reason == "refusal":
@@ -283,7 +283,7 @@ class EngineTurn:
         return make_success(reply.text, reply.stop_reason)
 
     async def _run_calls(self, reply: StreamedReply) -> TurnEnd | None:
-        """A reply with calls."""
+        """Handle a reply with calls."""
         calls = self._calls = ToolCalls(self._state, self._permissions, reply.tool_calls)
         await calls.run()
         self._denials += calls.denials
@@ -329,7 +329,7 @@ class EngineTurn:
         return self._usage
 
     async def finish_command(self, end: TurnEnd) -> None:
-        """The prompt was a command, and was carried out."""
+        """End a turn whose prompt was a command."""
         self._turns = 0
         await self._finish(end)
 
@@ -363,7 +363,7 @@ class EngineTurn:
         await self._state.wire.send(frames.user([{"type": "text", "text": text}]))
 
     async def finish_interrupted(self) -> None:
-        """It was cancelled in the middle: say what is left of it, and the result."""
+        """End a cancelled turn: send its remaining frames, and the result."""
         if self.is_finished:
             return
         if not self._is_recorded:
@@ -383,7 +383,7 @@ class EngineTurn:
         await self._finish(make_failure("error_during_execution", terminal, "interrupted", stop_reason))
 
     async def _record_partial_reply(self) -> None:
-        """What had come of a reply: whole blocks of text, and the beginning of one."""
+        """Record the received part of a reply: whole blocks of text, and the beginning of one."""
         asking = self._request
         if asking is None or not asking.reply.has_started or asking.reply.is_complete:
             await self._add_user_note(INTERRUPTED)
@@ -404,8 +404,9 @@ class TranscriptWriter:
     """Writes the rows of a history.
 
     Args:
-        history, wire: of the session.
-        is_mirrored: tell the host every row as well. (`--session-mirror`)
+        history: the history of the session.
+        wire: the wire of the session.
+        is_mirrored: also send every row to the host (`--session-mirror`).
     """
 
     def __init__(self, history: History, wire: Wire, *, is_mirrored: bool) -> None:
@@ -414,7 +415,7 @@ class TranscriptWriter:
         self._has_failed = False
 
     async def flush(self) -> None:
-        """Write what is pending. It is written whole, even if this task is cancelled meanwhile."""
+        """Write the pending rows. The write completes even if this task is cancelled meanwhile."""
         with anyio.CancelScope(shield=True):
             async with self._lock:
                 rows = self._history.take_pending()

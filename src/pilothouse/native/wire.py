@@ -1,6 +1,7 @@
 """The engine's side of the wire.
 
-Sends frames and control requests to the host, and matches the host's responses to them. Knows neither turns nor tools.
+Sends frames and control requests to the host, and matches the host's responses to them. Knows neither turns nor
+tools.
 """
 
 from __future__ import annotations
@@ -15,31 +16,31 @@ from pilothouse.messages.json_lines import encode_json
 from pilothouse.native.json_values import JsonObject
 
 CANCEL_SECONDS = 1.0
-"""To tell the host that an answer is no longer wanted; it is a courtesy."""
+"""Seconds for the attempt to tell the host that a request is cancelled."""
 
 
 class WirePort(Protocol):
-    """What the engine is plugged into: a pair of pipes, or another task of this process."""
+    """The engine's input and output: a pair of pipes, or another task of this process."""
 
     async def read_line(self) -> bytes:
-        """The next line with its newline; b"" once the input has ended."""
+        """Return the next line with its newline; b"" once the input has ended."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Say bytes, whole."""
+        """Write all bytes."""
         ...
 
     def stderr(self, text: str) -> None:
-        """Say something that is no message."""
+        """Write text that is not a message."""
         ...
 
 
 class HostDisconnectedError(Exception):
-    """The input ended before the host had answered."""
+    """The input ended before the host responded."""
 
 
 class HostRefusedError(Exception):
-    """The host answered a question with an error."""
+    """The host responded to a request with an error."""
 
 
 class _PendingRequest:
@@ -50,10 +51,10 @@ class _PendingRequest:
 
 
 class Wire:
-    """Frames out, and questions.
+    """Sends frames and requests.
 
     Args:
-        port: where bytes go.
+        port: the output.
 
     Attributes:
         session_id: the id that every frame carries.
@@ -66,9 +67,9 @@ class Wire:
         self.session_id = ""
 
     async def send(self, frame: Mapping[str, Any]) -> str:
-        """Send a message; gives its uuid. It goes out whole, even if this task is cancelled meanwhile."""
+        """Send a message; returns its uuid. The message is sent whole, even if this task is cancelled meanwhile."""
         name = frame.get("uuid") or str(uuid.uuid4())
-        # The type comes first: who looks for one kind of frame need not read the others.
+        # The type comes first, so that readers can skip other kinds of frames without parsing them.
         await self._write({"type": frame["type"], "session_id": self.session_id, **frame, "uuid": name})
         return name
 
@@ -77,37 +78,37 @@ class Wire:
             await self._port.write(encode_json(frame) + b"\n")
 
     def stderr(self, text: str) -> None:
-        """Say a line on standard error."""
+        """Write a line to standard error."""
         self._port.stderr(text + "\n")
 
-    # Answers to the host.
+    # Responses to the host.
 
     async def respond(self, request_id: str, payload: Mapping[str, Any] | None = None) -> None:
-        """Answer a control request."""
+        """Respond to a control request."""
         body: JsonObject = {"subtype": "success", "request_id": request_id}
         if payload is not None:
             body["response"] = payload
         await self._write({"type": "control_response", "response": body})
 
     async def respond_error(self, request_id: str, error: str, code: str | None = None) -> None:
-        """Answer a control request with an error."""
+        """Respond to a control request with an error."""
         body = {"subtype": "error", "request_id": request_id, "error": error}
         await self._write({"type": "control_response", "response": body | ({"error_code": code} if code else {})})
 
-    # Questions to the host.
+    # Requests to the host.
 
     async def request(self, subtype: str, body: Mapping[str, Any], timeout: float | None = None) -> JsonObject:
-        """Ask the host, and wait for its answer.
+        """Send a request to the host, and wait for the response.
 
         Args:
-            subtype: of the control request.
-            body: the rest of it.
-            timeout: seconds; None: as long as it takes.
+            subtype: subtype of the control request.
+            body: the other fields.
+            timeout: seconds; None for no limit.
 
         Raises:
-            HostDisconnectedError: its input has ended.
-            HostRefusedError: it answered with an error.
-            TimeoutError: it did not answer in time; the question is withdrawn.
+            HostDisconnectedError: the input has ended.
+            HostRefusedError: the host responded with an error.
+            TimeoutError: the host did not respond in time; the request is cancelled.
         """
         if self._input_ended:
             raise HostDisconnectedError
@@ -131,7 +132,7 @@ class Wire:
         return waiting.response or {}
 
     def on_response(self, frame: Mapping[str, Any]) -> None:
-        """A `control_response` of the host; one to an unknown question is ignored, as the CLI does."""
+        """Handle a `control_response` of the host; a response to an unknown request is ignored, as in the CLI."""
         given = frame.get("response")
         if not isinstance(given, dict):
             return
@@ -147,7 +148,7 @@ class Wire:
         waiting.done.set()
 
     def end_input(self) -> None:
-        """The host says no more: whoever waits for an answer gets none."""
+        """Handle the end of the input: all pending requests fail."""
         self._input_ended = True
         for waiting in self._pending.values():
             waiting.error = HostDisconnectedError()

@@ -1,4 +1,7 @@
-"""Settings: the one table, validation, and rendering to an `Invocation`. Knows no I/O."""
+"""Settings of queries: the table of options, their validation, and rendering to an `Invocation`.
+
+Owns `Options`. Must not know I/O or processes. Start with `table`, then `options` and `renderer`.
+"""
 
 from __future__ import annotations
 
@@ -63,5 +66,5 @@ STRUCT_NAMES = (
 """The typed nested values, by name."""
 
 
-# These are slow to make, and few queries need them.
+# These are slow to create, and few queries need them.
 __getattr__, __dir__ = make_lazy_exports(__name__)

@@ -1,9 +1,9 @@
-"""The fluent form of `Options`: one method an option, made from the table.
+"""The fluent form of `Options`: one method per option, made from the table.
 
-Owns the chain; what is valid and what it means, `Options` says. The methods are written out for editors only.
+Owns the chain only; `Options` validates. The methods are written out for editors only.
 """
 
-# ruff: noqa: D102 - what each method does, the table says; `help()` shows it
+# ruff: noqa: D102 - the table documents each method; `help()` shows it
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 class OptionsBuilder:
-    """Options one after the other: `Options.make().model("opus").max_turns(5).build()`. (L6 to L16)
+    """Sets options one after the other: `Options.make().model("opus").max_turns(5).build()`.
 
-    Every option is a method that takes its value, or None for the default, and returns the builder. A wrong value
+    Every option is a method that takes its value, or None for the default, and returns the builder. An invalid value
     raises `OptionsError` at the call.
     """
 
@@ -52,26 +52,26 @@ class OptionsBuilder:
         self._values: dict[str, Any] = {}
 
     def build(self) -> Options:
-        """The options set so far; going on afterwards does not change them.
+        """Return the options set so far; later calls do not change them.
 
         Raises:
-            OptionsError: some of them do not go together.
+            OptionsError: some of the options exclude each other.
         """
         return Options(**cast("Settings", self._values))
 
     def to_cli_args(self) -> list[str]:
-        """As `Options.to_cli_args`. (L15)"""
+        """Return the arguments, as `Options.to_cli_args` does."""
         return self.build().to_cli_args()
 
     def to_env(self) -> dict[str, str]:
-        """As `Options.to_env`. (L16)"""
+        """Return the variables, as `Options.to_env` does."""
         return self.build().to_env()
 
     def __repr__(self) -> str:
         return f"OptionsBuilder({Options.layer(**cast('Settings', self._values))!r})"
 
     def __getattr__(self, name: str) -> Any:
-        # Only for names that are no options: those are methods of the class.
+        # Only for names that are not options: those are methods of the class.
         raise AttributeError(str(make_unknown_option_error(name)), name=name, obj=self)
 
     if TYPE_CHECKING:

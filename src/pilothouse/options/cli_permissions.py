@@ -1,6 +1,6 @@
-"""What the CLI does with calls of its tools when no rule matches: plain tables, measured on CLI 2.1.330.
+"""How the CLI treats calls of its tools when no rule matches: plain tables, measured on CLI 2.1.330.
 
-Tests compare every cell that a scripted model can reach with the real CLI. This module knows no options.
+Tests compare every cell that a scripted model can reach with the real CLI. This module must not know options.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, cast
 
 Outcome: TypeAlias = Literal["runs", "asks", "denied", "unavailable", "judged"]
-"""What becomes of a call. "judged": a model of the CLI decides each time; it may run or be denied."""
+"""What happens to a call. "judged": a model of the CLI decides each time; the call may run or be denied."""
 
 CALL_KINDS: dict[str, str] = {
     "read": "in its directories",
@@ -25,7 +25,7 @@ CALL_KINDS: dict[str, str] = {
     "ask": "",
     "own": "",
 }
-"""Every kind of call, and how it is told from the others of the same tool."""
+"""Every kind of call, and how it differs from the other kinds of the same tool."""
 
 _READ_CALLS = ("read", "read elsewhere")
 _EDIT_CALLS = ("edit", "edit guarded", "edit elsewhere")
@@ -63,27 +63,27 @@ TOOL_CALL_KINDS: dict[str, tuple[str, ...]] = {
 """The tools of the CLI, and the kinds of calls that each makes."""
 
 TOOL_ALIASES = {"Task": "Agent"}
-"""Other names under which rules, hooks and `tools` know a tool."""
+"""Other names of a tool in rules, hooks and `tools`."""
 
 NEEDS_PERSON = frozenset({"AskUserQuestion", "EnterPlanMode", "ExitPlanMode"})
-"""Offered only where somebody answers."""
+"""The model has these only if someone can respond to them."""
 HIDDEN_BESIDE_BASH = frozenset({"Glob", "Grep"})
-"""Not offered beside Bash, unless `tools` names them."""
+"""Not available beside Bash, unless `tools` names them."""
 NEEDS_BASH = frozenset({"Monitor"})
-"""Gone where a rule takes Bash away."""
+"""Not available where a rule removes Bash."""
 HIDDEN_WHEN_RESTRICTED = frozenset({"Bash", "CronCreate", "Monitor", "WebFetch", "Workflow"})
-"""Not offered under `restricted`, unless `tools` names them."""
+"""Not available under `restricted`, unless `tools` names them."""
 BARE_TOOLS = frozenset({"Bash", "Edit", "Read"})
-"""All that there is under `bare`."""
+"""The only tools under `bare`."""
 FILE_TOOLS = frozenset({"Edit", "NotebookEdit", "Write"})
-"""A path in a rule for Edit holds for all of these."""
+"""A path in a rule for Edit applies to all of these."""
 
 BELOW_CWD_PATTERNS = frozenset({"**", "./**", "/**"})
-"""Paths that stand for everything below the working directory, in a rule for Edit."""
+"""Paths that mean everything below the working directory, in a rule for Edit."""
 
 
 def _make_outcomes(default: Outcome, **others: str) -> dict[str, Outcome]:
-    """`rest` for every kind of call but `others`, which name the kinds for each outcome, "_" for a space."""
+    """Return `default` for every kind of call except those in `others`: outcome to kinds, with "_" for a space."""
     found: dict[str, Outcome] = dict.fromkeys(CALL_KINDS, default)
     for outcome, kinds in others.items():
         found |= dict.fromkeys([kind.replace("_", " ") for kind in kinds.split()], cast("Outcome", outcome))
@@ -98,7 +98,7 @@ MODE_OUTCOMES: dict[str, dict[str, Outcome]] = {
     "dontAsk": _make_outcomes("denied", runs="read look own"),
     "auto": _make_outcomes("judged", runs="read read_elsewhere edit look tidy own", asks="ask plan"),
 }
-"""For each permission mode, what becomes of each kind of call that no rule speaks of."""
+"""For each permission mode, the outcome of each kind of call without a matching rule."""
 
 MODE_DESCRIPTIONS: dict[str, str] = {
     "default": "reading runs; what changes something, or reaches out, asks",
@@ -118,4 +118,4 @@ NOT_CHANGED_BY_RULES: dict[str, frozenset[str]] = {
     "plan": frozenset(CALL_KINDS) - {"reach", "read", "read elsewhere", "own"},
     "auto": frozenset({"edit guarded", "tidy", "run", "look", "ask", "plan"}),
 }
-"""The kinds of calls that a rule which allows a whole tool does not change, by permission mode."""
+"""By permission mode, the kinds of calls whose outcome a rule that allows the whole tool does not change."""

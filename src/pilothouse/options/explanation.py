@@ -1,4 +1,4 @@
-"""Explains for people where each value of an `Options` comes from. Pure. Secrets are masked."""
+"""Explains where each value of an `Options` comes from. Pure. Secrets are masked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OptionExplanation(Struct, frozen=True):
 
 
 class Explanation(Mapping[str, OptionExplanation]):
-    """Every option by name. As text: those that were set, one a line."""
+    """Every option by name. As text: the options that were set, one per line."""
 
     def __init__(self, rows: Mapping[str, OptionExplanation]) -> None:
         self._rows = dict(rows)
@@ -48,7 +48,7 @@ class Explanation(Mapping[str, OptionExplanation]):
 
 
 def explain_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> Explanation:
-    """Explain `values`; what has no origin was set by whoever asks."""
+    """Explain `values`; a value without an origin was set by the caller."""
     return Explanation({name: _explain_value(name, values, origins) for name in TABLE})
 
 

@@ -1,4 +1,4 @@
-"""What `Options` render to: everything a transport needs to start the peer. Plain data, no I/O."""
+"""The result of rendering `Options`: everything a transport needs to start the CLI. Plain data, no I/O."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import Struct
 class PrivateFile(Struct, frozen=True):
     """A value too large or too secret for the command line.
 
-    The transport writes `content` to a file that only the user can read, passes it as `--{flag}={path}`, and
-    removes it when the peer has ended.
+    The transport writes `content` to a file that only the user can read, passes it as `--{flag}={path}`, and removes
+    the file when the child has ended.
     """
 
     flag: str
@@ -24,43 +24,43 @@ class PrivateFile(Struct, frozen=True):
 
 
 class ChildEnvironment(dict[str, str]):
-    """The environment of a child. Reporters of errors print the variables of every frame; this one shows no value."""
+    """The environment of a child. Its repr shows no value: error reporters print the variables of every frame."""
 
     def __repr__(self) -> str:
         return f"<environment of {len(self)} variables>"
 
 
 class ExplicitEnvironment(dict[str, str | None]):
-    """The part of it that the settings name. Shows no value either."""
+    """The variables that the settings name. Its repr shows no value either."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} variables>"
 
 
 class InitializeBody(dict[str, Any]):
-    """The body of the initialize request. It may hold keys: shows the names of its fields alone."""
+    """The body of the initialize request, which may hold keys. Its repr shows only the names of its fields."""
 
     def __repr__(self) -> str:
         return f"<handshake with {', '.join(self) or 'no fields'}>"
 
 
 class InitializeLine(bytes):
-    """The line that carries it. Shows its length alone."""
+    """The line of the initialize request. Its repr shows only its length."""
 
     def __repr__(self) -> str:
         return f"<handshake of {len(self)} bytes>"
 
 
 class IsolatedHome(Protocol):
-    """A home for children that is made when the first of them starts, and removed by who owns it."""
+    """A home directory for children, made when the first of them starts and removed by its owner."""
 
     def make(self, owner: tuple[int, int] | None = None) -> str:
-        """Make it, if that was not done yet, for this user and group; returns its path. Blocking."""
+        """Make the directory for this user and group, if it does not exist yet; return its path. Blocking."""
         ...
 
 
 class Invocation(Struct, frozen=True):
-    """How to start the peer, and what to tell it first.
+    """How to start the child, and what to send first.
 
     Args:
         cli: which CLI: "auto", "bundled", "global" or a path.
@@ -72,11 +72,11 @@ class Invocation(Struct, frozen=True):
         trailing_args: arguments that must stay last (the prompt of the argv form), after the flags of `files`.
         on_stderr: called with every line of standard error, keys removed.
         user: user of this system to run the child as; None: that of this process.
-        is_isolated: give it a HOME of its own, which goes with it.
-        home: that HOME, where others have it as well; None: the transport makes one, and removes it.
-        has_generated_session_id: the session id in `argv` was made up: a peer that is there already may have another.
-        explicit_env: those variables of `env` that the settings name; None: one that is not to be inherited. Nothing
-            else of `env` may leave this machine.
+        is_isolated: give the child a HOME of its own, which is removed with the child.
+        home: that HOME, if several children share it; None: the transport makes and removes one.
+        has_generated_session_id: the session id in `argv` is generated: a child that already runs may have another.
+        explicit_env: those variables of `env` that the settings name; a None value: not to be inherited. No other
+            variable of `env` may leave this machine.
     """
 
     cli: str

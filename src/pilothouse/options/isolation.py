@@ -1,6 +1,6 @@
-"""What an isolated child gets of the environment, and what it was seen to have loaded. Pure.
+"""What an isolated child inherits from the environment, and what it has loaded. Pure.
 
-Owns the list of variables, and the `IsolationReport`. Its home is made by the transport; the flags are in `renderer`.
+Owns the list of variables, and the `IsolationReport`. The transport makes the home; the flags are in `renderer`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INHERITED_VARIABLES: dict[str, str] = {
     "SYSTEMROOT": "Windows",
     "WINDIR": "Windows",
 }
-"""The variables of this process that an isolated child gets, and what for; those for proxies in small letters, too."""
+"""The variables that an isolated child inherits, and their purpose; proxy variables in lower case too."""
 
 _INHERITED_PATTERN = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in INHERITED_VARIABLES))
 _ANY_CASE = frozenset(name for name, use in INHERITED_VARIABLES.items() if "proxy" in use or use == "Windows")
@@ -53,18 +53,18 @@ BUILT_IN_AGENTS = frozenset(
 
 
 def inherit_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that an isolated child gets."""
+    """Return the variables of an environment that an isolated child inherits."""
     return {k: v for k, v in environ.items() if _INHERITED_PATTERN.fullmatch(k) or k.upper() in _ANY_CASE}
 
 
 class IsolationReport(Struct, frozen=True):
-    """What a child said it had loaded at the start of a turn, and what of it nobody asked for.
+    """What a child loaded at the start of a turn, and which of it the options did not ask for.
 
     Args:
         tools: the tools of the model.
         mcp_servers: names of MCP servers.
-        plugins: names of plugins that are no part of the CLI.
-        agents: names of agents that are no part of the CLI.
+        plugins: names of plugins that are not part of the CLI.
+        agents: names of agents that are not part of the CLI.
         memory_paths: directories of memory, by kind.
         key_source: where the key came from, such as "ANTHROPIC_API_KEY".
         unexpected: what the options did not ask for, in words; empty if isolation held.
@@ -92,14 +92,14 @@ class IsolationReport(Struct, frozen=True):
 
 
 def isolation_report(messages: Iterable[Any], options: Options) -> IsolationReport | None:
-    """Read from the messages of an answer what the child had loaded. None if no turn began.
+    """Read from the messages of a result what the child had loaded; None if no turn began.
 
-    What a child says is all that can be seen: settings files and their hooks are not in it; that there are none is
-    what `isolation="strict"` is for. The CLI's own agents and plugins are left out.
+    The report holds only what the child reports: settings files and their hooks are not in it; `isolation="strict"`
+    prevents those. The CLI's own agents and plugins are left out.
 
     Args:
         messages: those of a result, such as `result.messages`.
-        options: what was asked for, such as `query.options`.
+        options: the options of the query, such as `query.options`.
     """
     init = next((m for m in messages if getattr(m, "subtype", "") == "init"), None)
     if init is None:
@@ -120,11 +120,11 @@ def isolation_report(messages: Iterable[Any], options: Options) -> IsolationRepo
 
 
 def _find_unexpected(names: Iterable[str], given: Any, *more: str) -> tuple[str, ...]:
-    if isinstance(given, str):  # in a file, which is not read here
+    if isinstance(given, str):  # a path; the file is not read here
         return ()
     expected = {*(given or ()), *more}
     return tuple(name for name in names if name not in expected)
 
 
 _LOGINS = frozenset({"/login managed key", "apiKeyHelper", "oauth", "user", "project", "org"})
-"""Sources of keys that an isolated child cannot have been given by options."""
+"""Sources of keys that options cannot have given to an isolated child."""

@@ -1,6 +1,6 @@
 """One row of the table of options, and the CLI version that first accepts each flag.
 
-Plain data; this module knows no single option.
+Plain data; this module must not know single options.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class Option(Struct, frozen=True):
     """One row of the table.
 
     Args:
-        name: as it is written in Python.
+        name: the name in Python.
         value_type: what a valid value is.
         target: where the value goes.
-        doc: what it does, in sentences.
-        default: what holds while it is not set.
+        doc: what the option does, in sentences.
+        default: the value while the option is not set.
         secret: its values are never shown.
-        in_files: whether it may stand in a configuration file.
-        untrusted: None: in a configuration file that nobody named or trusted it does not hold. Else it only restricts
-            or tunes, and this says whether the value of the file (first) may stand in place of the value of a variable
-            (second). An option that can run, redirect or permit something, that reads or writes a file, that puts text
-            before the model, or that takes the user's own rules away, stays None.
-        group: title under which the docs and the help show it.
+        in_files: whether a configuration file may set it.
+        untrusted: None: an untrusted configuration file cannot set this option. Otherwise the option only restricts
+            or tunes, and this function returns whether the value of the file (first) may replace the value of a
+            variable (second). An option that can run, redirect or permit something, that reads or writes a file, that
+            puts text before the model, or that removes the user's own rules, stays None.
+        group: its title in the docs and the help.
     """
 
     name: str
@@ -45,45 +45,45 @@ class Option(Struct, frozen=True):
 
     @property
     def min_cli_version(self) -> str:
-        """The version of the CLI that first accepts it; "" where that is not known, or where none is needed."""
+        """The version of the CLI that first accepts the option; "" if it is not known, or if any version does."""
         words = (*list_flags(self.target), *list_initialize_keys(self.target))
         if isinstance(self.target, Internal):
             words = (self.target.wire_name,)
         return MIN_CLI_VERSIONS.get(words[0], "") if words else ""
 
     def format_value(self, value: Any) -> str:
-        """`value` as text, without what may be a key."""
+        """Return `value` as text, with possible keys masked."""
         return MASK if self.secret else self.value_type.format_value(value)
 
 
 def allow_any(value: Any, other: Any) -> bool:
-    """For options that neither loosen nor restrict anything."""
+    """Accept every value, for options that neither loosen nor restrict anything."""
     return True
 
 
 def is_not_greater(value: Any, other: Any) -> bool:
-    """For limits."""
+    """Whether a limit is not loosened."""
     return value <= other
 
 
 def is_on(value: Any, other: Any) -> bool:
-    """For switches that take something away."""
+    """Whether a switch that takes something away is on."""
     return bool(value)
 
 
 def is_subset(value: Collection[str] | str, other: Collection[str] | str) -> bool:
-    """For lists of what there is; a word stands for a list that is not known here."""
+    """Whether a list of available things gains nothing; a word stands for an unknown list."""
     return value == other or not (isinstance(value, str) or isinstance(other, str) or set(value) - set(other))
 
 
 def is_superset(value: Collection[str], other: Collection[str]) -> bool:
-    """For lists of what is forbidden."""
+    """Whether a list of forbidden things loses nothing."""
     return set(value) >= set(other)
 
 
 MIN_CLI_VERSIONS: dict[str, str] = {
-    # Flags: releases were run with each of them. "2.0.20 (2.0.0)" reads: 2.0.20 takes it, 2.0.0 refuses it, and the
-    # releases between were not tried. What 2.0.0 takes has no line.
+    # Flags, found by running releases with each of them. "2.0.20 (2.0.0)" means: 2.0.20 accepts it, 2.0.0 does not,
+    # and the releases between were not tried. Flags that 2.0.0 accepts are not listed.
     "max-thinking-tokens": "2.0.20",  # (2.0.0)
     "allow-dangerously-skip-permissions": "2.0.28",  # (2.0.20)
     "plugin-dir": "2.0.28",  # (2.0.20)
@@ -121,7 +121,7 @@ MIN_CLI_VERSIONS: dict[str, str] = {
     "system-prompt-snapshot": "2.1.270",  # (2.1.250)
     "project-config-root": "2.1.290",  # (2.1.270)
     "managed-settings-in-initialize": "2.1.330",  # (2.1.310)
-    # Keys of the initialize request, read off the code of the same releases: an older one ignores them in silence.
+    # Keys of the initialize request, read from the code of the same releases: older releases ignore them silently.
     "appendSystemPrompt": "2.0.45",  # (2.0.37)
     "jsonSchema": "2.0.45",  # (2.0.37)
     "systemPrompt": "2.0.45",  # (2.0.37)
@@ -142,7 +142,7 @@ MIN_CLI_VERSIONS: dict[str, str] = {
     "sdkMcpServerManifestsOrigin": "2.1.290",  # (2.1.270)
     "managedSettings": "2.1.330",  # (2.1.310)
     "mcpServers": "2.1.330",  # (2.1.310)
-    # Words of the protocol, read off likewise.
+    # Protocol words, read in the same way.
     "client_composed": "2.1.248",
 }
-"""A flag without dashes, a key of the initialize request or a word of the protocol, and the first version with it."""
+"""A flag without dashes, a key of the initialize request or a protocol word, and the first version with it."""

@@ -1,6 +1,6 @@
-"""`Options`: an immutable set of settings, validated when it is made.
+"""`Options`: an immutable set of settings, validated when it is created.
 
-Owns validation and the merging of layers. Knows the table; knows nothing of rendering, files or processes.
+Owns the set and the merging of layers. Knows the table; must not know rendering, files or processes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ if TYPE_CHECKING:
 class Options:
     """Every setting of a query, keyword-only and immutable.
 
-    Only what was set is kept, so that layers can be merged field by field; reading an attribute that was not set gives
-    the default. `None` sets a field back to its default. The options and their types are those of
-    `pilothouse.options.TABLE`. (R34, L6, E44)
+    An `Options` keeps only what was set, so that layers can be merged field by field; reading an attribute that was
+    not set returns the default. `None` sets a field back to its default. The options and their types are those of
+    `pilothouse.options.TABLE`.
 
     Raises:
         OptionsError: unknown name, wrong type, or values that exclude each other; before anything is started.
-            (E24, E45)
     """
 
     __slots__ = ("_origins", "_values")
@@ -188,16 +187,16 @@ class Options:
         return f"Options({', '.join(shown)})"
 
     def as_dict(self) -> dict[str, Any]:
-        """The options that were set, by name, as a new dictionary."""
+        """Return the options that were set, by name, as a new dictionary."""
         return {name: copy_value(value) for name, value in self._values.items()}
 
     def with_(self, **changes: Unpack[Settings]) -> Options:
-        """A copy with `changes`; this object stays as it is. (R35, L21)"""
+        """Return a copy with `changes`; this object stays the same."""
         return self.merge(Options.layer(**changes)) if changes else self
 
     @staticmethod
     def layer(**settings: Unpack[Settings]) -> Options:
-        """Settings that are to be merged onto others: as `Options`, but one may need what a layer beneath it has.
+        """Make a layer to merge onto others: like `Options`, but an option may need what only a lower layer has.
 
         Raises:
             OptionsError: unknown name, wrong type, or values that exclude each other.
@@ -208,14 +207,14 @@ class Options:
 
     @staticmethod
     def stack(*layers: Options, is_complete: bool = True) -> Options:
-        """All layers as one, the lowest first; each wins field by field over those before it. (L17 to L20)
+        """Merge layers, the lowest first; each wins field by field over those before it.
 
         Args:
-            *layers: what `Options` and `layer` made.
-            is_complete: False if more is to come beneath or above.
+            *layers: results of `Options` and `layer`.
+            is_complete: False if more layers will follow below or above.
 
         Raises:
-            OptionsError: values that exclude each other; if `whole`, also one that lacks what it needs.
+            OptionsError: values exclude each other; if `is_complete`, also an option that lacks what it needs.
         """
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
@@ -223,7 +222,8 @@ class Options:
         for upper, labels in [(layer._values, layer._origins) for layer in filled]:  # noqa: SLF001
             for name in upper:
                 origins.pop(name, None)
-            beneath = values.keys() - upper.keys() if len(labels) > len(upper) else ()  # they were not left out
+            # Values of lower layers keep their labels.
+            beneath = values.keys() - upper.keys() if len(labels) > len(upper) else ()
             values.update(upper)
             origins.update(
                 {name: label for name, label in labels.items() if name not in beneath} if beneath else labels
@@ -233,16 +233,16 @@ class Options:
 
     @staticmethod
     def make() -> OptionsBuilder:
-        """A new builder: `Options.make().model("opus").max_turns(5).build()`. (L6)"""
-        from pilothouse.options.builder import OptionsBuilder  # an other way to write the same
+        """Return a new builder: `Options.make().model("opus").max_turns(5).build()`."""
+        from pilothouse.options.builder import OptionsBuilder  # rarely needed
 
         return OptionsBuilder()
 
     def to_cli_args(self) -> list[str]:
-        """Arguments of the CLI for the options that were set; nothing else. (L7 to L15, E4 to E12, E48)
+        """Return the arguments of the CLI for the options that were set, and nothing else.
 
-        What travels in a private file stands as `--flag=<private file>`; what travels in the handshake or in the
-        environment does not stand here.
+        A value that travels in a private file appears as `--flag=<private file>`; values that travel in the handshake
+        or in the environment do not appear.
 
         Raises:
             OptionsError: a value is too long to be an argument.
@@ -252,66 +252,66 @@ class Options:
         return render_cli_args(self)
 
     def to_env(self) -> dict[str, str]:
-        """Environment variables of the child that the options set, `env` included; keys are not masked. (L16)"""
+        """Return the environment variables of the child that the options set, `env` included; keys are not masked."""
         from pilothouse.options.renderer import render_env  # it imports this module
 
         return render_env(self)
 
     @staticmethod
     def preset(name: PresetName, **settings: Unpack[Settings]) -> Options:
-        """Ready-made permissions, to start from: `Agent(Options.preset("read_only"), model="opus")`.
+        """Return ready-made permissions to start from: `Agent(Options.preset("read_only"), model="opus")`.
 
-        | preset | tools | what runs unasked |
+        | preset | tools | what runs without asking |
         |---|---|---|
         | "read_only" | Read, Glob, Grep | reading in the directories; the rest of the disk asks |
         | "edit" | those, Edit, Write, NotebookEdit, Bash | edits below `cwd`, commands that only read; others ask |
         | "full" | all | everything; as root only in a sandbox |
 
-        It is a layer as any other, of `tools`, `allowed_tools` and `permission_mode`: what you set besides wins over
-        it, and `explain` names it.
+        A preset is an ordinary layer of `tools`, `allowed_tools` and `permission_mode`: other settings win over it,
+        and `explain` names it.
 
         Args:
             name: "read_only", "edit" or "full".
             **settings: settings that win over those of the preset.
 
         Raises:
-            OptionsError: there is no such preset, or a setting is wrong.
+            OptionsError: there is no such preset, or a setting is not valid.
         """
         from pilothouse.options.policy import make_preset  # it imports this module
 
         return Options.stack(make_preset(name), Options.layer(**settings))
 
     def effective_policy(self) -> Policy:
-        """What runs unasked, what asks, what is denied, with these options; printing it shows a table.
+        """Return what runs unasked, what asks, what is denied, with these options; printing it shows a table.
 
-        Nothing is started, and no file is read: `Policy.unseen` names what else may count.
+        Nothing is started, and no file is read: `Policy.unseen` names what else may matter.
         """
         from pilothouse.options.policy import effective_policy  # it imports this module
 
         return effective_policy(self)
 
     def merge(self, other: Options | None) -> Options:
-        """A copy in which every option that `other` sets wins, field by field. (L17, L20)"""
+        """Return a copy in which every option that `other` sets wins, field by field."""
         return self if other is None else Options.stack(self, other)
 
     def with_origin(self, origin: str) -> Options:
-        """A copy in which `explain` says `origin` for every option that has no origin yet."""
+        """Return a copy in which `explain` shows `origin` for every option that has no origin yet."""
         if self._values.keys() <= self._origins.keys():
             return self
         return _make_unchecked(self._values, {**dict.fromkeys(self._values, origin), **self._origins})
 
     def without(self, names: Collection[str], reason: str) -> Options:
-        """A copy without the options `names`; `explain` says where each would have come from, and `why` it does not."""
+        """Return a copy without the options `names`; `explain` shows `reason` beside the origin of each."""
         kept = {name: value for name, value in self._values.items() if name not in names}
         dropped = {name: f"left out: {self._origins.get(name, 'set here')} {reason}" for name in names}
         return _make_unchecked(kept, {**self._origins, **dropped})
 
     def explain(self) -> Explanation:
-        """Where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default. (L62)
+        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
 
-        Printing it shows what was set, one option a line; secrets are masked.
+        Printing it shows what was set, one option per line; secrets are masked.
         """
-        from pilothouse.options.explanation import explain_values  # nobody explains on the way to an answer
+        from pilothouse.options.explanation import explain_values  # rarely needed
 
         return explain_values(self._values, self._origins)
 
@@ -324,12 +324,13 @@ def _make_property(name: str, default: Any) -> property:
     return property(read)
 
 
-for _name, _option in TABLE.items():  # a query reads thirty: `__getattr__` would make, and drop, an error for each
+# Properties, because a query reads thirty options and `__getattr__` would raise and drop an error for each.
+for _name, _option in TABLE.items():
     setattr(Options, _name, _make_property(_name, _option.default))
 
 
 def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:
-    """Options of values that are valid one by one."""
+    """Make options of values that are valid one by one."""
     check_combination(values, origins)
     return _make_unchecked(values, origins)
 

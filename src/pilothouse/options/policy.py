@@ -1,7 +1,7 @@
 """`Policy`: what runs without asking, what asks, and what is denied.
 
-Computed from options before anything is started. Pure. Holds the permission presets, the rules, the order in which
-rules, mode and callbacks count, the notes, and the warnings about settings that do not go together.
+Computed from options before anything is started. Pure. Owns the permission presets, the rules, the precedence of
+rules, mode and callbacks, the notes, and the warnings about contradictory settings.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 Behavior: TypeAlias = Literal["deny", "ask", "allow"]
 BEHAVIORS: tuple[Behavior, ...] = ("deny", "ask", "allow")
-"""What a rule may want, in the order in which the CLI looks."""
+"""The behaviors of rules, in the order in which the CLI checks them."""
 
 CUSTOM_TOOL_SERVER = "mcp__tools"
-"""How rules name the server of `custom_tools`."""
+"""The name in rules for the server of `custom_tools`."""
 
 
 class PolicyRule(Struct, frozen=True):
     """One rule, such as "Bash(git:*)".
 
     Args:
-        text: as it was written.
-        behavior: what it wants.
-        option: which option it stands in.
+        text: the rule as written.
+        behavior: what it does with a matching call.
+        option: the option that holds it.
     """
 
     text: str
@@ -51,7 +51,7 @@ class PolicyRule(Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The tool that it names; "*" and "mcp__*" name many."""
+        """The tool of the rule; "*" and "mcp__*" mean many tools."""
         name = self.text.partition("(")[0].strip()
         if name.startswith("mcp__") and name != "mcp__*":
             name = name.removesuffix("__*")
@@ -59,12 +59,12 @@ class PolicyRule(Struct, frozen=True):
 
     @property
     def pattern(self) -> str:
-        """What it says about the input; "" if it holds for the whole tool."""
+        """The condition on the input; "" if the rule matches the whole tool."""
         inside = self.text.partition("(")[2].strip().removesuffix(")")
         return "" if inside == "*" else inside
 
     def covers(self, tool: str) -> bool:
-        """Whether it holds for every call of `tool`, which may also be a server, as "mcp__name"."""
+        """Whether the rule matches every call of `tool`, which may also be a server, as "mcp__name"."""
         if self.pattern:
             return False
         if self.behavior == "deny" and (self.tool == "*" or (self.tool == "mcp__*" and tool.startswith("mcp__"))):
@@ -73,7 +73,7 @@ class PolicyRule(Struct, frozen=True):
 
 
 def collect_rules(options: Options) -> tuple[PolicyRule, ...]:
-    """Every rule that `options` hold, those that deny first."""
+    """Return every rule in `options`, deny rules first."""
     found = [*_list_option_rules(options), *_list_settings_rules(options)]
     if get_managed_settings(options).get("allowManagedPermissionRulesOnly") is True:
         found = [rule for rule in found if rule.option in ("disallowed_tools", "managed_settings")]
@@ -81,13 +81,13 @@ def collect_rules(options: Options) -> tuple[PolicyRule, ...]:
 
 
 def get_permission_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of settings that speaks of permissions."""
+    """Return the part of settings about permissions."""
     part = settings.get("permissions")
     return cast("Mapping[str, Any]", part) if isinstance(part, Mapping) else {}
 
 
 def read_flag_settings(options: Options) -> Mapping[str, Any]:
-    """What `settings` say; nothing if they are in a file."""
+    """Return the value of `settings`; an empty mapping if it is a file."""
     given: Any = options.settings
     if isinstance(given, str):
         given = msgspec.json.decode(given.encode()) if given.lstrip().startswith("{") else None
@@ -95,7 +95,7 @@ def read_flag_settings(options: Options) -> Mapping[str, Any]:
 
 
 def get_managed_settings(options: Options) -> Mapping[str, Any]:
-    """What `managed_settings` say."""
+    """Return the value of `managed_settings`."""
     return options.managed_settings or {}
 
 
@@ -134,7 +134,7 @@ POLICY_FLAGS = ("allowedTools", "disallowedTools", "managed-settings", "permissi
 
 
 def list_unseen_sources(options: Options) -> Iterator[str]:
-    """What may change the policy of `options`, and cannot be seen from them."""
+    """Name what may change the policy of `options` without being visible in them."""
     sources = options.setting_sources
     if sources is None:
         sources = (
@@ -163,7 +163,7 @@ def list_unseen_sources(options: Options) -> Iterator[str]:
 
 
 def make_notes(options: Options, rules: Sequence[PolicyRule], mode: str, *, has_no_answerer: bool) -> Iterator[str]:
-    """What is easily misread in `options`."""
+    """Return notes about what is easily misread in `options`."""
     if options.allowed_tools and options.tools is None and mode != "bypassPermissions":
         yield (
             "allowed_tools takes no tool away: it says what runs without asking; the model still has the others, "
@@ -196,17 +196,17 @@ def _get_agent_mode(agent: Any) -> Any:
 
 
 _NAME_LIST = re.compile(r"[A-Za-z0-9_|, -]+")
-"""A matcher of these characters is a list of names for the CLI."""
+"""The CLI reads a matcher of these characters as a list of names."""
 _TOOLS_BY_LOWER_NAME = {name.lower(): name for name in (*facts.TOOL_CALL_KINDS, *facts.TOOL_ALIASES)}
 _KNOWN_TOOLS = frozenset(_TOOLS_BY_LOWER_NAME.values())
 
 
 class PolicyWarning(UserWarning):
-    """Settings of permissions that do not go together. `warnings.simplefilter("ignore", PolicyWarning)` silences it."""
+    """Contradictory permission settings. `warnings.simplefilter("ignore", PolicyWarning)` silences it."""
 
 
 def find_conflicts(view: PolicyInputs) -> Iterator[str]:
-    """What does not go together, a sentence or two each."""
+    """Describe each contradiction in a sentence or two."""
     for find in _CONFLICT_FINDERS:
         yield from find(view)
 
@@ -225,11 +225,11 @@ def _callback_never_called(view: PolicyInputs) -> Iterator[str]:
         return
     o = view.options
     if view.mode in ("default", "acceptEdits") and not (o.tools or o.allowed_tools or o.disallowed_tools):
-        return  # the usual case, without making all rows
+        return  # the usual case; saves computing all rows
     if any(row.outcome == "asks" and row.tool not in facts.NEEDS_PERSON for row in view.rows):
         return
     if any(row.outcome == "judged" for row in view.rows) or "PreToolUse" in view.hooks:
-        return  # both may still ask
+        return  # the callback may still be called
     why = f"permission mode {view.mode!r}" if view.mode in ("bypassPermissions", "dontAsk") else "the rules and `tools`"
     yield (
         f"{asked} is never asked about the tools that are known here: {why} decide before it; a hook for PreToolUse "
@@ -242,7 +242,7 @@ def _rule_for_missing_tool(view: PolicyInputs) -> Iterator[str]:
         if rule.option != "allowed_tools" or rule.tool not in facts.TOOL_CALL_KINDS:
             continue
         missing = view.find_missing_reason(rule.tool)
-        # A layer above may narrow what a layer beneath allows.
+        # A higher layer may narrow what a lower layer allows.
         if missing is not None and missing[0] and view.get_origin(missing[0]) == view.get_origin("allowed_tools"):
             yield f"allowed_tools: {rule.text!r} has no effect, because the model has no {rule.tool}: {missing[1]}"
 
@@ -289,12 +289,12 @@ def _matcher_without_effect(view: PolicyInputs, event: str, matcher: str) -> Ite
 
 
 def _suggest_tool(name: str) -> str | None:
-    """The tool that was meant, if the name is nearly that of one."""
+    """Return the tool whose name is similar; None for a known name or if none is similar."""
     if name in _KNOWN_TOOLS or name.startswith("mcp__"):
         return None
     if known := _TOOLS_BY_LOWER_NAME.get(name.lower()):
         return known
-    import difflib  # for names that are not known, and there are few
+    import difflib  # only needed for unknown names, which are rare
 
     close = difflib.get_close_matches(name.lower(), _TOOLS_BY_LOWER_NAME, n=1, cutoff=0.85)
     return _TOOLS_BY_LOWER_NAME[close[0]] if close else None
@@ -322,16 +322,16 @@ _RULE_OUTCOMES: dict[str, Outcome] = {"deny": "denied", "ask": "asks", "allow": 
 
 
 class PolicyRow(Struct, frozen=True):
-    """What becomes of some calls.
+    """The outcome of some calls.
 
     Args:
         tool: the tool, such as "Bash"; a server, as "mcp__name"; or a rule, as "Bash(git:*)".
         calls: which of its calls, in words; "" for all of them.
         outcome: "runs", "asks", "denied", "unavailable": the model has no such tool; or "judged": a model of the CLI
             decides each time.
-        why: what decides.
-        option: the option that decides; "" if nothing was set.
-        origin: where that option was set, as `explain` says it.
+        why: the reason for the outcome.
+        option: the option that decides; "" if none was set.
+        origin: where that option was set, as in `explain`.
     """
 
     tool: str
@@ -347,13 +347,13 @@ class Policy(Struct, frozen=True):
 
     Args:
         mode: the permission mode at the start.
-        mode_origin: which option says so, and where it was set.
-        rows: rules with a pattern first, then every tool; where several rows of a tool hold, the first one counts.
-        answered_by: who answers when something asks.
-        hooks: the events whose hooks may decide before, or in place of, what the rows say.
-        unseen: what may change this and cannot be seen from here.
+        mode_origin: the option with that mode, and where it was set.
+        rows: rules with a pattern first, then every tool; of several rows that match a call, the first one counts.
+        answered_by: what decides when a call asks.
+        hooks: the events whose hooks may decide before or instead of the rows.
+        unseen: what may change the policy and is not visible in the options.
         notes: what is easily misread.
-        warnings: what does not go together; `PolicyWarning`s when an agent or query is made.
+        warnings: contradictory settings; `PolicyWarning`s when an agent or query is created.
     """
 
     mode: str
@@ -366,7 +366,7 @@ class Policy(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
     def rows_for(self, tool: str) -> tuple[PolicyRow, ...]:
-        """The rows that speak of `tool`; of its server, if there are none of its own."""
+        """Return the rows for `tool`, or those for its server if it has none."""
         name = facts.TOOL_ALIASES.get(tool, tool)
         found = tuple(row for row in self.rows if _get_row_tool(row) == name)
         if found or not name.startswith("mcp__"):
@@ -374,14 +374,14 @@ class Policy(Struct, frozen=True):
         return tuple(row for row in self.rows if name.startswith(f"{_get_row_tool(row)}__"))
 
     def outcome(self, tool: str, calls: str = "") -> Outcome:
-        """What becomes of the calls of `tool` that no pattern speaks of.
+        """Return the outcome of the calls of `tool` that match no pattern.
 
         Args:
             tool: its name.
-            calls: which calls, in the words of the row; needed only where they differ.
+            calls: which calls, in the words of the row; only needed where their outcomes differ.
 
         Raises:
-            KeyError: there is no such tool here, or its calls differ and `calls` names none of them.
+            KeyError: there is no such tool here, or outcomes differ and `calls` matches none of them.
         """
         rows = [row for row in self.rows_for(tool) if "(" not in row.tool]
         fits = [row for row in rows if not row.calls or calls in row.calls.split("; ")]
@@ -403,7 +403,7 @@ class Policy(Struct, frozen=True):
 
 
 class PolicyInputs:
-    """Everything about `options` that the rows and the warnings are made from."""
+    """The facts about `options` behind the rows and the warnings."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -418,7 +418,7 @@ class PolicyInputs:
         )
 
     def get_origin(self, option: str) -> str:
-        """Where an option was set."""
+        """Return where an option was set."""
         return self._explanation[option].origin if option else ""
 
     @cached_property
@@ -432,11 +432,11 @@ class PolicyInputs:
 
     @property
     def has_answerer(self) -> bool:
-        """Whether there is anybody who answers, be it a hook."""
+        """Whether a callback, a tool or a hook can decide."""
         return self.answered_by != NO_ANSWERER or "PermissionRequest" in self.hooks
 
     def find_missing_reason(self, tool: str) -> tuple[str, str] | None:
-        """Which option takes `tool` away, and why; None if the model has it."""
+        """Return the option that removes `tool`, and the reason; None if the model has the tool."""
         for rule in self.rules:
             if rule.behavior == "deny" and rule.covers(tool):
                 return rule.option, f"{rule.option}: {rule.text}"
@@ -478,7 +478,7 @@ class PolicyInputs:
         return any(f is not None for f in (o.can_use_tool, o.confirm, o.on_question, o.on_plan))
 
     def decide(self, tool: str, kind: str) -> tuple[Outcome, str, str]:
-        """What becomes of such a call of a tool that is there: the outcome, the option that decides, and why."""
+        """Decide a kind of call of an available tool; return the outcome, the option that decides, and the reason."""
         if self.options.restricted and kind in ("read elsewhere", "edit elsewhere"):
             return "denied", "restricted", "restricted"
         for rule in self.rules:
@@ -497,21 +497,21 @@ class PolicyInputs:
 
     def _decide_for_person(self, kind: str, mode: Outcome) -> tuple[Outcome, str, str]:
         mine = "on_question" if kind == "ask" else "on_plan"
-        asked = (mine, "can_use_tool", *(("confirm",) if kind == "plan" else ()))  # a yes answers no question
+        asked = (mine, "can_use_tool", *(("confirm",) if kind == "plan" else ()))  # a yes does not answer a question
         answers = next((name for name in asked if getattr(self.options, name) is not None), None)
         if mode == "denied":
             return mode, self.mode_option, f"permission mode {self.mode!r}"
         return (mode, answers, f"{answers} answers") if answers else ("denied", "", "nobody answers")
 
     def apply_answerer(self, outcome: Outcome) -> Outcome:
-        """`outcome`; "denied" if it asks and nobody is there, or the mode asks nobody."""
+        """Return `outcome`, but "denied" instead of "asks" if nothing can decide or the mode never asks."""
         return "denied" if outcome == "asks" and (self.mode == "dontAsk" or not self.has_answerer) else outcome
 
 
 def effective_policy(options: Options) -> Policy:
-    """What `options` let run, what asks, and what is denied.
+    """Return what `options` let run, what asks, and what is denied.
 
-    It says what the CLI does with these options and nothing else; `unseen` names what else may count.
+    The policy describes the CLI with these options only; `unseen` names what else may matter.
     """
     view = PolicyInputs(options)
     return Policy(
@@ -527,7 +527,7 @@ def effective_policy(options: Options) -> Policy:
 
 
 def find_policy_conflicts(options: Options) -> tuple[str, ...]:
-    """`effective_policy(options).warnings`, without the work for the rest."""
+    """Return `effective_policy(options).warnings` without computing the rest."""
     return tuple(find_conflicts(PolicyInputs(options)))
 
 
@@ -549,7 +549,7 @@ def _make_pattern_rows(view: PolicyInputs) -> Iterator[PolicyRow]:
 def _make_tool_rows(view: PolicyInputs) -> Iterator[PolicyRow]:
     for tool, kinds in facts.TOOL_CALL_KINDS.items():
         if tool == "ExitPlanMode" and view.mode != "plan":
-            continue  # there is nothing to leave
+            continue  # the model is not in plan mode
         missing = view.find_missing_reason(tool)
         if missing is not None:
             yield PolicyRow(tool, "", "unavailable", missing[1], missing[0], view.get_origin(missing[0]))
@@ -582,14 +582,14 @@ def _make_server_rows(view: PolicyInputs, server: str) -> Iterator[PolicyRow]:
 
 
 def _allows_all_edits(rule: PolicyRule, tool: str, kind: str) -> bool:
-    """Whether it is the rule for edits below the working directory, which holds for every tool that edits."""
+    """Whether a rule for edits below the working directory matches; it applies to every tool that edits."""
     return (
         kind == "edit" and tool in facts.FILE_TOOLS and rule.tool == "Edit" and rule.pattern in facts.BELOW_CWD_PATTERNS
     )
 
 
 def _find_start_mode(options: Options) -> tuple[str, str]:
-    """The permission mode at the start, and the option that says so."""
+    """Return the permission mode at the start, and the option that sets it."""
     if "dangerously-skip-permissions" in (options.extra_args or {}):
         mode, option = "bypassPermissions", "extra_args"
     elif options.permission_mode is not None:
@@ -637,7 +637,7 @@ def _get_row_tool(row: PolicyRow) -> str:
 
 
 def _format_rows(rows: tuple[PolicyRow, ...]) -> Iterator[str]:
-    """The rows by outcome; calls of several tools on which the same decides stand together."""
+    """Format the rows by outcome; tools with the same reason share a line."""
     for outcome, title in OUTCOME_TITLES.items():
         same: dict[PolicyRow, list[str]] = {}
         for row in rows:
@@ -667,7 +667,7 @@ PRESETS: dict[str, Settings] = {
 
 
 def make_preset(name: str) -> Options:
-    """The settings of a preset as one layer, labelled for `explain`.
+    """Return the settings of a preset as one layer, labelled for `explain`.
 
     Raises:
         OptionsError: there is no such preset.

@@ -1,7 +1,7 @@
 """Renders `Options` and a prompt to an `Invocation`.
 
-Pure: the environment to start from is an argument. Every value is bound to its flag with `=`, so that no value can
-become a flag; what is long or may be secret never reaches the command line.
+Pure: the base environment is an argument. Every value is bound to its flag with `=`, so that no value can become a
+flag; long values and possible secrets never reach the command line.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from pilothouse.options.targets import (
 Values = dict[str, Any]
 
 SKILL_SETTING_SOURCES = ["user", "project"]
-"""Settings that are loaded where skills are asked for and nothing is said about sources: skills stand beside them."""
+"""Default of `setting_sources` when `skills` is set: skills are found next to these settings."""
 
 
 def derive_values(values: Mapping[str, Any]) -> Values:
-    """The values to render: those that are None left out, nested ones in the form that the CLI wants."""
+    """Return the values to render: without None, nested values in the form for the CLI."""
     found = {name: value for name, value in values.items() if value is not None}
     for name, rule in _DERIVATIONS.items():
         if name in found:
@@ -63,7 +63,7 @@ def _make_encoder(name: str) -> Callable[[Values], None]:
 def _derive_servers(values: Values) -> None:
     given = values["mcp_servers"]
     _make_encoder("mcp_servers")(values)
-    if given and not values["mcp_servers"]:  # all of them run in this process
+    if given and not values["mcp_servers"]:  # all servers run in this process
         del values["mcp_servers"]
 
 
@@ -77,13 +77,13 @@ def _derive_skills(values: Values) -> None:
 
 
 def _derive_thinking(values: Values) -> None:
-    values.pop("max_thinking_tokens", None)  # the older way to say a part of the same
+    values.pop("max_thinking_tokens", None)  # older form of a part of `thinking`
 
 
 def _derive_sandbox(values: Values) -> None:
     _make_encoder("sandbox")(values)
     settings = values.get("settings", {})
-    if isinstance(settings, str):  # a path excludes a sandbox, so it is JSON
+    if isinstance(settings, str):  # a path excludes a sandbox, so this is JSON
         settings = msgspec.json.decode(settings.encode())
     values["settings"] = {**settings, "sandbox": values["sandbox"]}
 
@@ -91,11 +91,11 @@ def _derive_sandbox(values: Values) -> None:
 def _derive_isolation(values: Values) -> None:
     values["setting_sources"] = []
     values["strict_mcp_config"] = True
-    values.setdefault("persist_session", "session_store" in values)  # else it would go with the home
+    values.setdefault("persist_session", "session_store" in values)  # else it is deleted with the home
 
 
 _DERIVATIONS: dict[str, Callable[[Values], None]] = {
-    "isolation": _derive_isolation,  # first: others set sources only where there are none
+    "isolation": _derive_isolation,  # first, because others set sources only if there are none
     "agents": _make_encoder("agents"),
     "mcp_servers": _derive_servers,
     "sandbox": _derive_sandbox,
@@ -108,16 +108,16 @@ ENTRYPOINT = "sdk-pilothouse"
 COMMON_ARGS = ("--output-format", "stream-json", "--verbose")
 STDIN_ARGS = ("--print", "--input-format", "stream-json")
 
-# One argument may be 131,072 bytes on Linux and a whole Windows command line 32,767 characters; what is longer than
-# this goes through a file or the handshake, if it can.
+# One argument may be 131,072 bytes on Linux and a whole Windows command line 32,767 characters; longer values go
+# through a file or the handshake, where possible.
 MAX_INLINE_BYTES = 8 * 1024
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 MAX_JOINED_BYTES = 64 * 1024
-"""A list is joined into one argument up to this length."""
+"""Maximum bytes of a list joined into one argument."""
 
 _TABLE_ORDER = {name: place for place, name in enumerate(TABLE)}
 
-# Set by a Claude Code that runs us; a child that sees it refuses to start or believes itself nested.
+# Set by a Claude Code that runs this process; with them, a child refuses to start or takes itself for a nested one.
 _NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
 
 
@@ -149,15 +149,15 @@ class _InvocationBuilder:
 
 
 def render(options: Options, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
-    """Render `options` for a child that starts from `environ`.
+    """Render `options` for a child whose environment is based on `environ`.
 
     Args:
         options: the settings.
-        environ: environment to start from, used when `inherit_env` is set.
+        environ: base environment, used when `inherit_env` is set.
         prompt: the prompt, only for the argv form; None when it travels through stdin.
 
     Raises:
-        OptionsError: a value does not fit the form that was asked for.
+        OptionsError: a value does not fit the form of the invocation.
     """
     draft = _make_builder(options, has_initialize=prompt is None)
     changes = _env_changes(options)
@@ -178,19 +178,19 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
 
 
 def render_cli_args(options: Options) -> list[str]:
-    """Arguments for the options that were set; those that are in every invocation left out. (L15, E48)"""
+    """Return the arguments for the options that were set, without the arguments of every invocation."""
     draft = _make_builder(options, has_initialize=True)
     return [*draft.argv, *(f"--{file.flag}=<private file>" for file in draft.files)]
 
 
 def render_env(options: Options) -> dict[str, str]:
-    """The environment variables that options set. (L16)"""
+    """Return the environment variables that options set."""
     changes = _env_changes(options)
     return {name: value for name, value in changes.items() if value is not None}
 
 
 def render_child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
-    """The complete environment of the child. (L16, L26, E65, E66)"""
+    """Return the complete environment of the child."""
     return _make_child_env(options, environ, _env_changes(options))
 
 
@@ -201,7 +201,7 @@ def _make_child_env(
     for name in _NOT_INHERITED:
         env.pop(name, None)
     if options.isolation is not None:
-        from pilothouse.options.isolation import inherit_variables  # few children are
+        from pilothouse.options.isolation import inherit_variables  # few children are isolated
 
         env = ChildEnvironment(inherit_variables(env))
     env["CLAUDE_CODE_ENTRYPOINT"] = ENTRYPOINT
@@ -242,8 +242,8 @@ def _make_builder(options: Options, *, has_initialize: bool) -> _InvocationBuild
 
 
 def _split_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Target, Any]]:
-    """What goes where, in the order of the table, whatever the order in which it was set."""
-    for name in sorted(values, key=_TABLE_ORDER.__getitem__):  # few of them are set
+    """Return the parts of all values with their targets, in the order of the table."""
+    for name in sorted(values, key=_TABLE_ORDER.__getitem__):  # sorted, because few options are set
         value, target = values[name], TABLE[name].target
         if value is None:
             continue
@@ -262,7 +262,7 @@ def _make_prompt_args(prompt: str) -> tuple[str, ...]:
             f"(at most {MAX_ARGUMENT_BYTES:,}); leave it at 'stdin'",
             option="prompt_via",
         )
-    # The prompt is last and positional (L25); "--" only where it would read as a flag.
+    # The prompt is last and positional; "--" only where it would read as a flag.
     return ("--print", "--", prompt) if prompt.startswith("-") else ("--print", prompt)
 
 
@@ -271,11 +271,11 @@ def _size(text: str) -> int:
 
 
 def _expand_home(path: str) -> str:
-    return os.path.expanduser(path)  # noqa: PTH111 - Path's own raises when there is no home
+    return os.path.expanduser(path)  # noqa: PTH111 - `Path.expanduser` raises when there is no home
 
 
 def _format_number(value: Any) -> str:
-    # 2.0 reads as 2 and 0.001 stays 0.001 (L11); repr would give 1e-05, which the CLI reads as well.
+    # 2.0 becomes 2 and 0.001 stays 0.001; repr would give 1e-05, which the CLI reads as well.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -353,7 +353,7 @@ def _render_json(draft: _InvocationBuilder, name: str, target: Any, value: Any) 
 
 
 def _render_initialize(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    if value is not False:  # which is what the CLI does unasked
+    if value is not False:  # False is the default of the CLI
         draft.add_initialize_field(name, target.key, value)
 
 
@@ -365,7 +365,7 @@ def _encode_json(name: str, value: Any) -> bytes:
 
 
 def _render_nothing(draft: _InvocationBuilder, name: str, target: Any, value: Any) -> None:
-    """Environment variables and pilothouse's own options have no place on the command line."""
+    """Render nothing: environment variables and pilothouse's own options are not on the command line."""
 
 
 _RENDERERS: dict[type, Callable[[_InvocationBuilder, str, Any, Any], None]] = {

@@ -1,8 +1,8 @@
-"""What is secret, and its removal from all that can be printed or kept. Pure: knows names and shapes, no I/O.
+"""What is secret, and its removal from everything that may be printed or kept. Pure: knows names and shapes, no I/O.
 
-Owns the one rule that repr, errors, logs, journals and cassettes share. A secret is a value whose name says so
-(`DB_PASS`, `--token`, `apiKeyHelper`), a value in `env` or `headers`, the password or a secret parameter of a URL, and
-text with the shape of a well-known kind of key. A key without a name, in an unknown shape, is not recognised.
+Owns the one rule for repr, errors, logs, journals and cassettes. A secret is a value whose name says so (`DB_PASS`,
+`--token`, `apiKeyHelper`), a value in `env` or `headers`, the password or a secret parameter of a URL, and text with
+the shape of a well-known kind of key. A key without a name, in an unknown shape, is not recognised.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 MASK = "[redacted]"
 MIN_SECRET_CHARS = 6
-"""Characters. Anything shorter is hardly a key, and masking it would make ordinary text unreadable."""
+"""Characters. Shorter values are hardly keys, and masking them would make ordinary text unreadable."""
 SECRET_FIELDS = frozenset({"env", "headers"})
-"""Fields of nested values that hold keys more often than not: all that is in them is masked where it is shown."""
+"""Fields of nested values that usually hold keys: all of their values are masked where they are shown."""
 _MAX_DEPTH = 50
-"""Levels of nested values. What lies deeper is masked as a whole."""
+"""Levels of nested values. A deeper value is masked as a whole."""
 
-# Patterns as text, because most queries have nothing to remove secrets from: whoever looks first compiles them.
+# Patterns as text, compiled on first use, because most queries never need them.
 _KEY_LIKE = (
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|BEARER|AUTHORIZATION|CUSTOM_HEADERS|WEBHOOK"
     r"|CONNECTION_?STRING|AUTH_CONFIG|APIKEY|(^|_)(AUTH|PAT|PWD|PW|DSN|SAS)$|(^|_)(PASS|JWT|CREDS?|KEYS?)(_|$)|KEY$|PWD$"
@@ -34,8 +34,8 @@ _COUNT_LIKE = r"TOKENS|_MAX|^MAX_"
 _PARAMETER_LIKE = r"(^|_)(SIG|SIGNATURE|CODE)$"
 _ORDINARY_VALUES = frozenset({"disabled", "enabled", "default"})
 
-# Well-known kinds of keys, each behind a text that all of them have: a look for that text is much faster. The group, or
-# else the whole, is the secret.
+# Well-known kinds of keys. Each pattern is stored under a text that all its keys contain, because searching for that
+# text is much faster. The secret is the group, or else the whole match.
 _SHAPES = {
     "sk-": r"(?<![A-Za-z0-9])sk-(?:ant-[\w-]{6,}|[A-Za-z0-9][\w-]{18,})",
     "gh": r"(?<![A-Za-z0-9])gh[opsur]_\w{10,}",
@@ -67,7 +67,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=512)
 def is_secret_name(name: str) -> bool:
-    """Whether a name says that its value is a key: of a variable, a header, a field or an argument.
+    """Whether a name marks its value as a key: of a variable, a header, a field or an argument.
 
     Args:
         name: in any style: `DB_PASS`, `x-api-key`, `--client-secret`, `apiKeyHelper`.
@@ -76,14 +76,14 @@ def is_secret_name(name: str) -> bool:
     return bool(re.search(_KEY_LIKE, name)) and not re.search(_NOT_KEY_LIKE, name)
 
 
-# to find
+# to collect
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The secret values of an environment, longest first.
+    """Return the secret values of an environment, longest first.
 
-    A value is secret if its variable has a name as keys have it. Of other values those parts are secret that have the
-    shape of one: the password in a URL, whatever the name.
+    A value is secret if its variable has a name that is typical of keys. Of other values, those parts are secret that
+    have the shape of a key, and the password in a URL, whatever the name.
 
     Args:
         env: names and values.
@@ -95,7 +95,7 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
-    """The secret values that a child gets in any way: its environment, its arguments, servers and settings."""
+    """Return the secret values that a child gets: in its environment, its arguments, servers and settings."""
     found = _SecretCollector()
     for name, value in invocation.env.items():
         found.add_variable(name, value)
@@ -107,7 +107,7 @@ def invocation_secrets(invocation: Invocation) -> tuple[str, ...]:
 
 
 class _SecretCollector:
-    """Collects secrets. What masks a value and what looks for secrets in it are the same walk."""
+    """Collects secrets. Masking a value and collecting its secrets are the same traversal."""
 
     def __init__(self) -> None:
         self.values: set[str] = set()
@@ -121,7 +121,7 @@ class _SecretCollector:
     def add_variable(self, name: str, value: str) -> None:
         if is_secret_name(name) and not _is_ordinary(name, value):
             self.values.add(value)
-            if name.upper().endswith("HEADERS"):  # a header line may be printed without its name
+            if name.upper().endswith("HEADERS"):  # a header line may appear without its name
                 self.values.update(line.partition(":")[2].strip() for line in value.splitlines())
         elif len(value) >= MIN_SECRET_CHARS:
             mask_text(value, self.values.add)
@@ -130,14 +130,14 @@ class _SecretCollector:
         _mask(value, self._add_field, self.values.add, 0)
 
     def _add_field(self, name: str, value: Any) -> Any:
-        """A value in `env` or `headers`: only what has the name of a key is looked for elsewhere."""
+        """Record a value in `env` or `headers`; only values with the name of a key are searched for elsewhere."""
         if isinstance(value, str):
             self.add_variable(name, value)
         return value
 
 
 def _is_ordinary(name: str, value: str) -> bool:
-    # MAX_THINKING_TOKENS and the like are limits.
+    # MAX_THINKING_TOKENS and similar values are limits.
     return value.lower() in _ORDINARY_VALUES or (value.isdigit() and bool(re.search(_COUNT_LIKE, name.upper())))
 
 
@@ -145,10 +145,10 @@ def _is_ordinary(name: str, value: str) -> bool:
 
 
 def mask(value: Any) -> Any:
-    """A copy of a nested value without what may be a key; names stay.
+    """Return a copy of a nested value with possible keys masked; names stay.
 
-    All of `env` and `headers` is masked, what has a name as keys have it, what stands beside an argument with such a
-    name, and keys inside text.
+    Masked are all values in `env` and `headers`, values with a name that is typical of keys, values next to an
+    argument with such a name, and keys inside text.
 
     Example:
         >>> mask({"args": ["--token", "abc", "--level=2"], "env": {"A": "b"}})
@@ -158,7 +158,7 @@ def mask(value: Any) -> Any:
 
 
 def mask_text(text: str, on_secret: Callable[[str], object] | None = None) -> str:
-    """A text without what has the shape of a key, and without the passwords and secret parameters of URLs.
+    """Mask everything in a text with the shape of a key, and the passwords and secret parameters of URLs.
 
     Args:
         text: the text.
@@ -185,7 +185,7 @@ def _is_secret_parameter(name: str) -> bool:
 
 
 def _ignore(_secret: str) -> None:
-    """For whoever only masks."""
+    """Do nothing, for callers that only mask."""
 
 
 def _mask(value: Any, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int) -> Any:
@@ -219,7 +219,7 @@ def _mask_string(
     text: str, mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
 ) -> str:
     if text.lstrip()[:1] in {"{", "["}:  # settings may be JSON text
-        import json  # not needed for most
+        import json  # rarely needed
 
         try:
             inner = json.loads(text)
@@ -233,7 +233,7 @@ def _mask_string(
 def _mask_list(
     values: list[Any], mask_field: Callable[[str, Any], Any], on_secret: Callable[[str], object], depth: int
 ) -> list[Any]:
-    """A list, which may be arguments: `--token x`, `--token=x`, `TOKEN=x` and `Authorization: x` have names too."""
+    """Mask a list of arguments, where `--token x`, `--token=x`, `TOKEN=x` and `Authorization: x` have names."""
     masked: list[Any] = []
     named = False
     for value in values:
@@ -265,10 +265,10 @@ def _mask_argument(
 
 
 class Redactor:
-    """Replaces secrets in text: values that are known, in the forms in which they are printed, and shapes of keys.
+    """Replaces secrets in text: known values, in the forms in which they are printed, and shapes of keys.
 
     Args:
-        values: the secrets. Values of several lines are looked for line by line, because text arrives in lines.
+        values: the secrets. Values of several lines are searched for line by line, because text arrives in lines.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
@@ -282,13 +282,13 @@ class Redactor:
         self._pattern = re.compile("|".join(map(re.escape, kept))) if kept else None
 
     def redact(self, text: str) -> str:
-        """`text` with every secret replaced by `MASK`."""
+        """Return `text` with every secret replaced by `MASK`."""
         return mask_text(self._pattern.sub(MASK, text) if self._pattern else text)
 
 
 def _encode_forms(line: str) -> Iterator[str]:
-    """A value as it is, inside a JSON string, in a URL, and in base64."""
-    import base64  # none of them is needed before something is said on standard error
+    """Return a value as it is, inside a JSON string, in a URL, and in base64."""
+    import base64  # needed only when the child writes to standard error
     import json
     from urllib.parse import quote
 
@@ -296,7 +296,7 @@ def _encode_forms(line: str) -> Iterator[str]:
     yield json.dumps(line)[1:-1]
     yield quote(line, safe="", errors="replace")
     data = line.encode("utf-8", "surrogatepass")
-    whole = data[: len(data) // 3 * 3]  # what follows the value would change the last letters
+    whole = data[: len(data) // 3 * 3]  # text after the value would change the last letters
     if len(whole) >= MIN_SECRET_CHARS:
         yield base64.b64encode(whole).decode()
         yield base64.urlsafe_b64encode(whole).decode()

@@ -1,4 +1,4 @@
-"""Static types of the options, for editors and type checkers. Names and order are those of the table (tested)."""
+"""Static types of the options, for editors and type checkers. Names, order and texts match the table (tested)."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Settings(TypedDict, total=False):
     custom_tools: Sequence[Callable[..., Any]] | None
     """Functions of this process that the model may call, as they are or made by `@tool`."""
     tool_bridge: Literal["mcp", "xml", "deferred"] | None
-    """How a call of `custom_tools` gets here: 'mcp': the CLI asks for it; 'deferred': the turn ends, and all its calls
-    run here; 'xml': as text, without MCP and without the CLI's own tools."""
+    """How a call of `custom_tools` gets here: 'mcp': the CLI asks for it; 'deferred': the turn ends, and all its
+    calls run here; 'xml': as text, without MCP and without the CLI's own tools."""
     strict_mcp_config: bool | None
     """Use no MCP servers but those of `mcp_servers`."""
     wait_for_mcp: bool | float | None
@@ -162,8 +162,8 @@ class Settings(TypedDict, total=False):
     api_max_retries: int | None
     """How often the CLI repeats a request that the API refused for the moment; 10 if it is not said."""
     retry: RetryPolicy | int | Mapping[str, Any] | None
-    """How often a query is tried again after the CLI has given up, or a RetryPolicy. Not at all by default: the CLI has
-    repeated the request by itself (`api_max_retries`)."""
+    """How often a query is tried again after the CLI has given up, or a RetryPolicy. Not at all by default: the CLI
+    has repeated the request by itself (`api_max_retries`)."""
     on_usage_limit: Literal["raise", "wait"] | None
     """What happens when a usage limit is reached: the query fails, or 'wait': it goes on when the limit resets."""
     usage_limit_ceiling: float | None
@@ -174,8 +174,8 @@ class Settings(TypedDict, total=False):
     """How often the model is asked again, in the same session, when its structured output does not fit
     `output_type`."""
     partial_messages: bool | None
-    """Stream the answer while it is written, as StreamEvent messages. The child of a session sends them unless this is
-    False, so that each query can ask for them; who did not ask gets none."""
+    """Stream the answer while it is written, as StreamEvent messages. The child of a session sends them unless this
+    is False, so that each query can ask for them; who did not ask gets none."""
     include_hook_events: bool | None
     """Report hooks that run."""
     replay_user_messages: bool | None
@@ -241,8 +241,8 @@ class Settings(TypedDict, total=False):
     inherit_env: bool | None
     """Start from the environment of this process."""
     isolation: Literal["strict"] | None
-    """'strict': a HOME and a configuration of its own that go with the child, no settings files, MCP servers only from
-    `mcp_servers`, and of the environment only what is on a list."""
+    """'strict': a HOME and a configuration of its own that go with the child, no settings files, MCP servers only
+    from `mcp_servers`, and of the environment only what is on a list."""
     config_dir: StrPath | None
     """Directory of the CLI for its settings, login and sessions; `~/.claude` by default."""
     nonessential_traffic: bool | None

@@ -1,6 +1,6 @@
 """Function signatures that list every option, for notebooks, editors and `help()`.
 
-Decorators copy the signature of one function to another. A signature is computed when somebody looks at it.
+Decorators copy the signature of one function to another. A signature is computed on first access.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SettingsSignature(inspect.Signature):
-    """A signature in which the options stand in place of `**settings`. Nothing is read before somebody looks at it."""
+    """A signature that lists the options instead of `**settings`. Computed on first access."""
 
     __slots__ = ("_function", "_returns")
 
     @classmethod
     def make_lazy(cls, function: Any, returns: Any = None) -> SettingsSignature:
-        """That of a function; `returns` is what it returns, if its annotation does not say so."""
+        """Make the signature of a function; `returns` is the return annotation, None: that of the function."""
         made = cls.__new__(cls)
         made._function, made._returns = function, returns  # noqa: SLF001 - of this very class
         return made
 
     def with_return(self, annotation: Any) -> SettingsSignature:
-        """The same with something else returned."""
+        """Return the same signature with another return annotation."""
         return self.make_lazy(self._function, annotation)
 
     def __getattr__(self, name: str) -> Any:
@@ -42,7 +42,7 @@ class SettingsSignature(inspect.Signature):
 
 
 def show_options(function: F) -> F:
-    """The function, with a signature that has all options in place of its `**settings`."""
+    """Give a function a signature that lists all options instead of `**settings`."""
     function.__signature__ = SettingsSignature.make_lazy(function)  # type: ignore[attr-defined]
     return function
 
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], Callable[P, T]]:
-    """The decorated function takes what the function `original` takes; it must do so when it is called."""
+    """Give the decorated function the signature of `original`, which it must accept when called."""
 
     def decorate(twin: Callable[..., T]) -> Callable[P, T]:
         _set_signature(twin, original)
@@ -79,7 +79,7 @@ def copy_signature(original: Callable[P, Any]) -> Callable[[Callable[..., T]], C
 def copy_method_signature(
     original: Callable[Concatenate[Any, P], Any],
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
-    """As `copy_signature`, for methods: `self` is the twin's own."""
+    """Do the same as `copy_signature` for methods; `self` stays that of the decorated method."""
 
     def decorate(twin: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
         _set_signature(twin, original)
@@ -91,7 +91,7 @@ def copy_method_signature(
 def _set_signature(twin: Any, original: Callable[..., Any]) -> None:
     own = inspect.signature(twin)
     given = getattr(original, "__signature__", None)
-    if isinstance(given, SettingsSignature):  # it is not looked at here, which would take long
+    if isinstance(given, SettingsSignature):  # copied without computing it, which is slow
         twin.__signature__ = given.with_return(own.return_annotation)
     else:
         twin.__signature__ = inspect.signature(original).replace(return_annotation=own.return_annotation)

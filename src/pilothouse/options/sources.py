@@ -1,6 +1,6 @@
 """Options from a configuration file and from `PILOTHOUSE_*` variables.
 
-Pure. This module decides what may stand there and which place an error names; the client finds and reads the file.
+Pure. Owns what may be set there and the location in an error; the client finds and reads the file.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ VARIABLE_PREFIX = "PILOTHOUSE_"
 
 
 def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable[[str], str]) -> Options:
-    """Options from the parsed table of a configuration file. (E49, L62)
+    """Make options from the parsed table of a configuration file.
 
     Args:
-        table: names and values as they stand in the file.
-        directory: what relative paths are relative to.
-        locate: where an option stands, for errors and `explain`; such as "pilothouse.toml:3".
+        table: names and values, as in the file.
+        directory: base of relative paths.
+        locate: returns the location of an option, for errors and `explain`; such as "pilothouse.toml:3".
 
     Raises:
-        OptionsError: an unknown name, a wrong value, or an option that may not stand in a file; names the place.
+        OptionsError: an unknown name, a wrong value, or an option that a file may not set; names the location.
     """
     layers: list[Options] = []
     for name, value in table.items():
@@ -39,12 +39,12 @@ def read_config_table(table: Mapping[str, Any], directory: str, locate: Callable
 
 
 def find_options_needing_trust(options: Options) -> list[str]:
-    """The options that do not hold in a file that nobody named or trusted."""
+    """Return the options that an untrusted file cannot set."""
     return [name for name in options if TABLE[name].untrusted is None]
 
 
 def restrict_untrusted(options: Options, variables: Options) -> Options:
-    """The layer of a file that nobody trusts, without what would loosen what the variables say."""
+    """Return the layer of an untrusted file, without options that would loosen those of the variables."""
     looser = [name for name in variables if name in options.as_dict() and not _may_override(name, options, variables)]
     return options.without(looser, "does not win over the variable") if looser else options
 
@@ -55,12 +55,12 @@ def _may_override(name: str, options: Options, variables: Options) -> bool:
 
 
 def read_environ(environ: Mapping[str, str]) -> Options:
-    """Options from variables such as `PILOTHOUSE_MAX_TURNS=5`; lists as `A,B`, mappings as JSON. (E49)
+    """Make options from variables such as `PILOTHOUSE_MAX_TURNS=5`; lists as `A,B`, mappings as JSON.
 
-    Empty variables, and those that are no option (`PILOTHOUSE_CACHE`), are passed over.
+    Empty variables, and those that are not options (`PILOTHOUSE_CACHE`), are ignored.
 
     Raises:
-        OptionsError: a value that cannot be read; names the variable.
+        OptionsError: a value is not readable; names the variable.
     """
     layers: list[Options] = []
     for variable in environ:
@@ -74,7 +74,7 @@ def read_environ(environ: Mapping[str, str]) -> Options:
 
 
 def get_variable_name(name: str) -> str | None:
-    """The variable that sets option `name`; None for options that cannot be written as text."""
+    """Return the variable that sets option `name`; None for options without a text form."""
     return VARIABLE_PREFIX + name.upper() if TABLE[name].value_type.parse is not None else None
 
 

@@ -1,6 +1,6 @@
 """Validates option values that have an inner structure, and writes them in the form that the CLI reads.
 
-Pure. The fields stand in `value_structs`, those of `RetryPolicy` here. Every reader returns a copy or raises
+Pure. The structs are in `value_structs`, except `RetryPolicy`. Every reader returns a copy or raises
 `InvalidValueError`. Unknown keys are kept, because a newer CLI may know them.
 """
 
@@ -19,18 +19,18 @@ from pilothouse.options.value_errors import InvalidValueError, suggest_name
 from pilothouse.options.value_types import copy_value, is_text
 
 ValueReader = Callable[[Any], Any]
-"""Checks a value: its wire form, or `InvalidValueError`."""
+"""Checks a value: returns its wire form, or raises `InvalidValueError`."""
 
 
 def read_text(value: Any) -> str:
-    """Text that can stand in an argument or in JSON."""
+    """Read text that is valid in an argument or in JSON."""
     if not is_text(value):
         raise InvalidValueError(value, "text")
     return value
 
 
 def read_json_value(value: Any) -> Any:
-    """Any JSON value; a copy of its own."""
+    """Return a copy of any JSON value."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
@@ -50,18 +50,18 @@ def read_json_value(value: Any) -> Any:
 
 
 def is_in_process_server(server: object) -> bool:
-    """Whether an MCP server is an object of this process, not the description of one to start or to call."""
+    """Whether an MCP server is an object of this process, and not the description of another server."""
     plain = isinstance(server, Mapping | str | bytes | int | float | list | tuple | None)
     return not plain and type(server).__module__ != "pilothouse.options.value_structs"
 
 
 def format_path_step(key: str) -> str:
-    """How a key stands in a path."""
+    """Return a key as a step of a path."""
     return key if key.replace("-", "_").isidentifier() else f"[{key!r}]"
 
 
 def make_mapping_reader(item: ValueReader) -> ValueReader:
-    """A mapping from text to items; those that are None count as not given, unless they may be."""
+    """Make a reader of mappings from text to items; items that are None are dropped, unless `item` accepts None."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -77,7 +77,7 @@ def make_mapping_reader(item: ValueReader) -> ValueReader:
 
 
 def make_list_reader(item: ValueReader) -> ValueReader:
-    """A list or tuple of items."""
+    """Make a reader of lists or tuples of items."""
 
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
@@ -96,11 +96,11 @@ def _read_at(where: str, shape: ValueReader, value: Any) -> Any:
 
 
 def make_struct_reader(cls: type[Struct], *, forbid_unknown: bool = False) -> ValueReader:
-    """An instance of `cls`, or a mapping with its fields.
+    """Make a reader of instances of `cls`, and of mappings with its fields.
 
     Args:
-        cls: a class of `nested`.
-        forbid_unknown: refuse keys that are no fields, because there is no place where they could go.
+        cls: a class of `value_structs`.
+        forbid_unknown: reject keys that are not fields, because they have no target.
     """
     info = cast("inspect.StructType", inspect.type_info(cls))
     by_key = {key: field for field in info.fields for key in (field.name, field.encode_name)}
@@ -113,7 +113,7 @@ def make_struct_reader(cls: type[Struct], *, forbid_unknown: bool = False) -> Va
             if inner is None:
                 continue
             if key in tag:
-                found[key] = tag[key]  # whoever chose this class has looked at it
+                found[key] = tag[key]  # the choice of this class already checked it
                 continue
             field = by_key.get(key)
             if field is None:
@@ -150,7 +150,7 @@ def _read_fields(value: Any, cls: type[Struct]) -> dict[str, Any]:
 
 
 def make_reader(kind: inspect.Type) -> ValueReader:
-    """The check that an annotation asks for."""
+    """Make the reader for an annotation."""
     return _READER_MAKERS[type(kind)](kind)
 
 
@@ -177,7 +177,7 @@ def _make_union_reader(kind: Any) -> ValueReader:
                 return shape(value)
             except InvalidValueError as fault:
                 faults.append(fault)
-        # What came furthest into the value is what was meant; else say all that could have been.
+        # The alternative that got furthest is the intended one; otherwise list all alternatives.
         deepest = max(faults, key=lambda fault: len(fault.path))
         if len(faults) == 1 or deepest.path or deepest.message:
             raise deepest
@@ -218,7 +218,7 @@ _SDK_SERVER_HINT = (
 
 
 def read_server(value: Any) -> dict[str, Any]:
-    """One MCP server: a struct, or a mapping whose `type` says which kind it is."""
+    """Read one MCP server: a struct, or a mapping whose `type` names its kind."""
     from pilothouse.options import value_structs
 
     kinds: dict[Any, type[Struct]] = {
@@ -246,16 +246,16 @@ RETRY_REASONS: tuple[RetryReason, ...] = ("rate_limit", "overloaded", "server", 
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """When a query that the API refused is tried again, after the CLI has given up.
+    """When to retry a query that the API refused, after the CLI has given up.
 
     Args:
-        attempts: how often it is tried again, at most; the first try does not count.
-        first_delay: seconds before the first of them.
-        max_delay: seconds that one wait takes at most. A rate limit that is said to last longer is not waited for.
-        multiplier: how many times longer each wait is than the one before.
-        jitter: the part of a wait that is random, from 0 to 1, so that many queries do not come back at once.
-        on: after which failures: "rate_limit" (429), "overloaded" (529), "server" (other 5xx), "network" (the API
-            cannot be reached).
+        attempts: maximum number of retries; the first try does not count.
+        first_delay: seconds before the first retry.
+        max_delay: maximum seconds of one delay. The query does not wait for a rate limit that lasts longer.
+        multiplier: growth of the delay from one retry to the next.
+        jitter: the random part of a delay, from 0 to 1, so that many queries do not come back at once.
+        on: failures to retry: "rate_limit" (429), "overloaded" (529), "server" (other 5xx), "network" (the API is
+            unreachable).
     """
 
     attempts: int = 3
@@ -266,16 +266,16 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     on: tuple[RetryReason, ...] = RETRY_REASONS
 
     def delay(self, attempt: int, random_number: float) -> float:
-        """Seconds before try number `attempt`, counted from 1; `random_number` is a random number from 0 to 1."""
-        growth = self.multiplier ** min(attempt - 1, 64)  # no float is too small for that
+        """Return the seconds before retry number `attempt`, counted from 1; `random_number` is between 0 and 1."""
+        growth = self.multiplier ** min(attempt - 1, 64)  # larger exponents could overflow
         return min(self.first_delay * growth, self.max_delay) * (1 - self.jitter * random_number)
 
 
 def read_retry_policy(value: Any) -> RetryPolicy:
-    """How often, a `RetryPolicy`, or a mapping with its fields.
+    """Read a number of retries, a `RetryPolicy`, or a mapping with its fields.
 
     Raises:
-        Fault: it is none of them, or a field is out of its range.
+        InvalidValueError: the value is none of them, or a field is out of its range.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
@@ -336,7 +336,7 @@ _THINKING_STRUCTS: dict[str, type[Struct]] = {
 
 
 def read_system_prompt(value: Any) -> Any:
-    """Text, a list of blocks, one of the three structs, or a mapping with their fields."""
+    """Read text, a list of blocks, one of the three structs, or a mapping with their fields."""
     if isinstance(value, str):
         return read_text(value)
     if isinstance(value, list | tuple):
@@ -350,7 +350,7 @@ def read_system_prompt(value: Any) -> Any:
 
 
 def read_thinking(value: Any) -> Any:
-    """A word, one of the three structs, or a mapping with their fields."""
+    """Read a word, one of the three structs, or a mapping with their fields."""
     if isinstance(value, str) and value in _THINKING_STRUCTS:
         value = {"type": value}
     found = _read_tagged(value, _THINKING_STRUCTS, value_types.THINKING.expected)
@@ -375,7 +375,7 @@ def _build_struct(cls: type[S], value: Any) -> S:
 
 
 def read_plugins(value: Any) -> list[value_structs.Plugin]:
-    """A list of paths, structs, or mappings with their fields."""
+    """Read a list of paths, structs, or mappings with their fields."""
     return make_list_reader(_read_plugin)(value)
 
 
@@ -391,14 +391,14 @@ def _read_plugin(value: Any) -> value_structs.Plugin:
 
 
 def resolve_plugins(value: Any, directory: str) -> list[value_structs.Plugin]:
-    """With absolute paths."""
+    """Make the paths of plugins absolute."""
     return [
         msgspec.structs.replace(one, path=value_types.resolve_path(one.path, directory)) for one in read_plugins(value)
     ]
 
 
 def resolve_system_prompt(value: Any, directory: str) -> Any:
-    """With an absolute path, if it is a file."""
+    """Make the path of a system prompt file absolute."""
     found = read_system_prompt(value)
     if isinstance(found, value_structs.SystemPromptFile):
         return value_structs.SystemPromptFile(path=value_types.resolve_path(found.path, directory))
@@ -406,7 +406,7 @@ def resolve_system_prompt(value: Any, directory: str) -> Any:
 
 
 def read_tool_config(value: Any) -> value_structs.ToolConfig:
-    """A struct, or a mapping with its fields. What it sets becomes variables, so other keys have no place."""
+    """Read a struct, or a mapping with its fields. Unknown keys are errors: the fields become variables."""
     inner = make_struct_reader(value_structs.QuestionConfig, forbid_unknown=True)
     found = make_struct_reader(value_structs.ToolConfig, forbid_unknown=True)(value)
     if "askUserQuestion" in found:
@@ -418,7 +418,7 @@ def read_tool_config(value: Any) -> value_structs.ToolConfig:
 
 
 def read_task_budget(value: Any) -> int:
-    """A number of tokens, also as {"total": n}."""
+    """Read a number of tokens, also as {"total": n}."""
     if isinstance(value, Mapping):
         given = cast("Mapping[Any, Any]", value)
         if set(given) != {"total"}:
@@ -430,12 +430,12 @@ def read_task_budget(value: Any) -> int:
 
 
 def read_retry(value: Any) -> RetryPolicy:
-    """How often, a struct, or a mapping with its fields."""
+    """Read a number of retries, a struct, or a mapping with its fields."""
     return read_retry_policy(value)
 
 
 def read_models(value: Any) -> str | list[str]:
-    """One name, or a list of them; a name with a comma is a list already."""
+    """Read one name, or a list of names; a name with a comma is a list already."""
     if isinstance(value, str):
         return value_types.NAME.clean(value)
     names = value_types.NAMES.clean(value)
@@ -445,7 +445,7 @@ def read_models(value: Any) -> str | list[str]:
 
 
 def read_tools(value: Any) -> str | list[str]:
-    """Names, the word for all of them, or the preset of the other SDKs."""
+    """Read names, the word for all tools, or the preset of the other SDKs."""
     if isinstance(value, Mapping):
         if dict(cast("Mapping[Any, Any]", value)) != {"type": "preset", "preset": "claude_code"}:
             raise InvalidValueError(value, value_types.TOOLS.expected)
@@ -460,45 +460,45 @@ def read_tools(value: Any) -> str | list[str]:
 
 
 def read_skills(value: Any) -> str | list[str]:
-    """Names, or the word for all of them."""
+    """Read names, or the word for all skills."""
     if value == "all":
         return "all"
     if not value_types.is_text_list(value):
         raise InvalidValueError(value, value_types.SKILLS.expected)
     names: list[str] = value_types.NAMES.clean(value)
     for number, name in enumerate(names):
-        # A name becomes the rule `Skill(name)`, so it must not be able to end it.
+        # A name becomes the rule `Skill(name)`, so it must not contain the end of one.
         if not name or name != name.strip() or any(char in "(),*" or char < " " for char in name):
             raise InvalidValueError(name, "the name of a skill", f"[{number}]")
     return names
 
 
 def read_aliases(value: Any) -> dict[str, str]:
-    """A mapping of text to text."""
+    """Read a mapping of text to text."""
     return make_mapping_reader(read_text)(value)
 
 
 def read_mapping(value: Any) -> dict[str, Any]:
-    """A JSON object."""
+    """Read a JSON object."""
     if not isinstance(value, Mapping):
         raise InvalidValueError(value, value_types.MAPPING.expected)
     return read_json_value(value)
 
 
 def read_config(value: Any) -> Any:
-    """A JSON object, its text, or a path."""
+    """Read a JSON object, its text, or a path."""
     return _read_config_value(value, value_types.CONFIG.expected, read_mapping)
 
 
 def read_servers(value: Any) -> Any:
-    """Servers by name, with or without `mcpServers` around them; the text of that; or a path."""
+    """Read servers by name, with or without `mcpServers` around them; their JSON text; or a path."""
     return _read_config_value(
         _unwrap_servers(value), value_types.MCP_SERVERS.expected, _make_copying_reader(encode_mcp_servers)
     )
 
 
 def _unwrap_servers(value: Any) -> Any:
-    """Servers by name, without `mcpServers` around them; `{"type": "sdk", "instance": server}` is the server itself."""
+    """Remove `mcpServers` around servers; `{"type": "sdk", "instance": server}` becomes the server itself."""
     if not isinstance(value, Mapping):
         return value
     inner = cast("Mapping[Any, Any]", value).get("mcpServers")
@@ -515,12 +515,12 @@ def _unwrap_sdk_server(server: Any) -> Any:
 
 
 def read_agents(value: Any) -> dict[str, Any]:
-    """Agents by name."""
+    """Read agents by name."""
     return _make_copying_reader(encode_agents)(value)
 
 
 def read_sandbox(value: Any) -> Any:
-    """A struct, or a mapping with its fields."""
+    """Read a struct, or a mapping with its fields."""
     return _make_copying_reader(encode_sandbox)(value)
 
 
@@ -548,20 +548,20 @@ def _read_config_value(value: Any, expected: str, check: Callable[[Any], Any]) -
 
 
 def encode_mcp_servers(value: Any) -> dict[str, Any]:
-    """What `--mcp-config` wants: servers by name, without `mcpServers` around them."""
+    """Return the value for `--mcp-config`: servers by name, without `mcpServers` around them."""
     value = _unwrap_servers(value)
-    if isinstance(value, Mapping):  # those of this process are offered in the handshake
+    if isinstance(value, Mapping):  # the handshake declares in-process servers
         value = {k: v for k, v in cast("Mapping[Any, Any]", value).items() if not is_in_process_server(v)}
     return make_mapping_reader(read_server)(value)
 
 
 def encode_agents(value: Any) -> dict[str, Any]:
-    """What `--agents` wants."""
+    """Return the value for `--agents`."""
     return make_mapping_reader(make_struct_reader(value_structs.AgentDefinition))(value)
 
 
 def encode_sandbox(value: Any) -> dict[str, Any]:
-    """What the settings of the CLI want under `sandbox`."""
+    """Return the value of `sandbox` in the settings of the CLI."""
     return make_struct_reader(value_structs.Sandbox)(value)
 
 
@@ -570,4 +570,4 @@ WIRE_ENCODERS: dict[str, Callable[[Any], Any]] = {
     "mcp_servers": encode_mcp_servers,
     "sandbox": encode_sandbox,
 }
-"""Options whose stored form is what was given, and what it becomes."""
+"""The wire encoders of options that are stored as given."""

@@ -1,6 +1,6 @@
 """The table of options: name, value type, default, documentation, and where each value goes.
 
-Validation, rendering, the docs and the command-line flags read this table. Only the static type of an option stands
+Validation, rendering, the docs and the command-line flags read this table. Only the static type of an option is
 elsewhere: in `settings`, `options` and `builder`.
 """
 
@@ -394,9 +394,9 @@ OUTPUT = (
 
 DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
 DEFAULT_USAGE_LIMIT_CEILING = 6 * 3600.0  # seconds: the shortest window of a plan takes five hours
-DEFAULT_LOAD_TIMEOUT = 60.0  # seconds for one answer of a session store: a long session from far away takes a few
-DEFAULT_SESSION_LEASE = 60.0  # seconds: longer than a pause of the network, shorter than the patience of a user
-DEFAULT_CONTROL_TIMEOUT = 60.0  # seconds; the CLI answers in under a second, a cold disk may take ten
+DEFAULT_LOAD_TIMEOUT = 60.0  # seconds for one response of a session store: a long remote session takes a few
+DEFAULT_SESSION_LEASE = 60.0  # seconds: longer than a network outage, shorter than the patience of a user
+DEFAULT_CONTROL_TIMEOUT = 60.0  # seconds; the CLI responds in under a second, a cold disk may take ten
 
 LIMITS = (
     Option(

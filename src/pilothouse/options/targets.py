@@ -1,7 +1,7 @@
 """Where the value of an option goes: a flag, an environment variable, a field of the initialize request.
 
-Owns how a value with several targets is split. Plain data and pure functions; `renderer` acts on them, the docs and the
-drift test read them.
+Owns how a value with several targets is split. Plain data and pure functions; `renderer` acts on the targets, the
+docs and the drift test read them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Flag(Struct, frozen=True):
 
 
 class ListFlag(Struct, frozen=True):
-    """`--name=a,b`; a list that is too long for one argument is spread over several, which the CLI adds up."""
+    """`--name=a,b`; a list that is too long for one argument becomes several, which the CLI joins."""
 
     name: str
 
@@ -53,7 +53,7 @@ class TextFlag(Struct, frozen=True):
     """`--name=value` while it is short.
 
     Longer text goes into a private file, passed as `--file_flag=path`, or into the initialize request under `key`,
-    whichever of the two there is.
+    depending on which of the two is set.
     """
 
     name: str
@@ -74,8 +74,8 @@ class ConfigFlag(Struct, frozen=True):
 class JsonFlag(Struct, frozen=True):
     """A JSON value: `--name={...}` while it is short, else the initialize request carries it under `key`.
 
-    `switches` are flags that make the CLI look for it there. A `private` one may hold secrets: it is never an
-    argument. In the argv form it is a private file; one with `switches` has no such form, as the CLI reads no file.
+    `switches` are flags that make the CLI read that key. A `private` value may hold secrets: it is never an argument.
+    In the argv form it is a private file; with `switches` there is no argv form, because the CLI reads no file.
     """
 
     name: str
@@ -91,7 +91,7 @@ class InitializeField(Struct, frozen=True):
 
 
 class EnvVar(Struct, frozen=True):
-    """An environment variable of the child. Keys only ever travel this way. `path`: a leading `~` is the home."""
+    """An environment variable of the child. Keys only travel this way. `path`: a leading `~` is the home."""
 
     name: str
     path: bool = False
@@ -112,13 +112,13 @@ class PartOfOption(Struct, frozen=True):
 
 
 class Internal(Struct, frozen=True):
-    """Used by pilothouse itself. `wire` is the word of the protocol that it makes it say, if any."""
+    """Used by pilothouse itself. `wire` is the protocol word that the option makes it send, if any."""
 
     wire_name: str = ""
 
 
 class SplitTarget(Struct, frozen=True):
-    """Goes to several places: `split` says which part of a value goes where; `targets` are all that it may name."""
+    """Goes to several places: `split` returns which part of a value goes where; `targets` lists all targets."""
 
     split: Callable[[Any], Iterable[tuple[Target, Any]]]
     targets: tuple[Target, ...]
@@ -171,7 +171,7 @@ def list_variables(target: Target) -> tuple[str, ...]:
 
 
 def describe_target(target: Target) -> str:
-    """Where a value goes, in words, for the documentation."""
+    """Describe where a value goes, in words, for the documentation."""
     return _DESCRIPTIONS[type(target)](target)
 
 
@@ -246,7 +246,7 @@ PROVIDER_VARIABLES = {
 
 
 def split_system_prompt(value: Any) -> Pieces:
-    """Text is the prompt; the structs know their parts."""
+    """Split a system prompt: text is the prompt; structs return their own parts."""
     if isinstance(value, str):
         yield PROMPT, value
     else:
@@ -254,28 +254,28 @@ def split_system_prompt(value: Any) -> Pieces:
 
 
 def split_struct(value: Any) -> Pieces:
-    """A struct knows its parts."""
+    """Return the parts of a struct."""
     yield from value.pieces()
 
 
 def split_structs(value: Any) -> Pieces:
-    """Each one after the other."""
+    """Return the parts of several structs, one after the other."""
     for item in value:
         yield from item.pieces()
 
 
 def split_skills(value: Any) -> Pieces:
-    """Only names narrow the list that the model sees; the permission is a part of `allowed_tools`."""
+    """Split skills: names narrow the list that the model sees; the permission is a part of `allowed_tools`."""
     if value != "all":
         yield SKILL_NAMES, value
 
 
 def split_session_store(value: Any) -> Pieces:
-    """A store hears of transcripts from the CLI itself."""
+    """Split a session store: the CLI itself sends it the transcripts."""
     yield SESSION_MIRROR, True
 
 
 def split_provider(value: str) -> Pieces:
-    """The switch of the one that was chosen; what the others would inherit is removed."""
+    """Split a provider: set its own switch, and remove inherited values of the other providers."""
     for name, variable in PROVIDER_VARIABLES.items():
         yield variable, "1" if name == value else None

@@ -1,4 +1,4 @@
-"""The error for a name that is no option: what the option is called here, or what to use instead.
+"""The error for a name that is not an option: its name in pilothouse, or what to use instead.
 
 Loaded only when such an error is raised.
 """
@@ -14,7 +14,7 @@ OPTION_ALIASES: dict[str, str] = {
     "include_partial_messages": "partial_messages",
     "max_buffer_size": "max_line_bytes",
     "output_format": "json_schema",
-    # the TypeScript SDK, where its name is more than ours in camelCase
+    # the TypeScript SDK, for names that differ from ours in more than camelCase
     "additionalDirectories": "add_dirs",
     "continue": "continue_conversation",
     "includePartialMessages": "partial_messages",
@@ -29,7 +29,7 @@ OPTION_ALIASES: dict[str, str] = {
     "no_session_persistence": "persist_session",
     "permission_prompt_tool": "permission_prompt_tool_name",
     "plugin_dir": "plugins",
-    # other libraries, and what comes to mind
+    # other libraries, and likely guesses
     "adapter": "transport",
     "agent_definitions": "agents",
     "anthropic_api_key": "api_key",
@@ -74,7 +74,7 @@ OPTION_ALIASES: dict[str, str] = {
     "working_dir": "cwd",
     "working_directory": "cwd",
 }
-"""What others call an option, and what it is called here."""
+"""Names of options elsewhere, and their names in pilothouse."""
 
 NOT_OPTIONS: dict[str, str] = {
     "abort_controller": "cancel the task, or call `query.interrupt()`",
@@ -92,20 +92,20 @@ NOT_OPTIONS: dict[str, str] = {
     "top_p": "Claude Code does not let it be set",
     "with_options": "a builder takes one option a call, and ends with `build()`; an `Agent` has `with_options`",
 }
-"""Names with no option here, and what to use instead."""
+"""Names without an option in pilothouse, and what to use instead."""
 
 
 MIN_SIMILARITY = 0.7
-"""How much alike a name has to be to be suggested; names of other things are about 0.6."""
+"""How similar a name must be to be suggested; names of other things are about 0.6."""
 
 
 def to_snake_case(name: str) -> str:
-    """`maxTurns` as `max_turns`."""
+    """Convert `maxTurns` to `max_turns`."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).replace("-", "_").lstrip("_")
 
 
 def make_unknown_option_error(name: str) -> OptionsError:
-    """The error for `name`, which is no option: what it is called here, or what to do instead. (E45)"""
+    """Make the error for `name`, which is not an option: its name in pilothouse, or what to do instead."""
     plain = to_snake_case(name)
     spelled = {to_snake_case(other): known for other, known in OPTION_ALIASES.items()}
     known = OPTION_ALIASES.get(name) or spelled.get(plain) or (plain if plain in TABLE else None)

@@ -1,4 +1,4 @@
-"""Validation of one option, and of options together: which exclude each other, and which need another.
+"""Validation of one option, and of combinations: options that exclude each other, and options that need another.
 
 Pure. Every failure raises `OptionsError`, which names the option.
 """
@@ -16,14 +16,14 @@ from pilothouse.options.value_errors import InvalidValueError
 
 
 def validate_value(name: str, value: Any) -> Any:
-    """The stored form of the value of an option; None stays None.
+    """Return the stored form of the value of an option; None stays None.
 
     Raises:
         OptionsError: there is no such option, or the value is not valid.
     """
     option = TABLE.get(name)
     if option is None:
-        from pilothouse.options.unknown_options import make_unknown_option_error  # only on the way to an error
+        from pilothouse.options.unknown_options import make_unknown_option_error  # only needed for an error
 
         raise make_unknown_option_error(name)
     if value is None:
@@ -36,10 +36,10 @@ def validate_value(name: str, value: Any) -> Any:
 
 
 def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Check values that are valid one by one.
+    """Check the combination of values that are valid one by one.
 
     Raises:
-        OptionsError: some of them do not go together; says where they come from, if `origins` does.
+        OptionsError: some values exclude each other, or one lacks what it needs; names their `origins`, if known.
     """
     check_conflicts(values, origins)
     if _DEPENDENT.isdisjoint(values):
@@ -51,7 +51,7 @@ def check_combination(values: Mapping[str, Any], origins: Mapping[str, str]) -> 
 
 
 def check_conflicts(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """As `check_combination`, but passes over what is missing: a layer beneath may have it."""
+    """Check as `check_combination` does, but ignore what is missing: a lower layer may have it."""
     if _EXCLUSIVE.isdisjoint(values):
         return
     for conflict in CONFLICTS:
@@ -68,11 +68,11 @@ Values = Mapping[str, Any]
 
 
 ISOLATED_VARIABLES = frozenset({"CLAUDE_CONFIG_DIR", "HOME"})
-"""Variables that an isolated child has values of its own for."""
+"""Variables that have their own values in an isolated child."""
 
 
 class Conflict(Struct, frozen=True):
-    """Two options that exclude each other, at least where `holds`; `advice` says what to do instead."""
+    """Two options that exclude each other, at least where `applies` is true; `advice` is what to do instead."""
 
     first: str
     second: str
@@ -81,7 +81,7 @@ class Conflict(Struct, frozen=True):
 
 
 class Requirement(Struct, frozen=True):
-    """An option that means nothing without one of `any_of`."""
+    """An option that has no meaning without one of `any_of`."""
 
     name: str
     any_of: tuple[str, ...]

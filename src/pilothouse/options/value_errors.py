@@ -14,13 +14,13 @@ MAX_SHOWN_CHARS = 80  # of a value that is echoed
 
 
 class InvalidValueError(ValueError):
-    """A value does not fit.
+    """A value is not valid.
 
     Args:
-        value: what was found.
+        value: the value.
         expected: what was expected, in words.
         path: where, inside the value of the option.
-        hint: tells what is wrong, where `expected` and the value would not.
+        message: the fault, in words, if `expected` and the value do not show it.
         hint: what to do, at the end.
     """
 
@@ -33,14 +33,14 @@ class InvalidValueError(ValueError):
         self.hint = hint
 
     def with_prefix(self, step: str) -> InvalidValueError:
-        """The same, seen from one step further out; `step` is a key or `[n]`."""
+        """Return the same error for the enclosing value; `step` is a key or `[n]`."""
         joint = "" if not self.path or self.path.startswith("[") else "."
         return InvalidValueError(
             self.value, self.expected, f"{step}{joint}{self.path}", message=self.message, hint=self.hint
         )
 
     def describe(self, *, secret: bool = False) -> str:
-        """The whole in one line; a secret is named by its type."""
+        """Return the error in one line; a secret value appears only as its type."""
         where = f"{self.path}: " if self.path else ""
         if self.message:
             return where + self.message
@@ -50,8 +50,8 @@ class InvalidValueError(ValueError):
 
 
 def suggest_name(value: Any, names: Iterable[str]) -> str:
-    """The end of an error, which asks whether one of the names was meant; empty if none is near."""
-    import difflib  # only on the way to an error
+    """Return the end of an error, which suggests one of the names; empty if none is similar."""
+    import difflib  # only needed for an error
 
     if not isinstance(value, str):
         return ""
@@ -62,7 +62,7 @@ def suggest_name(value: Any, names: Iterable[str]) -> str:
 
 
 def format_value(value: Any, *, is_secret: bool = False) -> str:
-    """A value as it stands in an error: one line, short, ASCII, with its type."""
+    """Return a value as text for an error: one line, short, ASCII, with its type."""
     kind = type(value).__name__
     if is_secret:
         return f"a value of type {kind}"
@@ -71,7 +71,7 @@ def format_value(value: Any, *, is_secret: bool = False) -> str:
 
 
 def redacted_repr(value: Any) -> str:
-    """A value as `repr` shows it, without what may be a key."""
+    """Return the repr of a value with possible keys masked."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         return f"<JSON text of {len(value):,} characters>"
     return repr(mask(value))

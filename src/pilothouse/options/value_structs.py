@@ -32,7 +32,7 @@ ThinkingDisplay = Literal["summarized", "omitted", "highlights"]
 
 
 class OptionStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of all: keyword-only and frozen; `repr` shows what was set, and masks what may be a key."""
+    """Base of all: keyword-only and frozen; `repr` shows only set fields, with possible keys masked."""
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name), field.default) for field in structs.fields(self))
@@ -49,7 +49,7 @@ class SystemPromptPreset(OptionStruct, frozen=True, kw_only=True, tag="preset"):
         exclude_dynamic_sections: move what differs between machines (directory, git state, memory) into the first
             user message, so that more requests hit the same cache.
         snapshot: whether the prompt is recorded on the first request and used again when the session is resumed.
-        preset: its name; there is one.
+        preset: name of the preset; there is only one.
     """
 
     append: str | None = None
@@ -58,7 +58,7 @@ class SystemPromptPreset(OptionStruct, frozen=True, kw_only=True, tag="preset"):
     preset: Literal["claude_code"] = "claude_code"
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         if self.append is not None:
             yield APPEND, self.append
         if self.exclude_dynamic_sections:
@@ -78,7 +78,7 @@ class CustomSystemPrompt(OptionStruct, frozen=True, kw_only=True, tag="custom"):
     snapshot: bool | None = None
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         yield (PROMPT if isinstance(self.prompt, str) else PROMPT_BLOCKS), self.prompt
         yield from _snapshot(self.snapshot)
 
@@ -93,7 +93,7 @@ class SystemPromptFile(OptionStruct, frozen=True, kw_only=True, tag="file"):
     path: str
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         yield PROMPT_FILE, self.path
 
 
@@ -106,13 +106,13 @@ class AdaptiveThinking(OptionStruct, frozen=True, kw_only=True, tag="adaptive"):
     """The model decides how much it thinks.
 
     Args:
-        display: how much of it is reported; by default what the model does.
+        display: how much of the thinking is reported; by default the model decides.
     """
 
     display: ThinkingDisplay | None = None
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         yield THINKING, "adaptive"
         yield from _display(self.display)
 
@@ -121,7 +121,7 @@ class EnabledThinking(OptionStruct, frozen=True, kw_only=True, tag="enabled"):
     """Thinking with a budget, for models that have one.
 
     Args:
-        budget_tokens: most tokens of one answer that go into thinking; without it the CLI decides.
+        budget_tokens: maximum tokens of thinking in one response; without it the CLI decides.
         display: as for `AdaptiveThinking`.
     """
 
@@ -129,7 +129,7 @@ class EnabledThinking(OptionStruct, frozen=True, kw_only=True, tag="enabled"):
     display: ThinkingDisplay | None = None
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         if self.budget_tokens is None:
             yield THINKING, "enabled"
         else:
@@ -141,7 +141,7 @@ class DisabledThinking(OptionStruct, frozen=True, kw_only=True, tag="disabled"):
     """No thinking, on models that can do without."""
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         yield THINKING, "disabled"
 
 
@@ -154,15 +154,15 @@ class Plugin(OptionStruct, frozen=True, kw_only=True, tag="local"):
     """A plugin in a directory, or in a `.zip` file.
 
     Args:
-        path: where it is.
-        skip_mcp_discovery: leave out the MCP servers that it brings.
+        path: the directory or file.
+        skip_mcp_discovery: ignore the MCP servers of the plugin.
     """
 
     path: str
     skip_mcp_discovery: bool | None = None
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         yield (PLUGIN_DIR_NO_MCP if self.skip_mcp_discovery else PLUGIN_DIR), self.path
 
 
@@ -170,7 +170,7 @@ class QuestionConfig(OptionStruct, frozen=True, kw_only=True):
     """How the AskUserQuestion tool behaves.
 
     Args:
-        preview_format: in which form it previews the answers that the user can choose.
+        preview_format: the format of its previews of the options.
     """
 
     preview_format: Literal["markdown", "html"] | None = None
@@ -186,7 +186,7 @@ class ToolConfig(OptionStruct, frozen=True, kw_only=True):
     ask_user_question: QuestionConfig | None = None
 
     def pieces(self) -> Pieces:
-        """What goes where."""
+        """Return the parts and their targets."""
         if self.ask_user_question is not None and self.ask_user_question.preview_format is not None:
             yield PREVIEW_FORMAT, self.ask_user_question.preview_format
 
@@ -195,12 +195,12 @@ class ToolPolicy(OptionStruct, frozen=True, kw_only=True):
     """What is asked before a tool of a server runs.
 
     Args:
-        name: of the tool.
-        permission_policy: who decides.
+        name: name of the tool.
+        permission_policy: whether its calls run, ask first or are denied.
         org_max_permission: the most that the organisation allows.
     """
 
-    # These two are written in snake_case on the wire, too.
+    # These two are in snake_case on the wire, too.
     name: str
     permission_policy: Literal["always_allow", "always_ask", "always_deny"] | None = field(
         default=None, name="permission_policy"
@@ -214,8 +214,8 @@ class StdioServer(OptionStruct, frozen=True, kw_only=True, tag="stdio"):
     Args:
         command: the program.
         args: its arguments.
-        env: variables for it; never shown.
-        timeout: milliseconds that one call may take.
+        env: its environment variables; never shown.
+        timeout: maximum milliseconds of one call.
         always_load: offer its tools from the start, rather than when the model looks for them.
     """
 
@@ -232,8 +232,8 @@ class HttpServer(OptionStruct, frozen=True, kw_only=True, tag="http"):
     Args:
         url: its address.
         headers: sent with every request; never shown.
-        tools: what is asked before its tools run.
-        timeout: milliseconds that one call may take.
+        tools: permission policies of its tools.
+        timeout: maximum milliseconds of one call.
         always_load: as for `StdioServer`.
     """
 
@@ -252,17 +252,17 @@ class AgentDefinition(OptionStruct, frozen=True, kw_only=True):
     """A sub-agent that the model can give work to.
 
     Args:
-        description: when to use it; the model reads this.
+        description: when to use the agent; the model reads this.
         prompt: its system prompt.
-        tools: tools it has; all by default.
-        disallowed_tools: tools it has not.
+        tools: its tools; all by default.
+        disallowed_tools: tools that it must not use.
         model: alias or full id; by default that of the session.
-        effort: how much effort it puts into its work, as a word or a number.
-        max_turns: most turns of one piece of work.
+        effort: its effort, as a word or a number.
+        max_turns: maximum turns of one task.
         permission_mode: what happens when one of its tools needs permission.
         mcp_servers: names of servers of the session, or servers of its own by name.
-        skills: skills that it has.
-        initial_prompt: said first, before the work, where it is the main agent.
+        skills: its skills.
+        initial_prompt: sent first, before the work, if it is the main agent.
         memory: which memory it has.
         background: whether it always runs in the background.
         omit_claude_md: leave the CLAUDE.md files out of its prompt.
@@ -291,15 +291,15 @@ class SandboxNetwork(OptionStruct, frozen=True, kw_only=True):
 
     Args:
         allowed_domains: domains that they may reach.
-        denied_domains: domains that they may not.
-        strict_allowlist: refuse what is not in `allowed_domains` instead of asking.
-        allow_managed_domains_only: count only the domains of managed settings.
+        denied_domains: domains that they may not reach.
+        strict_allowlist: refuse domains outside `allowed_domains` instead of asking.
+        allow_managed_domains_only: ignore domains that are not in managed settings.
         allow_unix_sockets: paths of sockets that they may use.
-        allow_all_unix_sockets: let them use every socket.
-        allow_local_binding: let them listen on local ports.
+        allow_all_unix_sockets: allow every socket.
+        allow_local_binding: allow listening on local ports.
         allow_mach_lookup: macOS services that they may use.
-        http_proxy_port: port of a proxy of your own.
-        socks_proxy_port: port of a SOCKS proxy of your own.
+        http_proxy_port: port of your own proxy.
+        socks_proxy_port: port of your own SOCKS proxy.
     """
 
     allowed_domains: list[str] | None = None
@@ -320,10 +320,10 @@ class SandboxFilesystem(OptionStruct, frozen=True, kw_only=True):
     Args:
         allow_write: paths that they may write.
         deny_write: paths that they may not write.
-        allow_read: paths that they may read, inside `deny_read`.
+        allow_read: paths inside `deny_read` that they may read.
         deny_read: paths that they may not read.
-        allow_managed_read_paths_only: count only the paths of managed settings.
-        disabled: switch this part of the sandbox off.
+        allow_managed_read_paths_only: ignore paths that are not in managed settings.
+        disabled: disable this part of the sandbox.
     """
 
     allow_write: list[str] | None = None
@@ -335,22 +335,22 @@ class SandboxFilesystem(OptionStruct, frozen=True, kw_only=True):
 
 
 class Sandbox(OptionStruct, frozen=True, kw_only=True):
-    """The sandbox in which the commands of the Bash tool run. (R36)
+    """The sandbox in which the commands of the Bash tool run.
 
     Args:
-        enabled: whether there is one.
-        fail_if_unavailable: refuse to start where the system has none.
+        enabled: whether there is a sandbox.
+        fail_if_unavailable: refuse to start if the system has none.
         auto_allow_bash_if_sandboxed: run sandboxed commands without asking.
         allow_unsandboxed_commands: let the model ask to run a command outside.
-        network: what commands reach over the network.
-        filesystem: what they see of the disk.
+        network: network access of the commands.
+        filesystem: disk access of the commands.
         credentials: files and variables that are hidden from them; as in the settings of the CLI.
         excluded_commands: commands that run outside.
-        ignore_violations: violations to pass over, by command.
-        enable_weaker_nested_sandbox: a weaker one, for containers.
-        enable_weaker_network_isolation: a weaker one, for programs that check certificates themselves.
-        allow_nested_user_namespaces: let commands make namespaces of their own.
-        allow_apple_events: let commands steer other applications on macOS.
+        ignore_violations: violations to ignore, by command.
+        enable_weaker_nested_sandbox: use a weaker sandbox, for containers.
+        enable_weaker_network_isolation: use a weaker sandbox, for programs that check certificates themselves.
+        allow_nested_user_namespaces: let commands create their own namespaces.
+        allow_apple_events: let commands control other applications on macOS.
         ripgrep: another `rg`: its `command` and `args`.
         bwrap_path: another bubblewrap.
         socat_path: another socat.

@@ -1,7 +1,7 @@
 """The types of option values: what is valid, how text is parsed, which copy is stored, how the value is shown.
 
-Pure. Values with an inner structure are read by `struct_validation`, which is loaded when there is one. This module
-knows no option by name.
+Pure. `struct_validation`, loaded on demand, reads values with an inner structure. This module must not know option
+names.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pilothouse.options.value_errors import InvalidValueError, redacted_repr, su
 
 TRUE_WORDS = frozenset({"1", "on", "true", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
-_MAX_SHOWN_CHARS = 60  # of a text that is echoed in an error
+_MAX_SHOWN_CHARS = 60  # of a text that an error repeats
 
 
 def make_parse_error(expected: str, text: str) -> ValueError:
-    """The error for a text that cannot be read."""
+    """Make the error for a text that cannot be parsed."""
     shown = text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"
     return ValueError(f"expected {expected}, got {shown!a}")
 
 
 def parse_text(text: str) -> str:
-    """As it is."""
+    """Return the text unchanged."""
     return text
 
 
 def parse_bool(text: str) -> bool:
-    """True, yes, on, 1; or their opposites; in any case."""
+    """Parse true, yes, on, 1, or their opposites, in any case."""
     word = text.strip().lower()
     if word not in TRUE_WORDS | FALSE_WORDS:
         raise make_parse_error("true or false", text)
@@ -41,12 +41,12 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_whole_number(text: str) -> int:
-    """A whole number, 0 included."""
+    """Parse a whole number, 0 included."""
     return _parse_int(text, "a whole number of at least 0")
 
 
 def parse_count(text: str) -> int:
-    """A whole number that counts something."""
+    """Parse a whole number that counts something."""
     return _parse_int(text, "a whole number of at least 1")
 
 
@@ -58,7 +58,7 @@ def _parse_int(text: str, expected: str) -> int:
 
 
 def parse_number(text: str) -> float:
-    """A number."""
+    """Parse a number."""
     try:
         return float(text)
     except ValueError:
@@ -66,22 +66,22 @@ def parse_number(text: str) -> float:
 
 
 def parse_user(text: str) -> str | int:
-    """A user name, or a number."""
+    """Parse a user name, or a number."""
     return int(text) if text.isdecimal() and text.isascii() else text
 
 
 def parse_debug(text: str) -> bool | str:
-    """True or false, or the categories to log."""
+    """Parse true or false, or the categories to log."""
     return parse_bool(text) if text.strip().lower() in TRUE_WORDS | FALSE_WORDS else text
 
 
 def parse_wait(text: str) -> bool | float:
-    """True or false, or how many seconds."""
+    """Parse true or false, or a number of seconds."""
     return parse_bool(text) if text.strip().lower() in TRUE_WORDS | FALSE_WORDS else parse_number(text)
 
 
 def parse_list(text: str) -> list[str]:
-    """Items between commas; a comma inside parentheses belongs to its item, as in `Bash(git log:*,git diff:*)`."""
+    """Parse items between commas; a comma in parentheses belongs to its item: `Bash(git log:*,git diff:*)`."""
     if text.lstrip().startswith("["):
         return cast("list[str]", _parse_json(text, list, "a JSON list"))
     items = [""]
@@ -96,32 +96,32 @@ def parse_list(text: str) -> list[str]:
 
 
 def parse_tools(text: str) -> list[str] | str:
-    """A list, or the word for all of them."""
+    """Parse a list, or the word for all tools."""
     return text if text == "default" else parse_list(text)
 
 
 def parse_skills(text: str) -> list[str] | str:
-    """A list, or the word for all of them."""
+    """Parse a list, or the word for all skills."""
     return text if text == "all" else parse_list(text)
 
 
 def parse_mapping(text: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Parse a JSON object."""
     return cast("dict[str, Any]", _parse_json(text, dict, "a JSON object"))
 
 
 def parse_text_or_mapping(text: str) -> dict[str, Any] | str:
-    """A JSON object, or a word."""
+    """Parse a JSON object, or a word."""
     return parse_mapping(text) if text.lstrip().startswith("{") else text
 
 
 def parse_retry(text: str) -> dict[str, Any] | int:
-    """A JSON object, or a whole number."""
+    """Parse a JSON object, or a whole number."""
     return parse_mapping(text) if text.lstrip().startswith("{") else parse_whole_number(text)
 
 
 def parse_config(text: str) -> dict[str, Any] | str:
-    """A JSON object, or a path."""
+    """Parse a JSON object, or a path."""
     return parse_text_or_mapping(text)
 
 
@@ -148,8 +148,8 @@ _JSON_ERRORS = {
 
 
 def _describe_json_error(text: str) -> str | None:
-    """What is wrong with a JSON text, in plain words; nothing of the text is repeated, it may hold a key."""
-    import json  # only for a mistake
+    """Describe the fault of a JSON text without repeating any of it, because the text may hold a key."""
+    import json  # only needed for an error
 
     try:
         json.loads(text)
@@ -165,7 +165,7 @@ _STRUCTS_MODULE = "pilothouse.options.value_structs"
 
 
 def copy_value(value: Any) -> Any:
-    """`value` with containers of its own, at any depth; what is no container is the same object."""
+    """Copy the containers of `value`, at any depth; other objects stay the same."""
     kind = cast("type[Any]", type(value))
     if kind in _SCALAR_TYPES:
         return value
@@ -173,7 +173,7 @@ def copy_value(value: Any) -> Any:
         return {key: copy_value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [copy_value(item) for item in cast("list[Any]", value)]
-    if isinstance(value, Struct) and kind.__module__ == _STRUCTS_MODULE:  # others may be anything, a transport for one
+    if isinstance(value, Struct) and kind.__module__ == _STRUCTS_MODULE:  # others may be transports, for example
         return kind(**{name: copy_value(getattr(value, name)) for name in value.__struct_fields__})
     return value
 
@@ -186,12 +186,13 @@ class ValueType(Struct, frozen=True):
     """What a valid value is.
 
     Args:
-        expected: in words, after "expected".
-        read: the form in which a value is stored, a copy of its own; raises `InvalidValueError`.
-        parse: a value from text, for the command line and the environment; raises ValueError. None: it has no text.
-        metavar: what stands for the text in a help.
+        expected: a description, after "expected".
+        read: returns the stored form of a value, a copy; raises `InvalidValueError`.
+        parse: returns a value from text, for the command line and the environment; raises ValueError. None: the value
+            has no text form.
+        metavar: the placeholder in the help.
         resolve_paths: makes relative paths in a valid value absolute against a directory.
-        format_value: the value as text, without what may be a key.
+        format_value: returns the value as text, with possible keys masked.
     """
 
     expected: str
@@ -202,10 +203,10 @@ class ValueType(Struct, frozen=True):
     format_value: Callable[[Any], str] = redacted_repr
 
     def clean(self, value: Any) -> Any:
-        """The stored form of `value`.
+        """Return the stored form of `value`.
 
         Raises:
-            Fault: it is not valid.
+            InvalidValueError: `value` is not valid.
         """
         try:
             return _to_plain_types(self.read(value))
@@ -229,7 +230,7 @@ _PLAIN_TYPES = frozenset((type(None), str, bool, int, float))
 
 
 def _to_plain_types(value: Any) -> Any:
-    """The value with plain texts and numbers in place of those whose class derives from str, int or float."""
+    """Replace texts and numbers of a class derived from str, int or float by plain ones."""
     kind = cast("type[Any]", type(value))
     if kind in _PLAIN_TYPES:
         return value
@@ -242,7 +243,7 @@ def _to_plain_types(value: Any) -> Any:
 
 
 def _make_reader(expected: str, test: Callable[[Any], bool], store: Callable[[Any], Any] | None = None) -> Any:
-    """A reader of values that are right or wrong as a whole."""
+    """Make a reader of values that are valid or not as a whole."""
 
     def read(value: Any) -> Any:
         if not test(value):
@@ -266,7 +267,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN is no number
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN is not a number
 
 
 def _is_amount(value: Any) -> bool:
@@ -289,14 +290,14 @@ def _is_int(value: object) -> bool:
 
 
 def is_text_list(value: object) -> bool:
-    """Whether `value` is a list, tuple or set of text; a text is none."""
+    """Whether `value` is a list, tuple or set of text; text itself is not."""
     if isinstance(value, str | bytes | Mapping):
         return False
     return isinstance(value, Sequence | set | frozenset) and all(is_text(item) for item in cast("Sequence[Any]", value))
 
 
 def _copy_list(value: Any) -> list[Any]:
-    # A set has no order of its own; the same options should give the same command line.
+    # A set has no order; the same options should give the same command line.
     items = cast("list[Any]", value)
     return sorted(items) if isinstance(value, set | frozenset) else list(items)
 
@@ -320,7 +321,7 @@ def _copy_paths(value: Any) -> list[str]:
 
 
 def resolve_path(value: Any, directory: str) -> str:
-    """`value` as an absolute path, against `directory` if it is relative; a leading `~` stays."""
+    """Return `value` as an absolute path, against `directory` if it is relative; a leading `~` stays."""
     path = cast("str", os.fspath(value))
     return path if path.startswith("~") else os.path.normpath(os.path.join(directory, path))  # noqa: PTH118
 
@@ -417,7 +418,7 @@ def _make_type(expected: str, test: Callable[[Any], bool], **more: Any) -> Value
 
 
 def permits_more(mode: str, highest: str) -> bool:
-    """Whether a permission mode permits more than another one; one that is not known here does, unless all do."""
+    """Whether `mode` permits more than `highest`; an unknown mode does, unless `highest` permits everything."""
     mode, highest = ("default" if one == "manual" else one for one in (mode, highest))
     if highest == MODES_BY_PERMISSIVENESS[-1]:
         return False
@@ -427,7 +428,7 @@ def permits_more(mode: str, highest: str) -> bool:
 
 
 def _make_lazy_reader(name: str) -> Callable[[Any], Any]:
-    """Make a reader of `struct_validation`, which is loaded late: values with an inner structure are rare."""
+    """Make a reader of `struct_validation`, loaded late because values with an inner structure are rare."""
 
     def read(value: Any) -> Any:
         from pilothouse.options import struct_validation
@@ -448,15 +449,15 @@ def _make_lazy_resolver(name: str) -> Callable[[Any, str], Any]:
 
 CLI_NAMES = frozenset({"auto", "bundled", "global"})
 RESERVED_FLAGS = frozenset({"input-format", "output-format", "print"})
-"""Flags that decide which protocol the child speaks."""
+"""Flags that decide which protocol the child uses."""
 
 LONGEST_TIMEOUT = 100_000
-"""Seconds, more than a day: who writes more has thought of milliseconds."""
+"""Seconds, more than a day: a larger number was probably meant in milliseconds."""
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 PERMISSION_MODES = ("default", "acceptEdits", "bypassPermissions", "plan", "dontAsk", "auto", "manual")
 MODES_BY_PERMISSIVENESS = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
-"""Permission modes, from the one that permits least; "manual" is another name for "default"."""
+"""Permission modes, from the least to the most permissive; "manual" is another name for "default"."""
 PROVIDERS = ("anthropic", "bedrock", "vertex", "foundry")
 SETTING_SOURCE_NAMES = ("user", "project", "local")
 

@@ -1,7 +1,7 @@
-"""What the CLI asks a person: permission for a tool call, questions, plans, elicitations, dialogs.
+"""Decisions that the CLI asks the host for: permissions, questions, plans, elicitations, dialogs.
 
-Owns the requests as typed values, the decisions, and a desk for each control subtype. Knows nothing of who carries
-questions and answers, of hooks, or of tools.
+Owns the requests as typed values, the decisions, and a dispatcher for each control subtype. Must not know how
+requests and responses travel, hooks, or tools. Start with `requests` and `decisions`, then `dispatcher`.
 """
 
 from pilothouse.permissions.decisions import Allow as Allow

@@ -1,7 +1,7 @@
-"""What a permission callback may return, and the response that the CLI gets for it.
+"""What a permission callback may return, and the response to the CLI.
 
-`Allow`, `Deny`, `Confirm`, answers to questions, and the ready-made `allow_all` and `deny_all`. Pure. The texts that
-a denied model reads stand here.
+`Allow`, `Deny`, `Confirm`, answers to questions, and the ready-made `allow_all` and `deny_all`. Pure. Also holds the
+texts that the model reads after a denial.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilothouse.permissions.requests import PermissionRequest, QuestionOption, Q
 from pilothouse.permissions.updates import PermissionUpdate, update_to_wire
 from pilothouse.protocol import encode_line
 
-# Each goes to the model as the result of its call: what happened, and what to do now. Nothing of our insides.
+# The model gets these texts as the result of its call: what happened, and what to do now. They reveal no internals.
 _NOT_RUN_MESSAGE: Final = "It was not run; do not claim that it was."
 DENIED_MESSAGE: Final = f"The host of this session did not allow this. {_NOT_RUN_MESSAGE}"
 FAILED_MESSAGE: Final = f"Not allowed: the permission check of the host failed. {_NOT_RUN_MESSAGE}"
@@ -48,10 +48,10 @@ class Allow(Struct, frozen=True):
     """The call may run.
 
     Args:
-        updated_input: what the tool gets in the place of the input that was asked about; None: just that.
-        updated_permissions: changes to the permissions, applied with it; `request.suggestions` are those that the CLI
-            proposes for "always allow". Look at them first: a suggestion may switch to another permission mode, or
-            write to a settings file.
+        updated_input: the tool gets this input instead of the requested one; None: the input stays.
+        updated_permissions: changes to the permissions, applied together with the decision; `request.suggestions`
+            holds those that the CLI proposes for "always allow". Check them first: a suggestion may switch to another
+            permission mode, or write to a settings file.
     """
 
     updated_input: Mapping[str, Any] | None = None
@@ -62,7 +62,7 @@ class Deny(Struct, frozen=True):
     """The call must not run.
 
     Args:
-        message: why; the model reads it as the result of its call. "": a text that says so.
+        message: why; the model reads it as the result of its call. "": a standard text.
         interrupt: end the turn as well.
     """
 
@@ -71,10 +71,10 @@ class Deny(Struct, frozen=True):
 
 
 class Confirm(Struct, frozen=True):
-    """Let the confirmer (`confirm=`) decide; without one it is a `Deny`.
+    """Let the confirmer (`confirm=`) decide; without one, the call is denied.
 
     Args:
-        prompt: what to ask; "": what the CLI would ask.
+        prompt: the text for the confirmer; "": the text of the CLI.
     """
 
     prompt: str = ""
@@ -86,7 +86,7 @@ _DECISIONS: Final = (Allow, Deny, Confirm)
 
 
 class InvalidAnswerError(UsageError):
-    """A callback returned something that is no decision."""
+    """A callback returned something that is not a decision."""
 
 
 def parse_decision(value: object, name: str) -> Allow | Deny | Confirm:
@@ -97,7 +97,7 @@ def parse_decision(value: object, name: str) -> Allow | Deny | Confirm:
         name: the callback, for the error.
 
     Raises:
-        InvalidAnswerError: it is none of these.
+        InvalidAnswerError: `value` is none of these.
     """
     if value is True:
         return Allow()
@@ -109,14 +109,14 @@ def parse_decision(value: object, name: str) -> Allow | Deny | Confirm:
 
 
 def encode_decision(decision: FinalDecision, tool_input: Mapping[str, Any]) -> dict[str, Any]:
-    """The payload that the CLI gets.
+    """Encode a decision as the payload of the response.
 
     Args:
-        decision: what was decided.
-        tool_input: the input that the CLI asked about.
+        decision: the decision.
+        tool_input: the input in the request of the CLI.
 
     Raises:
-        UsageError: the new input is no JSON object, or one of the updates is not valid.
+        UsageError: the new input is not a JSON object, or one of the updates is not valid.
     """
     if isinstance(decision, Deny):
         return encode_denial(decision.message, interrupt=decision.interrupt)
@@ -130,7 +130,7 @@ def encode_decision(decision: FinalDecision, tool_input: Mapping[str, Any]) -> d
 
 
 def encode_denial(message: object, *, interrupt: bool = False) -> dict[str, Any]:
-    """The payload of a refusal; one without a message gets one, because the CLI takes none without."""
+    """Return the payload of a denial; an empty message is replaced, because the CLI requires one."""
     text = message if isinstance(message, str) and message.strip() else DENIED_MESSAGE
     return {"behavior": "deny", "message": text, **({"interrupt": True} if interrupt else {})}
 
@@ -150,15 +150,15 @@ def _choose_input(updated: object, tool_input: Mapping[str, Any]) -> Mapping[str
 Choice = str | int | float | QuestionOption
 Answer = Choice | Sequence[Choice] | None
 Answers = Mapping[str, Answer] | Sequence[Answer] | str | Deny | Allow
-"""A mapping from the text (or the header) of each question to its answer; or the answers in order; or one text, which
-answers all of it. None leaves a question open. `False` or `Deny(…)`: the user does not want to answer."""
+"""A mapping from the text (or the header) of each question to its answer; or the answers in order; or one text that
+answers all questions. None leaves a question open. `False` or `Deny(…)`: the user does not want to answer."""
 
 
 def parse_answers(returned: object, request: QuestionRequest) -> FinalDecision:
-    """Turn what an `on_question` callback returned into an answer.
+    """Convert what an `on_question` callback returned to a decision.
 
     Raises:
-        InvalidAnswerError: it does not fit the questions.
+        InvalidAnswerError: the returned value does not fit the questions.
     """
     if isinstance(returned, Allow | Deny):
         return returned
@@ -212,7 +212,7 @@ def _get_choice_text(choice: object) -> str:
 
 
 def allow_all() -> Callable[[PermissionRequest], Awaitable[Allow]]:
-    """Allow every call that the CLI asks about, plans included; questions to the user stay unanswered."""
+    """Return a callback that allows every call, plans included; questions to the user stay unanswered."""
 
     async def allow(request: PermissionRequest) -> Allow:
         return Allow()
@@ -221,7 +221,7 @@ def allow_all() -> Callable[[PermissionRequest], Awaitable[Allow]]:
 
 
 def deny_all(message: str = NO_APPROVER_MESSAGE) -> Callable[[PermissionRequest], Awaitable[Deny]]:
-    """Deny every call that the CLI asks about.
+    """Return a callback that denies every call.
 
     Args:
         message: why; the model reads it.

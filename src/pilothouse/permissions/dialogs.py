@@ -1,7 +1,8 @@
 """Handles `elicitation` and `request_user_dialog` requests.
 
-In the first an MCP server asks the user for a form or to open a page, in the second the CLI wants a dialog shown.
-Elicitations of servers in this process never come here: the CLI asks only for servers that it connects to itself.
+In an elicitation, an MCP server asks the user to fill in a form or to open a page. In a user dialog, the CLI wants a
+dialog shown. Elicitations of in-process servers never arrive here: the CLI only sends those of servers that it
+connects to itself.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from pilothouse.protocol import encode_line
 
 
 class ElicitationRequest(Struct, frozen=True, kw_only=True):
-    """What an MCP server wants to know.
+    """A request of an MCP server to the user.
 
     Attributes:
         server: the name of the server.
-        message: what it asks.
-        mode: "form", to be answered with `Accept(content)`; "url", to be opened by the user: `Accept()` says that the
-            user agreed.
+        message: the text for the user.
+        mode: "form": return `Accept(content)`; "url": the user opens a page, and `Accept()` means that the user
+            agreed.
         url: the page.
         schema: JSON Schema of the content: a flat object of texts, numbers, booleans and choices.
         property_order: the fields of the form in the order of the server.
-        elicitation_id: the id of one in mode "url".
+        elicitation_id: the id of an elicitation in mode "url".
         title, display_name, description: texts to show, if the server sent some.
-        session: who asks: the query or session, as its owner set it.
+        session: the query or session of the request, as its owner set it.
         raw: the whole request as it came; do not change it.
     """
 
@@ -58,7 +59,7 @@ class Accept(Struct, frozen=True):
     """The user agreed.
 
     Args:
-        content: what was filled in, by name of the field; None in mode "url".
+        content: the values of the form, by name of the field; None in mode "url".
     """
 
     content: Mapping[str, Any] | None = None
@@ -69,7 +70,7 @@ class Decline(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """The user went away without an answer. Of an elicitation, and of a dialog."""
+    """The user left an elicitation or a dialog without an answer."""
 
 
 ElicitationAnswer = Accept | Decline | Cancel | Mapping[str, Any] | bool | None
@@ -77,11 +78,11 @@ ElicitationCallback = Callable[[ElicitationRequest], ElicitationAnswer | Awaitab
 
 
 class ElicitationDispatcher:
-    """Answers elicitations; made by `make_elicitation_dispatcher`.
+    """Handles elicitations; made by `make_elicitation_dispatcher`.
 
     Attributes:
-        session: what `request.session` is; its owner may set it.
-        report: hears of each elicitation and answer; its owner may set it.
+        session: the value of `request.session`; its owner may set it.
+        report: called with each elicitation and its answer; its owner may set it.
     """
 
     def __init__(self, on_elicitation: UserCallback | None, timeout: float | None) -> None:
@@ -91,7 +92,7 @@ class ElicitationDispatcher:
         self.report: Report | None = None
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
-        """Answer one elicitation; never raises but for cancellation.
+        """Handle one elicitation; raises nothing but cancellation.
 
         Args:
             body: the body of an `elicitation` request.
@@ -118,16 +119,16 @@ class ElicitationDispatcher:
 def make_elicitation_dispatcher(
     on_elicitation: ElicitationCallback | None = None, timeout: float | None = None
 ) -> ElicitationDispatcher:
-    """Make the desk that answers elicitations.
+    """Make the dispatcher for elicitations.
 
     Args:
         on_elicitation: `f(request)`, sync or async; returns `Accept(content)`, a mapping (the content), `Decline()`,
             `Cancel()`; True, False and None mean `Accept()`, `Decline()`, `Decline()`. Without it, everything is
-            declined; what raises, takes too long or is none of these is a `Cancel()`, and logged.
-        timeout: seconds for each; None: no limit.
+            declined. An exception, a timeout or any other value counts as `Cancel()`, and is logged.
+        timeout: seconds for each elicitation; None: no limit.
 
     Raises:
-        UsageError: it cannot be called like that, or the time is no time.
+        UsageError: `on_elicitation` does not take one argument, or `timeout` is not valid.
     """
     return ElicitationDispatcher(make_callback(on_elicitation, "on_elicitation", "request"), check_timeout(timeout))
 
@@ -170,13 +171,13 @@ _TEXT_FIELDS = frozenset({"message", "mode", "url", "elicitation_id", "title", "
 
 
 class DialogRequest(Struct, frozen=True, kw_only=True):
-    """A dialog that the CLI wants to be shown.
+    """A dialog that the CLI wants shown.
 
     Attributes:
-        kind: which; one of those that were declared.
-        payload: what it shows.
-        tool_use_id: the tool call that it belongs to.
-        session: who asks: the query or session, as its owner set it.
+        kind: the kind of the dialog, one of the declared ones.
+        payload: the content.
+        tool_use_id: the tool call of the dialog.
+        session: the query or session of the request, as its owner set it.
         raw: the whole request as it came; do not change it.
     """
 
@@ -194,11 +195,11 @@ DialogCallback = Callable[[DialogRequest], Any]
 
 
 class DialogDispatcher:
-    """Answers dialogs; made by `make_dialog_dispatcher`.
+    """Handles dialogs; made by `make_dialog_dispatcher`.
 
     Attributes:
-        session: what `request.session` is; its owner may set it.
-        report: hears of each dialog and answer; its owner may set it.
+        session: the value of `request.session`; its owner may set it.
+        report: called with each dialog and its answer; its owner may set it.
     """
 
     def __init__(self, on_user_dialog: UserCallback | None, kinds: tuple[str, ...], timeout: float | None) -> None:
@@ -210,18 +211,18 @@ class DialogDispatcher:
 
     @property
     def initialize_fields(self) -> Mapping[str, Any]:
-        """What the `initialize` request has to say: the CLI sends no dialog that is not declared there."""
+        """Fields for the `initialize` request: the CLI only sends dialogs of kinds that are declared there."""
         return {"supportedDialogKinds": list(self._kinds)} if self._kinds else {}
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
-        """Answer one dialog.
+        """Handle one dialog.
 
         Args:
             body: the body of a `request_user_dialog` request.
 
         Raises:
-            ControlError: it is of a kind that was not declared. The CLI drops such an error and goes on waiting for a
-                host that can show it, or for its own time limit; "cancelled" would be taken as the word of the user.
+            ControlError: the kind was not declared. The CLI ignores such an error and waits for a host that can show
+                the dialog, or for its own time limit; it would take "cancelled" as the decision of the user.
         """
         kind = body.get("dialog_kind")
         if kind not in self._kinds:
@@ -262,17 +263,17 @@ def read_dialog(body: Mapping[str, Any], session: Any = None) -> DialogRequest:
 def make_dialog_dispatcher(
     on_user_dialog: DialogCallback | None = None, kinds: Iterable[str] = (), timeout: float | None = None
 ) -> DialogDispatcher:
-    """Make the desk that answers dialogs.
+    """Make the dispatcher for dialogs.
 
     Args:
         on_user_dialog: `f(request)`, sync or async; returns the result of the dialog, any JSON value but None, or
-            `Cancel()`. None, what raises, what takes too long and what is no JSON count as `Cancel()`.
-        kinds: the kinds of dialogs that it can show, such as "refusal_fallback_prompt".
-        timeout: seconds for each; None: no limit.
+            `Cancel()`. None, an exception, a timeout and a value that is not JSON count as `Cancel()`.
+        kinds: the kinds of dialogs that the function can show, such as "refusal_fallback_prompt".
+        timeout: seconds for each dialog; None: no limit.
 
     Raises:
-        UsageError: it cannot be called like that, the time is no time, or there is a function without kinds or there
-            are kinds without a function.
+        UsageError: `on_user_dialog` does not take one argument, `timeout` is not valid, or there is a function
+            without kinds or kinds without a function.
     """
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if not all(isinstance(cast("object", name), str) and name for name in names):

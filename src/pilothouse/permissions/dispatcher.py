@@ -1,7 +1,7 @@
 """Handles the CLI's `can_use_tool` requests.
 
-Which callback is called, its time limit, and what happens when there is none. The CLI's own rules come first: it asks
-only about calls that no rule, mode or hook has decided. Every failure is a denial.
+Owns which callback is called, its time limit, and the response when there is none. The CLI's own rules come first: it
+only sends calls that no rule, mode or hook has decided. Every failure is a denial.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from pilothouse.tracebacks import make_exc_info
 
 T = TypeVar("T")
 Report = Callable[[str, dict[str, Any]], object]
-"""Hears that something is asked, and how it is settled: a subtype, `ASKED` or `SETTLED`, and the facts."""
+"""Called when a decision is requested and when it is settled: a subtype, `ASKED` or `SETTLED`, and the facts."""
 
 log = logging.getLogger("pilothouse.permissions")
 
 DECIDED_BY_NOBODY = "nobody"
-"""Who decided, where no function is there that could."""
+"""The value of `by` when no function could decide."""
 _ids = count(1)
 
 
@@ -71,17 +71,17 @@ def decide_safely(
     failure_decision: T,
     timeout_decision: T,
 ) -> TimeLimited[T]:
-    """Come to a decision, whatever happens.
+    """Make a decision; every failure gives one as well.
 
     Args:
-        decide: asks for it; gives the decision and the name of who decided.
-        describe: says what is asked, for the log.
-        kind: of what is asked: "permission", "question", "plan", "elicitation" or "dialog".
-        body: of the request.
-        report: hears of it, before anybody is asked and before the decision is sent.
-        timeout: seconds until it counts as `timeout_decision`; None: no limit.
+        decide: requests the decision; returns the decision and the name of its source.
+        describe: returns a short text about the request, for the log.
+        kind: the kind of request: "permission", "question", "plan", "elicitation" or "dialog".
+        body: the body of the request.
+        report: called before `decide`, and again before the decision is sent.
+        timeout: seconds until `timeout_decision` applies; None: no limit.
         failure_decision: the decision when `decide` raises.
-        timeout_decision: the decision when it takes too long.
+        timeout_decision: the decision when `decide` takes too long.
     """
     facts: dict[str, Any] = {"id": f"ask_{next(_ids)}", "kind": kind}
     if report is not None:
@@ -98,7 +98,7 @@ def decide_safely(
             log.error("%s: there was no valid answer, so it is refused", describe(), exc_info=make_exc_info(error))
             answer, by = failure_decision, "error"
         except BaseException:
-            if timeout is None:  # else `late` may be next
+            if timeout is None:  # with a timeout, `late` may follow
                 settled(None, "withdrawn")
             raise
         settled(answer, by)
@@ -113,10 +113,10 @@ def decide_safely(
 
 
 def make_callback(function: Any, name: str, *parameters: str) -> UserCallback | None:
-    """The function as a `Callback`, or None if there is none.
+    """Wrap a function as a `UserCallback`; None stays None.
 
     Raises:
-        UsageError: it cannot be called with these parameters.
+        UsageError: the function does not take these parameters.
     """
     try:
         return None if function is None else UserCallback(function, name, *parameters)
@@ -128,10 +128,10 @@ def make_callback(function: Any, name: str, *parameters: str) -> UserCallback | 
 
 
 def check_timeout(value: Any, name: str = "timeout") -> float | None:
-    """A time limit, checked.
+    """Return a time limit after checking it.
 
     Raises:
-        OptionsError: it is neither a number above 0 nor None.
+        OptionsError: `value` is neither a number above 0 nor None.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or (number and value > 0):
@@ -141,14 +141,14 @@ def check_timeout(value: Any, name: str = "timeout") -> float | None:
 
 _package_log = logging.getLogger("pilothouse")
 
-# Why a call was denied without anybody having been missing: a mode, a rule, a hook (CLI 2.1.330).
+# Reason types of denials by a rule, mode, hook or classifier: no approver was missing (CLI 2.1.330).
 _DECIDED_TYPES = frozenset({"classifier", "hook", "mode", "rule"})
-_RULE_DENIAL_TEXT = "has been denied"  # in the message, where the reason is that of a part of a command
+_RULE_DENIAL_TEXT = "has been denied"  # in the message, where the reason belongs to a part of a command
 _OPTION_HINTS = {QUESTION_TOOL: "on_question=…", PLAN_TOOL: "on_plan=…"}
 
 
 def was_denied_without_asking(message: PermissionDeniedMessage) -> bool:
-    """Whether the CLI would have asked, had there been somebody to ask."""
+    """Whether the CLI would have requested permission if there were an approver."""
     kind = message.decision_reason_type
     return kind not in _DECIDED_TYPES and not (kind == "subcommandResults" and _RULE_DENIAL_TEXT in message.message)
 
@@ -172,13 +172,13 @@ DecisionRoute = Callable[[PermissionRequest], Awaitable[Allow | Deny | Confirm]]
 
 
 class PermissionDispatcher:
-    """Answers permission requests of the CLI; made by `make_permission_dispatcher`.
+    """Handles permission requests of the CLI; made by `make_permission_dispatcher`.
 
-    It holds no state of a request: any number may be open at once, in any order, and be cancelled.
+    The dispatcher holds no state of a request: any number may be open at once, in any order, and be cancelled.
 
     Attributes:
-        session: what `request.session` is; its owner may set it.
-        report: hears of each request and decision; its owner may set it.
+        session: the value of `request.session`; its owner may set it.
+        report: called with each request and its decision; its owner may set it.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class PermissionDispatcher:
 
     @property
     def needs_prompt_tool(self) -> bool:
-        """Whether the CLI must be told to ask here, with `--permission-prompt-tool stdio`."""
+        """Whether the CLI needs `--permission-prompt-tool stdio`, to send permission requests to this process."""
         return any((self._can_use_tool, self._confirm, self._on_question, self._on_plan))
 
     def handle(self, body: Mapping[str, Any]) -> Awaitable[Mapping[str, Any]]:
-        """Answer one request; never raises but for cancellation.
+        """Handle one request; raises nothing but cancellation.
 
         Args:
             body: the body of a `can_use_tool` request.
@@ -242,7 +242,7 @@ class PermissionDispatcher:
         if self._can_use_tool is not None:
             return parse_decision(await self._can_use_tool(request), self._can_use_tool.name)
         nobody = _NO_CALLBACK_MESSAGES.get(request.tool_name, NO_APPROVER_MESSAGE)
-        # A yes is no answer to a question.
+        # A yes does not answer a question.
         if self._confirm is not None and request.tool_name != QUESTION_TOOL:
             return Confirm()
         if not self._has_warned:
@@ -282,23 +282,23 @@ def make_permission_dispatcher(
     on_plan: PlanCallback | None = None,
     timeout: float | None = None,
 ) -> PermissionDispatcher:
-    """Make the desk that answers permission requests. All functions may be sync (run in a thread) or async.
+    """Make the dispatcher for permission requests. All functions may be sync (run in a thread) or async.
 
-    What none of them answers is denied, in words that the model understands; so is what raises, takes too long, or is
-    no decision, and that is logged as well.
+    Calls that no function decides are denied, with a text for the model. An exception, a timeout and a value that is
+    not a decision also deny the call, and are logged.
 
     Args:
-        can_use_tool: `f(request)` for every tool call that the CLI asks about; returns `Allow`, `Deny`, `Confirm`, True
-            or False. Without `on_question` and `on_plan` it is asked about those, too.
-        confirm: `f(prompt, request)` returns True, False, `Allow` or `Deny`; asked when another function returns
-            `Confirm(prompt)`, and about every call when there is no `can_use_tool`.
+        can_use_tool: `f(request)` for every tool call that the CLI asks about; returns `Allow`, `Deny`, `Confirm`,
+            True or False. Without `on_question` and `on_plan` it also gets questions and plans.
+        confirm: `f(prompt, request)` returns True, False, `Allow` or `Deny`; called when another function returns
+            `Confirm(prompt)`, and for every call when there is no `can_use_tool`.
         on_question: `f(question_request)` for questions of the model to the user (AskUserQuestion); see `Answers`.
         on_plan: `f(plan_request)` for plans (ExitPlanMode); returns True, False, a text with what to change, or a
             decision. `Allow(updated_input={**request.request.tool_input, "plan": …})` approves another plan.
         timeout: seconds for each request, `confirm` included; None: no limit.
 
     Raises:
-        UsageError: one of them cannot be called like that, or the time is no time.
+        UsageError: a function does not take these arguments, or `timeout` is not valid.
     """
     return PermissionDispatcher(
         make_callback(can_use_tool, "can_use_tool", "request"),

@@ -1,7 +1,7 @@
-"""What the CLI asks permission for, as typed values: a call, questions to the user, a plan.
+"""Permission requests of the CLI as typed values: a call, questions to the user, a plan.
 
-Owns reading the body of `can_use_tool`. Pure: asks nobody and decides nothing. Fields that are not named here stay in
-`.raw`; an optional field of another type than expected counts as absent, because a peer may be newer than this.
+Owns reading the body of `can_use_tool`. Pure: calls nothing and decides nothing. Fields that are not named here stay
+in `.raw`; an optional field of an unexpected type counts as absent, because the CLI may be newer than this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIRE_NAMES: Final = {
     "reason": "decision_reason",
     "reason_type": "decision_reason_type",
     "suppress_always_allow": "suppress_always_allow_rule",
-    # No peer sends these.
+    # The CLI never sends these keys.
     "mcp_server": "<name of the server>",
     "session": "<session>",
     "raw": "<request>",
@@ -39,24 +39,24 @@ _WIRE_NAMES: Final = {
 
 
 class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WIRE_NAMES):
-    """A tool call that the CLI asks about.
+    """A tool call that needs permission.
 
     Attributes:
         tool_name: the tool, such as "Bash" or "mcp__server__tool".
         tool_input: its input, a copy of your own: to change the call, return `Allow(updated_input=…)`.
         tool_use_id: the id of the call.
-        blocked_path: the path that needs permission, if it is about one.
+        blocked_path: the path that needs permission, if there is one.
         reason: why the CLI asks; may hold terminal escapes.
         reason_type: the kind of reason: "rule", "mode", "hook", "workingDir", "safetyCheck", "classifier", …
         agent_id: the sub-agent that makes the call; None: the main one.
-        title: a whole question to show to a person; `prompt` makes one if there is none.
+        title: a complete question for a person; `prompt` makes one if there is none.
         display_name: the name of the tool to show.
         description: one line about the call to show.
         mcp_server: the MCP server of the tool.
-        requires_user_interaction: a plain yes or no is not what is wanted, as for questions and plans.
-        default_to_no: whoever shows it should make "no" the default.
-        suppress_always_allow: whoever shows it should not offer "always allow".
-        session: who asks: the query or session, as its owner set it.
+        requires_user_interaction: a plain yes or no is not enough, as for questions and plans.
+        default_to_no: a user interface should make "no" the default.
+        suppress_always_allow: a user interface should not offer "always allow".
+        session: the query or session of the request, as its owner set it.
         raw: the whole request as it came; do not change it.
     """
 
@@ -80,16 +80,16 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
     def __repr__(self) -> str:
         return short_repr(self, ("tool_name", "tool_input", "tool_use_id"))
 
-    # Read when wanted: most callbacks never look, and reading them takes longer than all of the rest.
+    # Read on demand: most callbacks never use them, and reading them takes longer than all the rest.
     @cached_property
     def suggestions(self) -> tuple[PermissionUpdate, ...]:
-        """What the CLI proposes for "always allow"."""
+        """The changes that the CLI proposes for "always allow"."""
         found = self.raw.get("permission_suggestions")
         return tuple(map(update_from_wire, cast("list[Any]", found))) if isinstance(found, list) else ()
 
     @property
     def matched_rule(self) -> PermissionRule | None:
-        """The rule that makes the CLI ask."""
+        """The rule because of which the CLI asks."""
         fields = _as_dict(self.raw.get("matched_ask_rule"))
         name, content = fields.get("tool_name"), fields.get("rule_content")
         try:
@@ -99,13 +99,13 @@ class PermissionRequest(Struct, frozen=True, kw_only=True, dict=True, rename=_WI
 
     @property
     def prompt(self) -> str:
-        """A question for a person, in the words of the CLI if it has some."""
+        """A question for a person: the `title` of the CLI, if there is one."""
         about = self.description or self.blocked_path
         return self.title or f"Allow {self.display_name or self.tool_name}{f': {about}' if about else ''}?"
 
 
 class QuestionOption(Struct, frozen=True):
-    """One of the choices that a question offers: its text, what it means, and something to show beside it."""
+    """A choice of a question: its text, its meaning, and something to show beside it."""
 
     label: str
     description: str = ""
@@ -113,7 +113,7 @@ class QuestionOption(Struct, frozen=True):
 
 
 class UserQuestion(Struct, frozen=True, rename="camel"):
-    """One question of the model to the user. A text of the user's own is always an answer as well.
+    """One question of the model to the user. The user may always answer with a text of their own.
 
     Attributes:
         text: the question.
@@ -144,9 +144,9 @@ class QuestionRequest(Struct, frozen=True, kw_only=True):
     """Questions of the model to the user, to be answered together.
 
     Attributes:
-        questions: what is asked.
+        questions: the questions.
         title: a heading for all of them.
-        request: the permission request that they came in.
+        request: the permission request that holds them.
     """
 
     questions: tuple[UserQuestion, ...]
@@ -155,12 +155,12 @@ class QuestionRequest(Struct, frozen=True, kw_only=True):
 
 
 class PlanRequest(Struct, frozen=True, kw_only=True):
-    """A plan that the model wants to be approved, so as to leave plan mode.
+    """A plan for which the model wants approval, to leave plan mode.
 
     Attributes:
         plan: the plan, as Markdown; "" if the model wrote none.
         path: the file that holds it.
-        request: the permission request that it came in.
+        request: the permission request that holds it.
     """
 
     plan: str
@@ -169,10 +169,10 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
 
 
 def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequest:
-    """Read the body of a `can_use_tool` request; the short form with `tool` too. (G50)
+    """Read the body of a `can_use_tool` request, also in the short form with `tool`.
 
     Raises:
-        UsageError: it names no tool, or its input is no object.
+        UsageError: the request names no tool, or its input is not an object.
     """
     try:
         request = msgspec.convert(body, PermissionRequest)
@@ -180,7 +180,7 @@ def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequ
         request = _read_field_by_field(body)
     if not request.tool_name:
         raise UsageError(_UNUSABLE)
-    # A copy of its own all the way down: what a callback does to it must not change what it allows.
+    # A deep copy: changes that a callback makes to it must not change what it allows.
     tool_input = request.tool_input
     for key, value in tool_input.items():
         if isinstance(value, _CONTAINERS):
@@ -205,17 +205,17 @@ def _read_field_by_field(body: Mapping[str, Any]) -> PermissionRequest:
 
 
 def read_questions(request: PermissionRequest) -> QuestionRequest:
-    """The questions in a request.
+    """Read the questions in a request.
 
     Raises:
-        ValidationError: they have another form.
+        ValidationError: the questions have another form.
     """
     questions = msgspec.convert(request.tool_input.get("questions"), tuple[UserQuestion, ...])
     return QuestionRequest(questions=questions, title=_as_type(str, request.tool_input.get("title")), request=request)
 
 
 def read_plan(request: PermissionRequest) -> PlanRequest:
-    """The plan in a request."""
+    """Read the plan in a request."""
     plan, path = (_as_type(str, request.tool_input.get(key)) for key in ("plan", "planFilePath"))
     return PlanRequest(plan=plan or "", path=path, request=request)
 

@@ -1,7 +1,7 @@
-"""Permission rules, and changes to them, as typed values and as the wire has them.
+"""Permission rules, and changes to them, as typed values and in their wire form.
 
-Owns `PermissionRule`, the six kinds of `PermissionUpdate` and their conversion, both ways. Pure. Knows nothing of who
-asks for permission, nor of what is answered.
+Owns `PermissionRule`, the six kinds of `PermissionUpdate` and their conversion, both ways. Pure. Must not know
+permission requests or decisions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEHAVIORS: Final = get_args(PermissionBehavior)
 _DESTINATIONS: Final = get_args(PermissionDestination)
 _MODES: Final = get_args(PermissionMode)
 
-# The name up to the first parenthesis; the content up to the closing one, which is the last character, and no escape.
+# The name goes up to the first parenthesis, the content up to the last character, an unescaped closing parenthesis.
 _RULE: Final = re.compile(r"([^()\\]+)(?:\((.*(?<!\\)(?:\\\\)*)\))?", re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\([()\\])")
 _TO_ESCAPE: Final = re.compile(r"[()\\]")
@@ -36,10 +36,10 @@ class PermissionRule(
 
     Args:
         tool_name: the tool, such as "Bash" or "mcp__server__tool".
-        content: which of its uses, in the language of the tool, such as "git:*"; None: all of them.
+        content: which of its uses, in the syntax of the tool, such as "git:*"; None: all of them.
 
     Raises:
-        UsageError: the name is not one.
+        UsageError: `tool_name` is not a tool name.
     """
 
     tool_name: str
@@ -55,11 +55,11 @@ class PermissionRule(
     def parse(cls, text: str) -> PermissionRule:
         r"""Read the form of settings files: ``Bash``, ``Bash(git:*)``, ``Read(~/notes/**)``.
 
-        Parentheses of the content may be written as ``\(`` and ``\)``. As in the CLI, ``Bash()`` and ``Bash(*)``
-        mean every use of the tool.
+        Parentheses of the content may be written as ``\(`` and ``\)``. As in the CLI, ``Bash()`` and ``Bash(*)`` mean
+        every use of the tool.
 
         Raises:
-            UsageError: it has no name, or its parentheses do not close at the end.
+            UsageError: the text has no name, or its parentheses do not close at the end.
         """
         found = _RULE.fullmatch(text)
         if found is None:
@@ -75,13 +75,13 @@ class PermissionRule(
 
 
 class _Update(Struct, frozen=True, tag_field="type"):
-    """Base of all; what they have in common."""
+    """Base of all updates."""
 
     def with_destination(self, destination: PermissionDestination) -> Self:
-        """The same change, remembered elsewhere: "session" forgets it when the session ends.
+        """Return the same change for another destination; "session" drops it when the session ends.
 
         Raises:
-            UsageError: there is no such place.
+            UsageError: there is no such destination.
         """
         return msgspec.structs.replace(self, destination=destination)
 
@@ -101,10 +101,11 @@ class AddRules(_RulesUpdate, frozen=True, tag="addRules"):
     """Add rules.
 
     Args:
-        rules: which; `PermissionRule.parse("Bash(git:*)")` reads the usual form.
+        rules: the rules; `PermissionRule.parse("Bash(git:*)")` reads the usual form.
         behavior: what happens to the calls that match: "allow", "deny" or "ask".
-        destination: how long, and for whom: "session" (this one), or a settings file on disk: "localSettings" (this
-            project, you), "projectSettings" (this project, everybody), "userSettings" (you, everywhere).
+        destination: how long and for whom the rules hold: "session" (this one), or a settings file on disk:
+            "localSettings" (this project, you), "projectSettings" (this project, everybody), "userSettings" (you,
+            everywhere).
 
     Raises:
         UsageError: one of them is not valid. The same holds for the other updates.
@@ -112,7 +113,7 @@ class AddRules(_RulesUpdate, frozen=True, tag="addRules"):
 
 
 class ReplaceRules(_RulesUpdate, frozen=True, tag="replaceRules"):
-    """Put these rules in the place of all rules of this behavior and destination; fields as in `AddRules`."""
+    """Replace all rules of this behavior and destination; fields as in `AddRules`."""
 
 
 class RemoveRules(_RulesUpdate, frozen=True, tag="removeRules"):
@@ -160,7 +161,7 @@ class RemoveDirectories(_DirectoriesUpdate, frozen=True, tag="removeDirectories"
 
 
 class UnknownUpdate(Struct, frozen=True):
-    """A change that the CLI suggests and this version does not know. It can be handed back as it came.
+    """A change that the CLI suggests and this version does not know. A callback can return it unchanged.
 
     Args:
         type: its kind on the wire.
@@ -171,7 +172,7 @@ class UnknownUpdate(Struct, frozen=True):
     data: dict[str, Any]
 
     def with_destination(self, destination: PermissionDestination) -> Self:
-        """The same change, remembered elsewhere, as for the others."""
+        """Return the same change for another destination, as for the other updates."""
         _check_choice("destination", destination, _DESTINATIONS)
         return msgspec.structs.replace(self, data={**self.data, "destination": destination})
 
@@ -182,7 +183,7 @@ _KNOWN_UPDATES: Final = get_args(_KnownUpdate)
 
 
 def update_from_wire(data: Any) -> PermissionUpdate:
-    """Read a change that the CLI suggests; never fails. What is not known, or not valid, stays an `UnknownUpdate`."""
+    """Read a change that the CLI suggests; never fails. An unknown or invalid one becomes an `UnknownUpdate`."""
     try:
         return msgspec.convert(data, _KnownUpdate)
     except msgspec.ValidationError:
@@ -191,10 +192,11 @@ def update_from_wire(data: Any) -> PermissionUpdate:
 
 
 def update_to_wire(update: Any) -> dict[str, Any]:
-    """Write a change.
+    """Return the wire form of a change.
 
     Raises:
-        UsageError: it is not one. The CLI drops what it does not understand without a word, a rule that denies too.
+        UsageError: the change is not valid. The CLI silently ignores what it does not understand, even a rule that
+            denies.
     """
     if isinstance(update, UnknownUpdate):
         return update.data
@@ -216,7 +218,7 @@ def _check_path(value: Any) -> str:
 
 
 def _check_items(name: str, value: Any) -> Iterable[Any]:
-    # A text is a sequence of texts too, and "Bash" would become four rules.
+    # A text is also a sequence of texts: "Bash" would become four rules.
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise UsageError(f"{name}: expected a list, got {type(value).__name__}")
     return cast("Iterable[Any]", value)
@@ -228,7 +230,7 @@ def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 
 def _is_instance(value: Any, kind: type) -> bool:
-    """`isinstance` for values that the annotations promise, and callers may break."""
+    """`isinstance` for values that annotations promise, but callers may get wrong."""
     return isinstance(value, kind)
 
 

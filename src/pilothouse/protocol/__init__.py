@@ -1,7 +1,7 @@
-"""The wire as a pure state machine: bytes in → messages and events out, calls in → bytes out.
+"""The control protocol as a pure state machine: bytes in → messages and events out, calls in → bytes out.
 
-Owns framing, recovery, envelopes, correlation of questions and answers, and the stream validator. Must not know I/O,
-time, threads or event loops.
+Owns framing, repair of cut lines, envelopes, matching of requests and responses, and the stream validator. Must not
+know I/O, time, threads or event loops. Start with `connection`.
 """
 
 from pilothouse.protocol.connection import TRANSITIONS as TRANSITIONS

@@ -1,17 +1,18 @@
 """The wire as a state machine: bytes in → messages and events out, calls in → bytes out.
 
-Owns who may do what when, and which question belongs to which answer. Must not know I/O, time, tasks, or what any
-control subtype means.
+Owns which call is allowed in which state, and which response belongs to which request. Must not know I/O, time,
+tasks, or what any control subtype means.
 
 The life of a connection is the table `TRANSITIONS`::
 
     opening ──feed──► open ──end_input──► input_ended ──end_output──► ended
 
-`opening`: the peer has not said anything yet. `input_ended`: nothing can be sent any more, the peer may still talk.
-`ended`: its output is over; nothing is pending. A call that a state does not list raises `SessionClosedError`.
+`opening`: the CLI has not sent anything yet. `input_ended`: nothing can be sent any more, the CLI may still send.
+`ended`: the output of the CLI has ended; nothing is pending. A call that a state does not list raises
+`SessionClosedError`.
 
-Two rules hold in every state: each question of the peer is answered at most once, and each request of ours leaves
-`pending` exactly once: by its answer, by `withdraw`, or by `end_output`.
+Two rules hold in every state: each request of the CLI gets at most one response, and each request of ours leaves
+`pending` exactly once: by its response, by `cancel_request`, or by `end_output`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
 
 
 class ConnectionState(StrEnum):
-    """Where a connection is in its life."""
+    """The states of a connection."""
 
     OPENING = "opening"
     OPEN = "open"
@@ -66,7 +67,7 @@ class ConnectionState(StrEnum):
 
 
 class ConnectionCall(StrEnum):
-    """What can be done with a connection."""
+    """The calls of a connection."""
 
     FEED = "feed"
     REQUEST = "request"
@@ -81,7 +82,7 @@ class ConnectionCall(StrEnum):
 def _transitions_from(
     state: ConnectionState, *, moves: Mapping[ConnectionCall, ConnectionState], stays: tuple[ConnectionCall, ...]
 ) -> dict[ConnectionCall, ConnectionState]:
-    # Late answers and withdrawals are no mistake: a callback cannot know that the peer is gone. They give b"".
+    # Late responses and cancellations are not errors: a handler cannot know that the CLI has exited. They return b"".
     late = (ConnectionCall.CANCEL_REQUEST, ConnectionCall.RESPOND, ConnectionCall.RESPOND_ERROR)
     return {**dict.fromkeys((*late, *stays), state), **moves}
 
@@ -109,19 +110,19 @@ TRANSITIONS: Final[Mapping[ConnectionState, Mapping[ConnectionCall, ConnectionSt
 
 _SENDING: Final = frozenset({ConnectionState.OPENING, ConnectionState.OPEN})
 _REMEMBERED_REQUESTS: Final = 1024
-"""So many answered questions at least are remembered, so that one that is repeated is not handled twice."""
+"""The ids of at least this many handled requests are kept, so that a repeated request is not handled twice."""
 
 
 class Connection:
-    """One conversation with one peer, without the pipes. (R9, R10, R30, R31, G17, G18, G30, G35)
+    """One conversation with one CLI process, without the pipes.
 
     Args:
-        max_line_bytes: longest line accepted, in bytes; default 64 MiB. Longer ones are dropped and reported.
-        id_prefix: what the ids of our requests begin with. Ids are unique within a connection; give a prefix of its
-            own to each connection when several talk to one peer.
+        max_line_bytes: longest line accepted, in bytes; default 64 MiB. Longer lines are dropped and reported.
+        id_prefix: prefix of the ids of our requests. Ids are unique within a connection; when several connections
+            share one CLI, give each its own prefix.
 
     Attributes:
-        events: what happened besides messages, oldest first; the caller takes them out.
+        events: what happened besides messages, oldest first; the caller removes them.
         stats: counters.
     """
 
@@ -145,33 +146,33 @@ class Connection:
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection is in its life."""
+        """The current state."""
         return self._state
 
     @property
     def pending(self) -> Mapping[str, str]:
-        """Our requests that wait for an answer: id to subtype, oldest first."""
+        """Our requests that wait for a response: id to subtype, oldest first."""
         return MappingProxyType(self._pending)
 
     @property
     def open_requests(self) -> Mapping[str, str]:
-        """The peer's questions that wait for an answer of ours: id to subtype, oldest first."""
+        """Requests of the CLI that wait for our response: id to subtype, oldest first."""
         return {request_id: question.subtype for request_id, question in self._open_requests.items()}
 
     @property
     def non_json_lines(self) -> tuple[bytes, ...]:
-        """The last odd lines, oldest first, clipped: what to show when the peer never came to speak. (L28)"""
+        """The last lines that were not JSON, oldest first, clipped: shown when the CLI fails to start."""
         return tuple(self._reader.non_json_lines)
 
     @property
     def fragment(self) -> bytes:
-        """The beginning of an object that broke off with its line and may still go on; b"" if there is none."""
+        """The beginning of an object that was cut at a line end and may still continue; b"" if there is none."""
         return self._reader.fragment
 
     # -- bytes in --------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes from the peer, cut anywhere. Nothing that they hold raises.
+        """Take bytes from the CLI, cut anywhere. No content raises.
 
         Returns:
             The messages that are complete now, in order. Everything else is in `events`.
@@ -184,9 +185,9 @@ class Connection:
         return self._reader.feed(data)
 
     def end_output(self) -> OutputEnd:
-        """The peer's output is over: take what its last line held and give up on what is pending.
+        """Record the end of the CLI's output: read its last line and give up on pending requests.
 
-        Nothing is pending and no question is open afterwards. A second call returns an empty `OutputEnd`.
+        Nothing is pending and no request is open afterwards. A second call returns an empty `OutputEnd`.
         """
         already_ended = self._state is ConnectionState.ENDED
         self._step(ConnectionCall.END_OUTPUT)
@@ -201,14 +202,14 @@ class Connection:
     # -- bytes out -------------------------------------------------------------------------------------------------
 
     def request(self, subtype: str, body: Mapping[str, Any] | None = None) -> tuple[str, bytes]:
-        """Ask the peer something. (R9)
+        """Start a request to the CLI.
 
         Args:
-            subtype: what is asked, such as "initialize".
+            subtype: the subtype of the request, such as "initialize".
             body: the other fields of the request.
 
         Returns:
-            The id under which the `Reply` or `Refusal` will come, and the bytes to send.
+            The id that the `ResponseReceived` or `ErrorReceived` will have, and the bytes to send.
 
         Raises:
             UsageError: the body cannot be written as JSON; nothing is pending then.
@@ -222,10 +223,10 @@ class Connection:
         return request_id, line
 
     def cancel_request(self, request_id: str) -> bytes:
-        """Stop waiting for the answer to one of our requests.
+        """Stop waiting for the response to one of our requests.
 
         Returns:
-            Bytes that tell the peer; b"" if the request is not pending or nothing can be sent any more.
+            The cancellation to send; b"" if the request is not pending or nothing can be sent any more.
         """
         self._step(ConnectionCall.CANCEL_REQUEST)
         if self._pending.pop(request_id, None) is None or self._state not in _SENDING:
@@ -233,22 +234,23 @@ class Connection:
         return cancel_line(request_id)
 
     def respond(self, request_id: str, payload: object) -> bytes:
-        """Answer a question of the peer.
+        """Respond to a request of the CLI.
 
         Args:
-            request_id: the id of its `Inbound`.
-            payload: the body of the answer.
+            request_id: the id of its `RequestReceived`.
+            payload: the body of the response.
 
         Returns:
-            The bytes to send; b"" if the question was withdrawn or answered before, or nothing can be sent any more.
+            The bytes to send; b"" if the request was cancelled or has its response, or nothing can be sent any more.
 
         Raises:
-            UsageError: the payload cannot be written as JSON; the question is still open then, and can be refused.
+            UsageError: the payload cannot be written as JSON; the request is still open then, and `respond_error`
+                works.
         """
         return self._respond(ConnectionCall.RESPOND, request_id, success_line, payload)
 
     def respond_error(self, request_id: str, error: str, code: str | None = None) -> bytes:
-        """Answer a question of the peer with an error. Arguments and result as in `answer`."""
+        """Respond to a request of the CLI with an error. Arguments and result as in `respond`."""
         return self._respond(ConnectionCall.RESPOND_ERROR, request_id, error_line, error, code)
 
     def user_message_line(
@@ -261,10 +263,10 @@ class Connection:
         client_composed: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The bytes of a user message; arguments as in `user_message`. (G15)
+        """Return the bytes of a user message; arguments as in `user_message`.
 
         Raises:
-            UsageError: it cannot be written as JSON.
+            UsageError: the message cannot be written as JSON.
             SessionClosedError: nothing can be sent any more.
         """
         self._step(ConnectionCall.USER)
@@ -278,7 +280,7 @@ class Connection:
         )
 
     def end_input(self) -> None:
-        """Nothing will be sent any more. Idempotent."""
+        """Record that nothing will be sent any more. Idempotent."""
         self._step(ConnectionCall.END_INPUT)
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -334,7 +336,7 @@ class Connection:
         answer = read_response(frame, line)
         subtype = None if answer is None else self._pending.pop(answer.request_id, None)
         if answer is None or subtype is None:
-            # The CLI echoes our own answers when it replays user messages, so this is no fault.
+            # The CLI echoes our own responses when it replays user messages, so this is not a fault.
             self.stats.unmatched_responses += 1
             return
         if answer.error is None:

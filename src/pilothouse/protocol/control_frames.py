@@ -1,9 +1,9 @@
 r"""The control protocol's envelopes, read tolerantly and written strictly.
 
 Owns the shape of control frames and user messages on the wire. Must not know what a subtype means beyond its short
-form, who is waiting for what, or any I/O.
+form, which requests are pending, or any I/O.
 
-Read: the nested form of the real CLI, and the flat shorthand of older descriptions, come out the same (G50)::
+Reading gives the same result for the nested form of the real CLI and the flat short form of older descriptions::
 
     {"type":"control_request","request_id":"1","request":{"subtype":"set_model","model":"opus"}}
     {"type":"control_request","request_id":"1","subtype":"set_model","model":"opus"}
@@ -11,7 +11,7 @@ Read: the nested form of the real CLI, and the flat shorthand of older descripti
     {"type":"control_response","response":{"subtype":"success","request_id":"1","response":{"behavior":"allow"}}}
     {"type":"control_response","request_id":"1","result":"allow"}
 
-Written: always the nested form, one compact line of JSON that ends in ``\n``. (R31)
+Writing always uses the nested form: one compact line of JSON that ends in ``\n``.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ Fields = dict[str, Any]
 
 
 class _ControlFrame(Struct, frozen=True, kw_only=True):
-    # As messages have it: the decoder puts it in, and takes a detour for what has no room for it.
+    # The same field as in messages: the decoder fills it in, and is slower for classes without it.
     raw_line: RawLine = field(default=b"", name=RAW_KEY)
 
 
 class ControlRequest(_ControlFrame, frozen=True, tag="control_request"):
-    """One side asks the other. Fields are untyped: what a peer sends must not fail the decoder."""
+    """A request of either side. Fields are untyped: unexpected values must not fail the decoder."""
 
     request_id: Any = None
     request: Any = None
 
 
 class ControlResponse(_ControlFrame, frozen=True, tag="control_response"):
-    """The answer to a `control_request`."""
+    """The response to a `control_request`."""
 
     request_id: Any = None
     response: Any = None
 
 
 class ControlCancelRequest(_ControlFrame, frozen=True, tag="control_cancel_request"):
-    """One side takes back its question."""
+    """The cancellation of a request by its sender."""
 
     request_id: Any = None
 
 
 class KeepAlive(_ControlFrame, frozen=True, tag="keep_alive"):
-    """A heartbeat; means nothing else."""
+    """A heartbeat without content."""
 
 
 CONTROL_FRAMES: Final[tuple[type[Struct], ...]] = (ControlRequest, ControlResponse, ControlCancelRequest, KeepAlive)
 
 
 class ParsedRequest(Struct, frozen=True):
-    """A control request in its real form. `wire_id` is the id as the peer wrote it, to be echoed."""
+    """A control request in its nested form. `wire_id` is the id as it was received, to be echoed."""
 
     request_id: str
     subtype: str
@@ -71,7 +71,7 @@ class ParsedRequest(Struct, frozen=True):
 
 
 class ParsedResponse(Struct, frozen=True):
-    """A control response in its real form: `error` is None on success. `questions` are still open at the peer."""
+    """A control response in its nested form: `error` is None on success. The CLI still waits for `open_requests`."""
 
     request_id: str
     payload: Fields
@@ -84,18 +84,18 @@ class ParsedResponse(Struct, frozen=True):
 
 
 def read_id(wire_id: object) -> str | None:
-    """The id as text, or None if it cannot be one."""
+    """Return the id as text, or None if the value cannot be an id."""
     if isinstance(wire_id, str):
         return wire_id or None
     return str(wire_id) if isinstance(wire_id, int) and not isinstance(wire_id, bool) else None
 
 
 def read_request(frame: ControlRequest, line: bytes) -> ParsedRequest | None:
-    """The question in a control request; None if it has no id, so that nobody could answer it.
+    """Read the request in a control request frame; None if it has no id, because no response is possible then.
 
     Args:
         frame: the decoded envelope.
-        line: the line it came in, which has what the envelope does not keep of the flat form.
+        line: the line of the frame; it holds those fields of the flat form that the envelope does not keep.
     """
     request = _to_mapping(frame.request)
     if "subtype" in request:
@@ -104,7 +104,7 @@ def read_request(frame: ControlRequest, line: bytes) -> ParsedRequest | None:
 
 
 def read_response(frame: ControlResponse, line: bytes) -> ParsedResponse | None:
-    """The answer in a control response; None if it names no request.
+    """Read the response in a control response frame; None if it names no request.
 
     Args:
         frame: the decoded envelope.
@@ -123,7 +123,7 @@ def read_response(frame: ControlResponse, line: bytes) -> ParsedResponse | None:
 
 
 def _make_request(wire_id: object, subtype: object, body: Fields) -> ParsedRequest | None:
-    """The question of that subtype; `body` is its own from here on."""
+    """Make the request of a subtype. The request owns `body` from here on."""
     request_id = read_id(wire_id)
     if request_id is None:
         return None
@@ -136,7 +136,7 @@ def _make_request(wire_id: object, subtype: object, body: Fields) -> ParsedReque
 
 
 def _parse_request(fields: Fields, subtype: str) -> ParsedRequest | None:
-    """The question in a whole control request, nested, flat, or mixed; `subtype` is for one that names none."""
+    """Read a whole control request: nested, flat or mixed; `subtype` is for a request that names none."""
     request = fields.get("request")
     if isinstance(request, dict):
         body = dict(cast("Fields", request))
@@ -153,9 +153,9 @@ def _short_permission(_: str, body: Fields) -> tuple[str, Fields]:
 
 
 def _short_hook(_: str, body: Fields) -> tuple[str, Fields]:
-    """`{"subtype":"hook","event":E,…}`: the event and its fields move into `input`.
+    """Read `{"subtype":"hook","event":E,…}`: the event and its fields move into `input`.
 
-    `input` is the input of the tool if a tool is named beside it; else it holds fields of the event.
+    `input` is the input of the tool if the request also names a tool; otherwise it holds fields of the event.
     """
     event = body.pop("event", None)
     own = {key: body.pop(key) for key in ("callback_id", "tool_use_id") if key in body}
@@ -217,12 +217,12 @@ def _parse_flat_response(request_id: str, fields: Fields) -> ParsedResponse:
     if isinstance(result, dict):
         return ParsedResponse(request_id, {**rest, **cast("Fields", result)})
     if isinstance(result, str):
-        # The shorthand of a permission decision.
+        # The short form of a permission decision.
         return ParsedResponse(request_id, {"behavior": result, **rest})
     return ParsedResponse(request_id, rest if result is None else {"result": result, **rest})
 
 
-# What the peer still waits for when a new client takes over, and the subtype of each if it does not say so itself.
+# The requests that the CLI still waits for when a new client takes over, and the subtype of those that name none.
 _OPEN_REQUEST_KEYS: Final = {
     "pending_permission_requests": "can_use_tool",
     "pending_user_dialog_requests": "request_user_dialog",
@@ -264,11 +264,11 @@ def _decode_fields(line: bytes) -> Fields:
 
 
 def request_line(request_id: str, subtype: str, body: Mapping[str, Any] | None = None) -> bytes:
-    """A control request as a line.
+    """Return a control request as a line.
 
     Args:
-        request_id: the id that the answer will name.
-        subtype: what is asked.
+        request_id: the id that the response will name.
+        subtype: the subtype of the request.
         body: the other fields of the request.
 
     Raises:
@@ -280,13 +280,13 @@ def request_line(request_id: str, subtype: str, body: Mapping[str, Any] | None =
 
 
 def success_line(request_id: str | int, payload: object) -> bytes:
-    """The answer to a control request as a line; raises `UsageError` if the payload cannot be written as JSON."""
+    """Return a success response as a line; raises `UsageError` if the payload cannot be written as JSON."""
     response = {"subtype": "success", "request_id": request_id, "response": payload}
     return encode_line({"type": "control_response", "response": response})
 
 
 def error_line(request_id: str | int, error: str, code: str | None = None) -> bytes:
-    """The refusal of a control request as a line."""
+    """Return an error response as a line."""
     response: Fields = {"subtype": "error", "request_id": request_id, "error": error}
     if code is not None:
         response["error_code"] = code
@@ -294,7 +294,7 @@ def error_line(request_id: str | int, error: str, code: str | None = None) -> by
 
 
 def cancel_line(request_id: str) -> bytes:
-    """The withdrawal of a control request of ours as a line."""
+    """Return the cancellation of one of our control requests as a line."""
     return encode_line({"type": "control_cancel_request", "request_id": request_id})
 
 
@@ -310,14 +310,14 @@ def user_message(
     client_composed: bool = False,
     extra: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A user message as a line. (G15, E3)
+    """Return a user message as a line.
 
     Args:
         content: text, or a list of content blocks.
-        uuid: its id, which results and lifecycle frames echo; None leaves it out.
-        session_id: the conversation; "" is the one the peer is in.
-        parent_tool_use_id: the tool call that it belongs to; None for the main thread.
-        client_composed: deliver the text as it is: no `@path` expansion, no slash commands. Left out when False.
+        uuid: id of the message, which results and lifecycle frames echo; None leaves it out.
+        session_id: the conversation; "" is the current one.
+        parent_tool_use_id: the tool call that the message belongs to; None for the main thread.
+        client_composed: deliver the text unchanged: no `@path` expansion, no slash commands. Left out when False.
         extra: further fields of the envelope, such as `priority` or `origin`.
 
     Raises:

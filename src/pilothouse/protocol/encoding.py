@@ -1,9 +1,9 @@
-r"""Values to JSON lines that any peer can read.
+r"""Writes values as JSON lines that any reader accepts.
 
 Owns how a value is written: one line, compact, valid. Must not know what the value is for.
 
-Whatever is returned is valid JSON, holds no line end but the one it closes with, and no NaN (as in JavaScript, a number
-that JSON lacks is written as null). Lone surrogates, which UTF-8 cannot hold, are written as ``\udXXX`` escapes.
+The output is valid JSON without NaN (as in JavaScript, a number that JSON lacks is written as null). Its only line
+end is the last byte. Lone surrogates, which UTF-8 cannot hold, are written as ``\udXXX`` escapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pilothouse.errors import UsageError
 from pilothouse.messages.base import UnknownPart
 from pilothouse.messages.json_lines import to_plain_scalar, to_plain_values
 
-# Some line readers break lines at these characters too; inside JSON strings an escape means the same.
+# Some readers also break lines at these characters; inside JSON strings an escape means the same.
 _OTHER_LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 _MAX_TYPE_CHARS: Final = 80
 
@@ -44,7 +44,7 @@ def encode_line(value: object) -> bytes:
         value: dicts, lists, strings, numbers, booleans, None; also structs, dataclasses, dates, enums and paths.
 
     Raises:
-        UsageError: part of it cannot be written; the message says which, by its path from `value`.
+        UsageError: a part of the value cannot be written; the message names its path from `value`.
     """
     try:
         line = _encode(value)
@@ -59,7 +59,7 @@ def encode_line(value: object) -> bytes:
 
 
 def _encode_ascii(value: object) -> bytes:
-    import json  # for odd strings only, and dear to import
+    import json  # slow to import, and needed for unusual strings only
 
     try:
         plain = _without_nan(to_plain_values(value, _to_encodable))
@@ -86,7 +86,7 @@ def _encoding_error(value: object, error: BaseException) -> UsageError:
 
 
 def _find_culprit(value: object) -> tuple[str, object, str]:
-    """Go down to the innermost part that cannot be written."""
+    """Find the innermost part that cannot be written: its path, the part, and the reason."""
     path = ""
     while True:
         for name, part in _parts(value):

@@ -1,6 +1,6 @@
-"""What a connection reports besides messages: answers, questions, withdrawals and odd lines.
+"""What a connection reports besides messages: responses, requests, cancellations and unreadable lines.
 
-Owns these small immutable structs and the counters. Must not know how they come about or who acts on them.
+Owns these small immutable structs and the counters. Must not know what creates or handles them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilothouse.messages import Message
 
 
 class ResponseReceived(msgspec.Struct, frozen=True):
-    """The peer answered one of our requests. `subtype` is that of the request. (R9, G17)"""
+    """The CLI responded to one of our requests. `subtype` is that of the request."""
 
     request_id: str
     subtype: str
@@ -22,7 +22,7 @@ class ResponseReceived(msgspec.Struct, frozen=True):
 
 
 class ErrorReceived(msgspec.Struct, frozen=True):
-    """The peer answered one of our requests with an error; `code` is its `error_code`, if it sent one. (G29)"""
+    """The CLI responded to one of our requests with an error; `code` is its `error_code`, if it sent one."""
 
     request_id: str
     subtype: str
@@ -31,7 +31,7 @@ class ErrorReceived(msgspec.Struct, frozen=True):
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
-    """The peer asks us. `subtype` is "" when it did not say what it wants; refuse that."""
+    """The CLI sent a request. `subtype` is "" when the request names none; respond with an error then."""
 
     request_id: str
     subtype: str
@@ -39,26 +39,26 @@ class RequestReceived(msgspec.Struct, frozen=True):
 
 
 class RequestCancelled(msgspec.Struct, frozen=True):
-    """The peer took back a question that we had not answered; it expects no answer any more."""
+    """The CLI cancelled a request that was still open; it expects no response any more."""
 
     request_id: str
 
 
 class NonJsonLine(msgspec.Struct, frozen=True):
-    """A line that is not JSON, such as startup text; long ones are clipped. (L28)"""
+    """A line that is not JSON, such as startup text; long ones are clipped."""
 
     line: bytes
 
 
 class LineTooLong(msgspec.Struct, frozen=True):
-    """A line, or an object cut over several lines, that was dropped for its length in bytes. (G32)"""
+    """A line, or an object cut over several lines, that was dropped for its length in bytes."""
 
     size: int
     head: bytes
 
 
 class InvalidFrame(msgspec.Struct, frozen=True):
-    """JSON that is no message or no usable control frame, or an object that was cut and never went on."""
+    """JSON that is neither a message nor a usable control frame, or an object that was cut and never continued."""
 
     error: PeerError
 
@@ -69,11 +69,11 @@ ConnectionEvent = (
 
 
 class OutputEnd(msgspec.Struct, frozen=True):
-    """What the end of the peer's output brought to light.
+    """What the end of the CLI's output left behind.
 
     Attributes:
-        messages: those that were in the last line, which had no line end.
-        unanswered: ids of our requests that will never be answered, oldest first.
+        messages: messages of the last line, which had no line end.
+        unanswered: ids of our requests that will never get a response, oldest first.
         fragment: beginning of a JSON object that was cut off by the end; b"" if none was.
     """
 
@@ -95,9 +95,9 @@ class ConnectionStats(msgspec.Struct):
         long_lines: lines dropped for their length.
         cut_objects: JSON objects that were cut and never completed.
         repaired_objects: JSON objects that were cut and completed by later lines.
-        unmatched_responses: answers to requests that are not, or no longer, pending.
-        repeated_requests: questions received again under the same id.
-        unmatched_cancellations: withdrawals of questions that were not open.
+        unmatched_responses: responses to requests that are not, or no longer, pending.
+        repeated_requests: requests received again under the same id.
+        unmatched_cancellations: cancellations of requests that were not open.
     """
 
     received_bytes: int = 0

@@ -1,15 +1,15 @@
-"""Bytes to frames: messages in order for the application, control frames and oddities on the side.
+"""Bytes to frames: messages in order for the application, control frames and unreadable lines separately.
 
-Owns what becomes of each line: message, control frame, noise, bad line, part of a cut object. Must not know what
-control frames mean.
+Owns what becomes of each line: message, control frame, non-JSON line, invalid frame, part of a cut object. Must not
+know what control frames mean.
 
-Rules for lines that are no frame on their own:
+Rules for lines that are not a frame on their own:
 
-- A blank line is nothing. A line that is not JSON is noise: skipped, counted, kept in a small ring.
-- A line that begins like an object and breaks off is held. Lines that continue it are added; when it is whole, it is
-  one frame. A line that is a whole frame by itself always wins: the held beginning is reported as cut, because a frame
-  must never wait for something that may not come.
-- A line that cannot continue the held beginning ends it, and is then looked at afresh.
+- A blank line is ignored. A line that is not JSON is skipped, counted, and kept in a small ring.
+- A line that begins like an object and breaks off is held. Lines that continue it are added; when the object is
+  whole, it is one frame. A line that is a whole frame by itself always wins: the held beginning is reported as cut,
+  because a frame must never wait for bytes that may not come.
+- A line that cannot continue the held beginning ends it, and is then read on its own.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from pilothouse.protocol.partial_json import PartialObject
 
 KEPT_NON_JSON_LINES: Final = 20
-"""How many odd lines are kept for error messages."""
+"""How many lines that are not JSON are kept for error messages."""
 
 _NON_JSON_EVENT_BYTES: Final = 4096
 
 
 class FrameReader:
-    """Turns bytes into messages. (L27, L28, E54, G18, G33, G34, G35)
+    """Turns bytes into messages.
 
     Args:
         control_frames: structs of the control protocol, tagged by `type`.
-        max_line_bytes: longest line, and longest object mended from cut lines, in bytes.
-        on_control_frame: called with every control frame and the line it came in, in order.
-        events: where odd lines are reported.
-        stats: counters to keep.
+        max_line_bytes: longest line, and longest object joined from cut lines, in bytes.
+        on_control_frame: called with every control frame and its line, in order.
+        events: receives reports of unreadable lines.
+        stats: counters to update.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class FrameReader:
         self._stats = stats
         self._max = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
-        self._partial: PartialObject | None = None  # the beginning of an object, held until it goes on or does not
+        self._partial: PartialObject | None = None  # the held beginning of a cut object
         self.non_json_lines: deque[bytes] = deque(maxlen=KEPT_NON_JSON_LINES)
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take the next bytes, cut anywhere; never raises for what they hold.
+        """Take the next bytes, cut anywhere. No content raises.
 
         Returns:
             The messages that are complete now, in order.
@@ -78,11 +78,11 @@ class FrameReader:
 
     @property
     def fragment(self) -> bytes:
-        """The beginning of what is held; b"" if nothing is."""
+        """The beginning of the held object; b"" if none is held."""
         return b"" if self._partial is None else self._partial.head
 
     def flush(self) -> tuple[list[Message], bytes]:
-        """Take the end of the stream.
+        """End the stream.
 
         Returns:
             The messages of a last line without a line end, and the beginning of an object that the end cut off.
@@ -98,7 +98,7 @@ class FrameReader:
 
     def _read(self, lines: list[bytes]) -> list[Message]:
         decoded, kinds = self._decoder.decode_lines(lines)
-        # One set operation tells whether every line is a plain message, which is the common case by far.
+        # One set operation shows whether every line is a plain message, by far the most common case.
         if self._partial is not None or not self._special.isdisjoint(kinds):
             routed = [self._route(line, frame) for line, frame in zip(lines, decoded, strict=True)]
             decoded = [message for message in routed if message is not None]
@@ -164,7 +164,7 @@ class FrameReader:
         if verdict is ScanResult.OPEN:
             self._partial = cut
         elif verdict is ScanResult.COMPLETE:
-            # The scanner finds it whole and the decoder refuses it: nested too deeply, for one.
+            # The scanner accepts the object and the decoder does not, for example because it is nested too deeply.
             self._report_invalid(error)
         else:
             self._report_non_json(line)

@@ -1,7 +1,7 @@
-"""What several hooks said about one event, as one answer. Pure.
+"""Merges the outputs of several hooks for one event. Pure.
 
-Owns how the CLI (2.1.330) weighs them: it asks all of them, the strictest verdict holds, and whoever ends the turn ends
-it. Must not know events or hooks.
+Owns the precedence of CLI 2.1.330: all hooks run, the strictest decision wins, and any hook can end the turn. Must
+not know events or hooks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _TEXTS: Final = ("additionalContext",)
 
 
 def merge_hook_outputs(outputs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One answer that says what all of `answers` say.
+    """Merge `outputs` into one.
 
-    A verdict brings its reason along; `continue: false` and a block stay, whoever says them; texts for the model are
-    joined; of anything else the last word holds.
+    A decision keeps its reason. `continue: false` and a block always stay. Texts for the model are joined. For every
+    other field, the last value wins.
     """
     merged: dict[str, Any] = {}
     own: dict[str, Any] = {}

@@ -1,12 +1,12 @@
-"""Odd lines: JSON objects that were cut by a stray line end.
+"""JSON objects that were cut by a stray line end.
 
-Owns the question "can these bytes still become one JSON object?" and the text that is held while the answer is yes.
+Owns the check whether some bytes can still become one JSON object, and the text that is held as long as they can.
 Must not know messages, control frames or where lines come from.
 
-`ObjectScanner` is a pushdown automaton over JSON tokens, drawn as the table `_MOVES`. It looks at each byte once, so a
-fragment that arrives in many small lines costs linear time. Strings and bare words (numbers, true, false, null) are the
-only tokens that can be cut; both are resumed where they stopped. It accepts a little more than JSON (escapes and number
-ranges are not checked): the decoder has the last word on a complete text.
+`ObjectScanner` is a pushdown automaton over JSON tokens, with its moves in the table `_MOVES`. It looks at each byte
+once, so a fragment that arrives in many small lines costs linear time. Only strings and bare words (numbers, true,
+false, null) can be cut; both continue where they stopped. It accepts a little more than JSON (escapes and number
+ranges are not checked): the decoder then checks the complete text.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ _BARE_BEGUN: Final = re.compile(
     rb"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?(?:(?<=\d)[eE][+-]?\d*)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|n(?:u(?:ll?)?)?"
 )
 _MAX_CUT_BARE: Final = 400
-"""Longest number, in bytes, that may be cut: it is read again from its start at each cut, which must stay cheap."""
+"""Longest number, in bytes, that may be cut: each cut reads it again from its start, which must stay cheap."""
 
 
 class ObjectScanner:
-    """Tells, as bytes arrive, whether they can still become one JSON object. (G33, G34)"""
+    """Checks, as bytes arrive, whether they can still become one JSON object."""
 
     __slots__ = ("_bare", "_escaped", "_in_key", "_in_string", "_stack", "_want")
 
@@ -93,10 +93,10 @@ class ObjectScanner:
         self._bare = b""
 
     def feed(self, data: bytes) -> ScanResult:
-        """Take the next bytes. After `ScanResult.INVALID` the object is of no more use.
+        """Take the next bytes. After `ScanResult.INVALID` the scanner must not be used again.
 
         Args:
-            data: bytes cut anywhere, inside a token or a character too.
+            data: bytes cut anywhere, also inside a token or a character.
         """
         if self._bare:
             data, self._bare = self._bare + data, b""
@@ -114,7 +114,7 @@ class ObjectScanner:
         return ScanResult.COMPLETE if self._want is _Expected.NOTHING else ScanResult.OPEN
 
     def _move(self, data: bytes, pos: int) -> int:
-        """Take one token at `pos`; the place after it, or -1 when it does not fit."""
+        """Read one token at `pos`; return the position after it, or -1 when the token is not valid there."""
         moves = _MOVES[self._want]
         move = moves.get(data[pos : pos + 1])
         if move is None:
@@ -139,7 +139,7 @@ class ObjectScanner:
         self._want = self._stack[-1] if self._stack else _Expected.NOTHING
 
     def _read_string(self, data: bytes, pos: int) -> int:
-        """Read the rest of a string; the place after its closing quote, `len(data)` if it goes on, -1 if it cannot."""
+        """Read the rest of a string; return the position after it, `len(data)` if it is cut, -1 if not valid."""
         if self._escaped and pos < len(data):
             self._escaped = False
             if data[pos] < 0x20:
@@ -161,7 +161,7 @@ class ObjectScanner:
         return pos if not stop else -1
 
     def _read_bare(self, data: bytes, pos: int) -> int:
-        """Read a number, true, false or null; what the end of `data` cuts is kept for the next call."""
+        """Read a number, true, false or null; a token cut by the end of `data` is kept for the next call."""
         match = _BARE.match(data, pos)
         if match is None:
             return -1
@@ -180,8 +180,8 @@ class ObjectScanner:
 class PartialObject:
     """A JSON object that is spread over several lines, held until it is whole.
 
-    The pieces are joined with nothing between them: inside a string the line end was never part of the text, and
-    elsewhere it would mean nothing.
+    The pieces are joined without a separator: inside a string the line end was never part of the text, and elsewhere
+    it means nothing.
     """
 
     __slots__ = ("_prefix", "_text")
@@ -192,21 +192,21 @@ class PartialObject:
 
     @property
     def size(self) -> int:
-        """How many bytes wait for their rest."""
+        """How many bytes are held."""
         return len(self._text)
 
     @property
     def head(self) -> bytes:
-        """The beginning of what is held, to recognise it by."""
+        """The beginning of the held bytes, to recognise them by."""
         return bytes(self._text[:HEAD_BYTES])
 
     @property
     def whole(self) -> bytes:
-        """What is held, joined."""
+        """The held bytes, joined."""
         return bytes(self._text)
 
     def extend(self, line: bytes) -> ScanResult:
-        """Add a line and say what all lines together are. One that makes them `INVALID` is not held, and ends it."""
+        """Add a line and return what all lines together are. A line that makes them `INVALID` is not held."""
         verdict = self._prefix.feed(line)
         if verdict is not ScanResult.INVALID:
             self._text += line

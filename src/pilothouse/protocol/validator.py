@@ -1,17 +1,19 @@
-"""Does the stream make sense? Pairs tool uses with their results and looks for the end of the run.
+"""Checks a message stream: pairs tool uses with their results and looks for the end of the run.
 
-Owns what counts as a fault of a message stream and what does not. Must not know connections, I/O or what to do about a
-fault.
+Owns what counts as a fault of a message stream and what does not. Must not know connections, I/O or what to do about
+a fault.
 
-Not faults, because the CLI does so when nothing is wrong:
+These are not faults, because a healthy CLI does them:
 
-- Tool uses that the host runs itself: the turn ends `tool_deferred`, and their results may never appear in the output.
+- Tool uses that the host runs itself: the turn ends `tool_deferred`, and their results may never appear in the
+  output.
 - Tool uses that an interrupt, a limit or a failed run left without a result, or that were in an aborted or retracted
   assistant message.
 - Messages that are sent again: replayed and historical ones, and the same assistant message under the same uuid.
-- Frames of sub-agents, in between those of the main thread or after its result: ids are unique across threads.
+- Frames of sub-agents, between those of the main thread or after its result: ids are unique across threads.
 
-Memory is bounded: finished tool ids are forgotten oldest first, and findings are counted past the first few.
+Memory is bounded: the oldest finished tool ids are dropped first, and only the first faults are listed; all are
+counted.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ from pilothouse.messages import (
 )
 
 _REMEMBERED_TOOLS: Final = 10_000
-"""How many tool ids are kept of each kind, open and settled."""
+"""How many tool ids of each kind, open and closed, are kept."""
 
 _TOOL_USE_ID_PATTERN: Final = rb'"tool_use_id"\s*:\s*"([^"\\]+)"'
 """Where a result names its tool use; `parent_tool_use_id` does not match."""
 
 _NO_MODEL: Final = "<synthetic>"
-"""The model of what the CLI itself has written (2.1.330)."""
+"""The model name in messages that the CLI itself has written (2.1.330)."""
 
 _LISTED_FAULTS: Final = 100
 _LISTED_TYPES: Final = 100
 
 
 class StreamFaultKind(StrEnum):
-    """What is wrong."""
+    """Kinds of faults."""
 
     NO_RESULT = "no result message"
     USE_WITHOUT_RESULT = "tool use without tool result"
@@ -63,7 +65,7 @@ class StreamFaultKind(StrEnum):
 
 
 class StreamFault(Struct, frozen=True):
-    """One finding. `parent_tool_use_id` is set for those of sub-agents."""
+    """One fault. `parent_tool_use_id` is set for those of sub-agents."""
 
     kind: StreamFaultKind
     tool_use_id: str | None = None
@@ -76,20 +78,21 @@ class StreamFault(Struct, frozen=True):
 
 
 class ValidationReport(Struct, frozen=True):
-    """What a stream held and what was wrong with it. (G19, G20, G21)
+    """What a stream held and what was wrong with it.
 
     Attributes:
-        faults: what was found, the first hundred, in order of discovery.
-        fault_count: how many there were in all.
-        messages: how many messages of each wire type.
-        results: how many result messages.
-        errors: how many of them said that the run failed.
-        tools_requested: tool uses seen.
-        tools_received: tool results that belong to one of them.
+        faults: the first hundred faults, in order of discovery.
+        fault_count: number of all faults.
+        messages: number of messages of each wire type.
+        results: number of result messages.
+        errors: number of result messages of a failed run.
+        tools_requested: number of tool uses.
+        tools_received: number of tool results that belong to one of them.
         tools_pending: ids of tool uses without a result.
-        tools_unmatched: tool results without a tool use.
-        tools_deferred: tool uses left to the host.
-        tools_abandoned: tool uses that an interrupt, a limit, a failure or a retraction left without a result.
+        tools_unmatched: number of tool results without a tool use.
+        tools_deferred: number of tool uses left to the host.
+        tools_abandoned: number of tool uses that an interrupt, a limit, a failure or a retraction left without a
+            result.
     """
 
     faults: tuple[StreamFault, ...]
@@ -106,7 +109,7 @@ class ValidationReport(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether there are no faults."""
         return not self.fault_count
 
     def __str__(self) -> str:
@@ -126,7 +129,7 @@ class _OpenToolUse(Struct, frozen=True):
 
 
 class _ToolUseOrigin(Struct, frozen=True):
-    """Where a tool use was said: the thread, and the message of the API."""
+    """Where a tool use comes from: the thread, and the message of the API."""
 
     parent: str | None
     agent: str | None
@@ -138,7 +141,7 @@ class _ToolUseOrigin(Struct, frozen=True):
 
 
 class _ClosedToolUse(Struct, frozen=True):
-    """A tool use that is no longer waited for: uuids of the messages that asked and answered; None: not answered."""
+    """A tool use that no longer waits for its result: uuids of the messages with the use and the result, if any."""
 
     message: str | None
     answer: str | None
@@ -157,18 +160,18 @@ class _Counts(Struct):
 
 
 class StreamValidator:
-    """Watches the messages of one stream. (G19)
+    """Checks the messages of one stream.
 
     Args:
-        resumed: the stream continues an earlier one, so a tool result may answer a tool use that came before it.
+        resumed: the stream continues an earlier one, so a tool result may belong to a tool use before its beginning.
     """
 
     def __init__(self, *, resumed: bool = False) -> None:
         self._resumed = resumed
         self._open: dict[str, _OpenToolUse] = {}
         self._closed: dict[str, _ClosedToolUse] = {}
-        # Open ones that may still run, and those among them of which that is in doubt. The rest of the open ones are
-        # not settled: that they have no result is a fault.
+        # Open tool uses that may still run, and those among them that may have finished. The other open tool uses
+        # have lost their results, which is a fault.
         self._running: dict[str, _OpenToolUse] = {}
         self._uncertain: set[str] = set()
         self._place: _ToolUseOrigin | None = None  # of the last message
@@ -181,23 +184,24 @@ class StreamValidator:
     def has_open_tools(self) -> bool:
         """Whether a tool use has no result yet: a tool runs, or waits for permission.
 
-        One whose result must have been lost does not count: its thread has gone on to another message of the API, its
-        turn or its sub-agent has ended, or the result was seen in a line that could not be read. Nor does one that is
-        `has_uncertain_tools`.
+        A tool use whose result must have been lost does not count: its thread has gone on to another message of the
+        API, its turn or its sub-agent has ended, or its result was in a line that could not be read. Nor does a tool
+        use that is among `has_uncertain_tools`.
         """
         return len(self._running) > len(self._uncertain)
 
     @property
     def has_uncertain_tools(self) -> bool:
-        """Whether the result of a tool use may have been in a line that was skipped, so that it may run or not."""
+        """Whether a skipped line may have held the result of a tool use, so that the tool may have ended."""
         return bool(self._uncertain)
 
     def track_skipped(self, line: bytes, *, is_frame: bool) -> bool:
-        """A line that gave no message; whether more is `has_uncertain_tools` now.
+        """Record a line that gave no message; return whether more tool uses are uncertain now.
 
         Args:
-            line: it, or its beginning.
-            is_frame: whether it was meant to be a message; else it only counts where it is plainly a result.
+            line: the line, or its beginning.
+            is_frame: whether the line was meant to be a message; if not, it only counts if it clearly is a tool
+                result.
         """
         if not self._running:
             return False
@@ -219,11 +223,11 @@ class StreamValidator:
             route(self, message)
 
     def track_batch(self, messages: Sequence[Message], kinds: Collection[type[Message]] | None = None) -> None:
-        """Take the next messages, in order; the same as `track` for each, and cheaper.
+        """Take the next messages, in order; does the same as `track` for each, and is faster.
 
         Args:
-            messages: any number of them.
-            kinds: their classes, for a caller that has them.
+            messages: any number of messages.
+            kinds: their classes, if the caller has them.
         """
         if kinds is None:
             kinds = set(map(type, messages))
@@ -236,7 +240,7 @@ class StreamValidator:
         route_of = self._ROUTES.get
         for message in messages:
             if type(message) is AssistantMessage and not message.supersedes and not self._running:
-                # Inline, because a message that only speaks is by far the most common.
+                # Inline, because a message with text only is by far the most common.
                 for block in message.message.content:
                     if type(block) is ToolUseBlock:
                         break
@@ -247,7 +251,7 @@ class StreamValidator:
                 route(self, message)
 
     def report(self) -> ValidationReport:
-        """What has been seen so far, taken as the whole stream. Changes nothing, so it may be asked at any time."""
+        """Report on the messages so far as if they were the whole stream; may be called at any time."""
         tally = self._counts
         last = [
             StreamFault(StreamFaultKind.USE_WITHOUT_RESULT, u.tool_use_id, u.tool_name, u.parent)
@@ -283,7 +287,7 @@ class StreamValidator:
             self._retract(message.supersedes)
         place = _find_origin(message)
         if place is not None and place != self._place:
-            # The API is asked again once every call of the message before has its result.
+            # The API is called again only when every tool use of the message before has its result.
             self._lose_where(lambda use: use.origin is not None and use.origin.is_before(place))
             self._place = place
         here: set[str] = set()
@@ -342,7 +346,7 @@ class StreamValidator:
             self._lose_where(lambda use: use.parent is None)
 
     def _on_task_over(self, message: TaskNotificationMessage) -> None:
-        if message.tool_use_id is not None:  # of a sub-agent: what it had asked for does not run any more
+        if message.tool_use_id is not None:  # of a sub-agent: its tools do not run any more
             self._lose_where(lambda use: use.parent == message.tool_use_id)
 
     def _on_progress(self, message: ToolProgressMessage) -> None:
@@ -364,7 +368,7 @@ class StreamValidator:
         self._unknown_types[kind if known else "(other)"] += 1
         self.track_skipped(message.raw_line, is_frame=False)
 
-    # -- the books -------------------------------------------------------------------------------------------------
+    # -- tool uses -------------------------------------------------------------------------------------------------
 
     def _open_use(self, use: _OpenToolUse) -> None:
         self._open[use.tool_use_id] = self._running[use.tool_use_id] = use
@@ -394,7 +398,7 @@ class StreamValidator:
             del self._closed[next(iter(self._closed))]
 
     def _abandon(self, which: Callable[[_OpenToolUse], bool]) -> int:
-        """Stop waiting for some of the open tool uses; how many."""
+        """Stop waiting for the open tool uses that `which` selects; return how many."""
         chosen = [use for use in self._open.values() if which(use)]
         for use in chosen:
             self._close(use.tool_use_id)
@@ -410,8 +414,8 @@ class StreamValidator:
         if len(self._faults) < _LISTED_FAULTS:
             self._faults.append(fault)
 
-    # Of the class, because a table of bound methods for each stream would be most of what one costs. Classes that are
-    # not in it are only counted, so a stream event costs one look-up.
+    # In the class, because a table of bound methods would be most of the cost of a stream. Messages of other classes
+    # are only counted, so a stream event costs one look-up.
     _ROUTES: ClassVar[Mapping[type[Message], Callable[..., None]]] = {
         AssistantMessage: _on_assistant,
         DoneMessage: _on_done,
@@ -425,7 +429,7 @@ class StreamValidator:
 
 
 def _find_origin(message: AssistantMessage) -> _ToolUseOrigin | None:
-    """None for what the API has not said now: it tells nothing of the tools that run."""
+    """Return the origin of a message, or None if the API did not write it just now."""
     if message.message_id is None or message.historical or message.is_api_error_message or message.model == _NO_MODEL:
         return None
     return _ToolUseOrigin(message.parent_tool_use_id, message.agent_id, message.message_id)

@@ -1,9 +1,8 @@
-"""Files that pilothouse needs and does not ship: fetched with the user's own package client, verified, cached.
+"""Fetches, verifies and caches files that pilothouse needs but does not ship.
 
-`provision.cli` has the pinned Claude Code executable, `provision.managed` what a person does with its copies,
-`provision.model` the embedded open model. All are cheap to import; the code that fetches (`fetch`, `clients`,
-`archives`) is imported when something has to be fetched. Nothing here knows of options, transports or the wire, and
-nothing here names a registry: the package client does.
+Owns the pinned executable (`cli`, start here), its copies (`managed`) and the embedded model (`model`). The code that
+fetches (`fetch`, `clients`, `archives`) is imported on demand. Must not know options, transports or the protocol, and
+names no registry: the user's own package client has one.
 """
 
 from __future__ import annotations
@@ -25,5 +24,5 @@ if TYPE_CHECKING:
     from pilothouse.provision.model import model_path as model_path
 
 
-# Looking for the CLI before a query needs none of these.
+# Loaded lazily: searching the CLI before a query needs none of these.
 __getattr__, __dir__ = make_lazy_exports(__name__)

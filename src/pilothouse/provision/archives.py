@@ -1,4 +1,4 @@
-"""Digests of files, and one member out of a `.tgz` or a wheel. Knows nothing of where archives come from."""
+"""Digests of files, and extracting one member of a `.tgz` or a wheel. Knows nothing of where archives come from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import IO
 from pilothouse.errors import ProvisionError
 
 CHUNK = 1 << 20
-"""Bytes read at a time: large enough for hashing at full speed, small enough for a smooth progress bar."""
+"""Bytes per read: large enough for hashing at full speed, small enough for a smooth progress bar."""
 
 Advance = Callable[[int], object]
 """Called with the number of bytes done so far."""
 
 
 def file_digest(path: Path, algorithm: str, advance: Advance) -> bytes:
-    """The digest of a whole file."""
+    """Return the digest of a whole file."""
     digest = hashlib.new(algorithm)
     with path.open("rb") as file:
         for done, chunk in _chunks(file):
@@ -33,16 +33,16 @@ def file_digest(path: Path, algorithm: str, advance: Advance) -> bytes:
 
 
 def check_archive(path: Path, expected: str, what: str, advance: Advance) -> None:
-    """Check an archive before anything in it is looked at.
+    """Check the digest of an archive before its content is read.
 
     Args:
         path: the archive.
         expected: `sha256-<hex>` or `sha512-<base64>`.
-        what: how to call it in the error.
+        what: its name in the error.
         advance: called with the bytes hashed so far.
 
     Raises:
-        ProvisionError: it has another digest.
+        ProvisionError: the digest differs.
     """
     algorithm, _, value = expected.partition("-")
     digest = file_digest(path, algorithm, advance)
@@ -52,7 +52,7 @@ def check_archive(path: Path, expected: str, what: str, advance: Advance) -> Non
 
 
 def extract(archive: Path, member: str, out: Path, expected: str | None, advance: Advance) -> str:
-    """Write one member of an archive to `out`, hashing it on the way.
+    """Write one member of an archive to `out`, and hash it on the way.
 
     Args:
         archive: a `.tgz` or a `.whl`.
@@ -65,7 +65,7 @@ def extract(archive: Path, member: str, out: Path, expected: str | None, advance
         The sha256 of the member, in hex.
 
     Raises:
-        ProvisionError: the archive is damaged, has no such regular file, or the file has another digest.
+        ProvisionError: the archive is damaged, has no such regular file, or the digest of the file differs.
         OSError: `out` cannot be written.
     """
     digest = hashlib.sha256()

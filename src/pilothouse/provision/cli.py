@@ -1,7 +1,7 @@
-"""The pinned Claude Code executable: its version, its place in the cache, and fetching it there.
+"""The pinned Claude Code executable: its version, its path in the cache, and fetching it.
 
-Cheap to import: what fetches is imported by `ensure_cli`. Does not look for other copies of `claude`; old versions of
-the managed copy are the matter of `managed`.
+Cheap to import: `ensure_cli` imports the code that fetches. Does not search for other copies of `claude`; `managed`
+handles old versions of the managed copy.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm6
 
 
 def managed_cli_path() -> Path:
-    """Where the managed copy of the pinned Claude Code is, or would be. Does no I/O. (E56)"""
+    """Return the path of the managed copy of the pinned Claude Code, whether or not it exists. Does no I/O."""
     name = "claude.exe" if sys.platform == "win32" else "claude"
     return cache_root() / "cli" / PINNED_VERSION / name
 
 
 def managed_cli(*, hashing: bool = False) -> Path | None:
-    """The managed copy, if it is there and is the pinned one. Neither runs nor fetches anything. (E56, E58)
+    """Return the path of the managed copy, if it exists and is the pinned one. Neither runs nor fetches anything.
 
     Args:
-        hashing: hash the file (0.2 to 2 s, once) if its receipt does not vouch for it; else that is enough to say no.
+        hashing: whether to hash the file (0.2 to 2 s, once) if its receipt does not match. If False, such a file
+            counts as missing.
 
     Raises:
         ProvisionError: there is no build for this machine.
@@ -56,23 +57,23 @@ def managed_cli(*, hashing: bool = False) -> Path | None:
 
 
 def ensure_cli(progress: Progress | None = None, *, force: bool = False) -> Path:
-    """Make sure that the managed copy of Claude Code is there and is the pinned one. Blocking.
+    """Make sure that the managed copy of Claude Code exists and is the pinned one. Blocking.
 
-    Runs the user's own package client (npm, else pip), so their registry, proxy and certificates apply. When the
-    pinned copy is already there, no client is run and no network used. Several processes may call it at once: one
-    fetches, the others wait for it. (E57, E58, E59)
+    Runs the user's own package client (npm, else pip), so their registry, proxy and certificates apply. If the pinned
+    copy exists, no client is run and no network used. Several processes may call it at once: one fetches, the others
+    wait for it.
 
     Args:
-        progress: called with (stage, done_bytes, total_bytes or None) from this thread; see `Progress`. What it
-            raises ends the installation and leaves nothing behind.
-        force: fetch it even if it is there.
+        progress: called with (stage, done_bytes, total_bytes or None) from this thread; see `Progress`. An exception
+            in it ends the installation and leaves nothing behind.
+        force: fetch it even if it exists.
 
     Returns:
         The path of the executable.
 
     Raises:
-        ProvisionError: no package client worked, the file is not the pinned one, the cache cannot be written, or
-            there is no build for this machine.
+        ProvisionError: no package client worked, the file is not the pinned one, the cache is not writable, or there
+            is no build for this machine.
     """
     from pilothouse.provision.fetch import ensure
 
@@ -80,7 +81,7 @@ def ensure_cli(progress: Progress | None = None, *, force: bool = False) -> Path
 
 
 def cli_artifact() -> Artifact:
-    """The pinned executable for this machine.
+    """Return the pinned executable for this machine.
 
     Raises:
         ProvisionError: there is none.
@@ -96,7 +97,7 @@ def cli_artifact() -> Artifact:
 
 
 def platform_key() -> str:
-    """This machine in the words of the npm packages, such as "linux-x64" or "linux-arm64-musl"."""
+    """Return this machine as the npm packages name it, such as "linux-x64" or "linux-arm64-musl"."""
     machine = platform.machine().lower()
     system = _SYSTEMS.get(sys.platform, sys.platform)
     key = f"{system}-{_MACHINES.get(machine, machine)}"
@@ -104,7 +105,7 @@ def platform_key() -> str:
 
 
 def has_glibc() -> bool:
-    """Whether the C library of this Linux system is glibc; else it is most likely musl."""
+    """Return whether the C library of this Linux system is glibc; else it is most likely musl."""
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
     except (ValueError, OSError):  # the C library does not know the name: it is not glibc

@@ -1,7 +1,6 @@
-"""The user's package clients, npm and pip: which can run here, and one package downloaded with one of them.
+"""The user's package clients, npm and pip: finding one that works here, and downloading one package with it.
 
-The registry, mirrors, proxies, certificates and logins are those of the client's own configuration; nothing about
-them is written here.
+Registry, mirrors, proxies, certificates and logins come from the client's own configuration; this module sets none.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from pilothouse.errors import ProvisionError
 from pilothouse.provision.pins import Source
 
 POLL_S = 0.1
-"""How often the growing download is measured."""
+"""Seconds between two measurements of the growing download."""
 STALL_S = 300.0
-"""A client that has not written a byte for so long is ended. The clients' own timeouts are shorter."""
+"""Seconds after which a client that writes nothing is ended. The clients' own timeouts are shorter."""
 KEPT_LINES = 4
-"""How many of a client's last lines go into an error."""
+"""How many of a client's last lines an error quotes."""
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
@@ -36,7 +35,7 @@ def download(source: Source, directory: Path, advance: Callable[[int], object]) 
 
     Args:
         source: the package.
-        directory: an empty private directory; the client's temporary files and caches go there too, so that nothing
+        directory: an empty private directory. It also holds the client's temporary files and caches, so that nothing
             is left elsewhere.
         advance: called with the bytes that have arrived so far.
 
@@ -44,7 +43,7 @@ def download(source: Source, directory: Path, advance: Callable[[int], object]) 
         The archive, inside `directory`.
 
     Raises:
-        ProvisionError: the client is not there or failed; `.stderr` has its last lines.
+        ProvisionError: the client is missing or failed; `.stderr` has its last lines.
     """
     command = _COMMANDS[source.client](source, directory)
     for name in ("out", "tmp"):
@@ -76,7 +75,7 @@ def _pip(source: Source, directory: Path) -> list[str]:
 
 
 def _pip_command() -> list[str]:
-    """The pip of this interpreter; else any on PATH, as the wheels are for every Python (uv makes none)."""
+    """Return the pip of this interpreter, else any on PATH: the wheels suit every Python (uv installs no pip)."""
     if not getattr(sys, "frozen", False) and sys.executable and importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     found = shutil.which("pip3") or shutil.which("pip")
@@ -118,17 +117,17 @@ def _watch(name: str, child: subprocess.Popen[bytes], directory: Path, advance: 
             done, grown_at = size, time.monotonic()
         elif time.monotonic() - grown_at > STALL_S:
             raise ProvisionError(f"{name}: no progress for {STALL_S:.0f} s, so it was ended")
-        advance(done)  # without news too: it may want to end this
+        advance(done)  # also without news: the callback may end this by raising
 
 
 def _largest(directory: Path) -> int:
-    """The size of the largest file. The clients write the download to a temporary file first and then copy it."""
+    """Return the size of the largest file. The clients download to a temporary file first and then copy it."""
     largest = 0
     for place, _, names in os.walk(directory):
         for name in names:
             try:
                 largest = max(largest, os.stat(os.path.join(place, name)).st_size)  # noqa: PTH116, PTH118 - a hot loop
-            except OSError:  # it was renamed meanwhile
+            except OSError:  # renamed meanwhile
                 continue
     return largest
 
@@ -139,7 +138,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.kill()
         else:
             # The whole group: the client may be a wrapper script around the process that does the work.
-            with suppress(ProcessLookupError, PermissionError):  # macOS refuses for one that has just ended
+            with suppress(ProcessLookupError, PermissionError):  # macOS refuses for an ended process
                 os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 

@@ -1,15 +1,15 @@
-"""One pinned file in the cache: is it there, and if not: download, verify, extract, install. Blocking.
+"""Installs one pinned file into the cache, if needed: download, verify, extract, rename. Blocking.
 
-Owns the order of these steps and what a cache directory looks like::
+Owns the order of these steps and the layout of a cache directory::
 
     <cache>/cli/2.1.330/claude        the file
                         claude.json   its receipt: what was verified, and the size and time it had then
                         .lock         held while installing
                         .fetch-*      work of a running (or killed) installation
 
-The file appears by a rename, as the last step, so that whoever finds it finds all of it. What fails or is cancelled
-leaves nothing. What is killed leaves its work; the next installation takes the archive from it, if that was complete,
-and removes the rest. A download that was cut starts again: neither npm nor pip goes on in the middle of a file.
+The file appears by a rename, as the last step, so it is always complete. A failed or cancelled installation leaves
+nothing. A killed one leaves its work directory: the next installation reuses the archive in it, if complete, and
+removes the rest. A partial download starts again: neither npm nor pip can resume a file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pilothouse.provision.receipts import is_usable, is_vouched, read_receipt, w
 
 _ARCHIVE = "archive"
 LOCK_WAIT_S = 1800.0
-"""How long to wait for another installation of the same file: a slow line needs its time for 175 MB."""
+"""Seconds to wait for another installation of the same file: a slow connection needs its time for 175 MB."""
 
 Stage = Literal["wait", "download", "verify", "extract"]
 Progress = Callable[[Stage, int, int | None], object]
-"""Called with the stage, the bytes done in it and, if known, the bytes it takes.
+"""Called with the stage, the bytes done in it and, if known, the total bytes of the stage.
 
-`wait`: another process is installing the same file. `download`: the package client is fetching the archive.
-`verify`: the archive is hashed. `extract`: the file is written.
+`wait`: another process is installing the same file. `download`: the package client is fetching the archive. `verify`:
+the archive is hashed. `extract`: the file is written.
 """
 
 
@@ -47,10 +47,10 @@ def ensure(artifact: Artifact, root: Path, progress: Progress | None = None, *, 
     """Make sure that `artifact` is in the cache at `root`, and is the pinned one.
 
     Args:
-        artifact: what to have.
+        artifact: the wanted file.
         root: the cache.
-        progress: told how far it is; see `Progress`.
-        force: fetch it even if it is there.
+        progress: callback for the progress; see `Progress`.
+        force: fetch it even if it exists.
 
     Returns:
         The path of the file.
@@ -73,7 +73,7 @@ def ensure(artifact: Artifact, root: Path, progress: Progress | None = None, *, 
 
 
 def is_current(artifact: Artifact, target: Path) -> bool:
-    """Whether the file is there and is the pinned one. Hashes it only if its receipt is missing or outdated."""
+    """Return whether the file is the pinned one. Hashes it only if its receipt is missing or outdated."""
     status = is_usable(artifact, target)
     if status is None:
         return False
@@ -88,7 +88,7 @@ def is_current(artifact: Artifact, target: Path) -> bool:
             return False
     except OSError:
         return False
-    with suppress(OSError):  # a cache that cannot be written is good enough to run from
+    with suppress(OSError):  # a read-only cache is good enough to run from
         write_receipt(target, expected, receipt.archive if receipt else artifact.sources[0].digest)
     return True
 
@@ -112,7 +112,7 @@ def _install(artifact: Artifact, target: Path, report: Progress) -> None:
 
 
 def _salvage(artifact: Artifact, left_over: Path | None, work: Path, report: Progress) -> tuple[Source, Path] | None:
-    """What a killed installation had fetched, if it is a pinned archive."""
+    """Return what a killed installation had fetched, if it is a pinned archive."""
     if left_over is None:
         return None
     archive = left_over.replace(work / left_over.name)
@@ -126,7 +126,7 @@ def _salvage(artifact: Artifact, left_over: Path | None, work: Path, report: Pro
 
 
 def _fresh(artifact: Artifact, work: Path, report: Progress) -> tuple[Source, Path]:
-    if shutil.disk_usage(work).free < _needed(artifact):  # the clients' own words for it are hard to read
+    if shutil.disk_usage(work).free < _needed(artifact):  # the clients' own messages for a full disk are hard to read
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     source, archive = _download(artifact, work, report)
     _verify(source, archive, report)
@@ -151,7 +151,7 @@ def _download(artifact: Artifact, work: Path, report: Progress) -> tuple[Source,
         except ProvisionError as error:
             failures.append(error)
         finally:
-            # The client's own copy goes before the next step needs the room.
+            # The client's own copy is removed before the next step needs the space.
             shutil.rmtree(directory, ignore_errors=True)
     wanted = " or ".join(f"{s.client} ({s.package} {s.version})" for s in artifact.sources)
     raise ProvisionError(
@@ -168,7 +168,7 @@ def _name(artifact: Artifact) -> str:
 
 @contextmanager
 def _explained(artifact: Artifact, root: Path) -> Generator[None, None, None]:
-    """Turn what the system says into an error that names the cache and the way out."""
+    """Convert system errors to an error that names the cache and the remedy."""
     try:
         yield
     except TimeoutError as error:
@@ -182,7 +182,7 @@ def _explained(artifact: Artifact, root: Path) -> Generator[None, None, None]:
 
 
 def _needed(artifact: Artifact) -> int:
-    """The room an installation takes at its peak, as far as it is known: the archive and the file side by side."""
+    """Return the bytes needed at the peak of an installation, as far as known: archive and file together."""
     return (artifact.size or 0) + max(source.size or 0 for source in artifact.sources)
 
 
@@ -191,10 +191,10 @@ def _is_full(error: OSError) -> bool:
 
 
 def _sweep(directory: Path) -> Path | None:
-    """Remove what killed installations left. Called with the lock held, so nobody is at work on it.
+    """Remove what killed installations left. Call it with the lock held, so that no installation uses it.
 
     Returns:
-        An archive that one of them had fetched; the client had said that it is complete.
+        An archive that one of them had fetched completely, according to its client.
     """
     archive = next(directory.glob(f".fetch-*/{_ARCHIVE}.*"), None)
     for leftover in (*directory.glob(".fetch-*"), *directory.glob(".receipt-*")):

@@ -1,4 +1,4 @@
-"""A lock on a file, between processes and between threads. It is free again when its holder dies."""
+"""A file lock between processes and between threads. It is released when its holder dies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 POLL_S = 0.1
-"""Between two tries. Trying again, unlike waiting in the kernel, lets Ctrl-C and the progress callback through."""
+"""Seconds between two tries. Polling, unlike waiting in the kernel, lets Ctrl-C and the progress callback through."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -29,22 +29,22 @@ else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock(fd: int) -> None:
-        # Said aloud, and not left to close(): a forked child may hold a copy of the descriptor.
+        # Unlocked explicitly, not by close(): a forked child may hold a copy of the descriptor.
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 @contextmanager
 def exclusive(path: Path, *, wait: float, waiting: Callable[[], object]) -> Generator[None, None, None]:
-    """Hold the lock on `path`. The file and its directory are made; only who holds the lock may remove them.
+    """Hold the lock on `path`. Creates the file and its directory; only the holder of the lock may remove them.
 
     Args:
         path: the lock file.
-        wait: how long to wait for it, in seconds; 0 tries once.
+        wait: maximum seconds to wait; 0 tries once.
         waiting: called before every further try.
 
     Raises:
-        TimeoutError: somebody else still holds it.
-        OSError: the file cannot be made, opened or locked.
+        TimeoutError: another process or thread still holds it.
+        OSError: the file cannot be created, opened or locked.
     """
     fd = _acquire(path, wait, waiting)
     try:
@@ -62,7 +62,7 @@ def _acquire(path: Path, wait: float, waiting: Callable[[], object]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:  # its directory was removed this moment
+        except FileNotFoundError:  # its directory was removed at this moment
             continue
         try:
             while not _locked(fd):
@@ -79,7 +79,7 @@ def _acquire(path: Path, wait: float, waiting: Callable[[], object]) -> int:
 
 
 def _is_current(path: Path, fd: int) -> bool:
-    """Whether the locked file is still the one at `path`: its holder before may have removed it."""
+    """Return whether the locked file is still the one at `path`: the previous holder may have removed it."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
@@ -89,6 +89,6 @@ def _is_current(path: Path, fd: int) -> bool:
 def _locked(fd: int) -> bool:
     try:
         _try_lock(fd)
-    except (BlockingIOError, PermissionError):  # POSIX and Windows words for "held by another"
+    except (BlockingIOError, PermissionError):  # how POSIX and Windows report that another process holds it
         return False
     return True

@@ -1,7 +1,7 @@
-"""The managed copies of Claude Code as a person sees them: install, list, prune, uninstall. Blocking.
+"""The managed copies of Claude Code, as commands use them: install, list, prune, uninstall. Blocking.
 
-One directory a version, `<cache>/cli/<version>`; only the pinned one is used. Knows nothing of other copies of `claude`
-on this machine.
+One directory per version, `<cache>/cli/<version>`; only the pinned one is used. Knows nothing of other copies of
+`claude` on this machine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from pilothouse.provision.fetch import Progress
 
 UNUSED_DAYS = 7.0
-"""Another version goes when it was not used for so long. Two projects that share a cache and pin different versions
-would otherwise take each other's copy away with every installation; so each pays for one download a week at worst."""
+"""Days without use after which another version is removed.
+
+Two projects that share a cache and pin different versions would otherwise remove each other's copy with every
+installation; so each pays for one download a week at worst.
+"""
 UNINSTALL_WAIT_S = 10.0
-"""How long `uninstall_cli` waits for an installation that is under way."""
+"""Seconds that `uninstall_cli` waits for a running installation."""
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _DAY_S = 86_400.0
@@ -36,24 +39,24 @@ _log = logging.getLogger("pilothouse.provision")
 
 
 def install_cli(version: str | None = None, *, force: bool = False, progress: Progress | None = None) -> Path:
-    """Install the managed copy of Claude Code if it is missing or not the pinned one, and prune old ones. Blocking.
+    """Install the managed copy of Claude Code if missing or not the pinned one, and prune old ones. Blocking.
 
-    Uses the user's own npm or pip, so their registry, proxy and certificates apply. When the pinned copy is there, no
-    client is run and no network used. (E57, E58, E59)
+    Uses the user's own npm or pip, so their registry, proxy and certificates apply. If the pinned copy exists, no
+    client is run and no network used.
 
     Args:
-        version: None or the pinned version. Of others no digest is known, so they are not fetched.
-        force: fetch it even if it is there.
-        progress: called with (stage, done_bytes, total_bytes or None) from this thread; what it raises ends the
+        version: None or the pinned version. Others are not fetched, because their digests are unknown.
+        force: fetch it even if it exists.
+        progress: called with (stage, done_bytes, total_bytes or None) from this thread; an exception in it ends the
             installation and leaves nothing behind.
 
     Returns:
         The path of the executable.
 
     Raises:
-        UsageError: another version was asked for.
-        ProvisionError: no package client worked, the file is not the pinned one, the cache cannot be written, or
-            there is no build for this machine.
+        UsageError: another version was requested.
+        ProvisionError: no package client worked, the file is not the pinned one, the cache is not writable, or there
+            is no build for this machine.
     """
     if version not in (None, PINNED_VERSION):
         raise UsageError(
@@ -66,7 +69,7 @@ def install_cli(version: str | None = None, *, force: bool = False, progress: Pr
 
 
 def managed_versions() -> list[str]:
-    """The versions that have a directory in the cache, the pinned one or not."""
+    """Return the versions that have a directory in the cache, pinned or not."""
     try:
         found = [entry.name for entry in _home().iterdir() if entry.is_dir() and _VERSION.fullmatch(entry.name)]
     except OSError:
@@ -77,10 +80,10 @@ def managed_versions() -> list[str]:
 def prune_cli(unused_days: float = UNUSED_DAYS) -> list[str]:
     """Remove versions of the managed copy that are not the pinned one and were not used lately.
 
-    One that runs or is being installed stays, and so does what cannot be removed: this never fails.
+    A version that runs or is being installed stays, and so does one that cannot be removed: this never fails.
 
     Args:
-        unused_days: how many days a version must not have been used, or been installed for.
+        unused_days: minimum days since a version was last used or installed.
 
     Returns:
         The versions that were removed.
@@ -107,7 +110,7 @@ def uninstall_cli() -> list[str]:
         The versions that were removed.
 
     Raises:
-        ProvisionError: one runs, is being installed, or cannot be removed; the others are gone.
+        ProvisionError: a version runs, is being installed, or cannot be removed; the others are removed.
     """
     removed: list[str] = []
     failures: list[str] = []
@@ -127,7 +130,7 @@ def _home() -> Path:
 
 
 def _last_used(directory: Path) -> float:
-    """When a version was last started, as far as the file system notes it, or else installed."""
+    """Return when a version was last started, if the file system records it, or else installed."""
     seen = [directory.stat().st_mtime]
     for file in directory.iterdir():
         if not file.name.startswith("."):
@@ -141,12 +144,12 @@ def _remove(directory: Path, *, wait: float) -> None:
         executable = directory / managed_cli_path().name
         with _not_running(executable):
             executable.unlink(missing_ok=True)
-        shutil.rmtree(directory, ignore_errors=os.name == "nt")  # Windows keeps the lock as long as it is held
+        shutil.rmtree(directory, ignore_errors=os.name == "nt")  # Windows keeps the lock file while it is locked
 
 
 @contextmanager
 def _not_running(executable: Path) -> Generator[None, None, None]:
-    """Leave one alone that runs: it starts itself again for its tools, so it would break."""
+    """Refuse to remove a running version: it starts itself again for its tools, so it would break."""
     try:
         os.close(os.open(executable, os.O_WRONLY))
     except FileNotFoundError:

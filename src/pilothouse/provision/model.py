@@ -1,4 +1,4 @@
-"""The embedded open model: its place in the cache, and fetching it there. Knows nothing of how it is served."""
+"""The embedded open model: its path in the cache, and fetching it. Knows nothing of how it is served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def model_path() -> Path:
-    """Where the file of the embedded model (GGUF) is, or would be. Does no I/O."""
+    """Return the path of the embedded model's file (GGUF), whether or not it exists. Does no I/O."""
     return cache_root() / pins().model.path
 
 
@@ -21,14 +21,14 @@ def ensure_model(progress: Progress | None = None) -> Path:
     """Make sure that the model file, SmolLM2-135M-Instruct (Apache-2.0, 98 MB), is in the cache. Blocking.
 
     Args:
-        progress: called with (stage, done_bytes, total_bytes or None) from this thread; see `Progress`. What it
-            raises ends the installation and leaves nothing behind.
+        progress: called with (stage, done_bytes, total_bytes or None) from this thread; see `Progress`. An exception
+            in it ends the installation and leaves nothing behind.
 
     Returns:
         The path of the file.
 
     Raises:
-        ProvisionError: pip could not fetch it, it is not the pinned file, or the cache cannot be written.
+        ProvisionError: pip could not fetch it, it is not the pinned file, or the cache is not writable.
     """
     from pilothouse.provision.fetch import ensure
 

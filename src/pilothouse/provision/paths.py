@@ -1,4 +1,4 @@
-"""Where the cache is. Imported before every query, so it imports almost nothing. Never touches the disk."""
+"""The path of the cache. Imported before every query, so it imports almost nothing. Never reads the disk."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CACHE_VARIABLE = "PILOTHOUSE_CACHE"
 
 
 def cache_root() -> Path:
-    r"""The directory for fetched files.
+    r"""Return the directory for fetched files.
 
-    The first of: `PILOTHOUSE_CACHE`; on Windows `%LOCALAPPDATA%\pilothouse\Cache`; an absolute `XDG_CACHE_HOME`
-    plus `pilothouse`; on macOS `~/Library/Caches/pilothouse`; `~/.cache/pilothouse`.
+    The first of: `PILOTHOUSE_CACHE`; on Windows `%LOCALAPPDATA%\pilothouse\Cache`; an absolute `XDG_CACHE_HOME` plus
+    `pilothouse`; on macOS `~/Library/Caches/pilothouse`; `~/.cache/pilothouse`.
 
     Returns:
-        The path, whether or not it exists. It is absolute, unless there is no home directory to start from: then it
-        starts with `~`, which never exists, and whoever wants to write there says so.
+        The path, whether or not it exists. It is absolute, unless there is no home directory. Then it starts with
+        `~`, which never exists, and code that needs to write there raises an error.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:

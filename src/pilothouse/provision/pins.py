@@ -1,4 +1,4 @@
-"""What is fetched, from where, and the digests it must have: typed access to `pins.json`. Reads that one file."""
+"""Which files are fetched, from where, and their digests: typed access to `pins.json`. Reads that one file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One package that carries the file.
+    """One package that contains the file.
 
     Args:
         client: the package client that downloads it.
         package: name of the package.
         version: its exact version.
-        digest: what the downloaded archive must hash to, as `sha256-<hex>` or `sha512-<base64>`.
+        digest: digest of the downloaded archive, as `sha256-<hex>` or `sha512-<base64>`.
         member: path of the wanted file inside the archive.
         size: size of the archive in bytes, if known; for progress only.
     """
@@ -30,13 +30,13 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file in the cache, and the packages that carry it, in order of preference.
+    """One file in the cache, and the packages that contain it, in order of preference.
 
     Args:
-        path: where it lies, relative to the cache.
-        sources: where it comes from.
-        sha256: hex digest of the file itself, if pinned; else the digest of the archive vouches for it.
-        executable: whether it is made executable.
+        path: its path relative to the cache.
+        sources: the packages.
+        sha256: hex digest of the file itself, if pinned; otherwise the digest of the archive covers it.
+        executable: whether to make it executable.
         size: its size in bytes, if known; for progress only.
     """
 
@@ -63,5 +63,5 @@ class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def pins() -> Pins:
-    """The content of `pins.json`."""
+    """Return the content of `pins.json`."""
     return msgspec.json.decode(Path(__file__).with_name("pins.json").read_bytes(), type=Pins)

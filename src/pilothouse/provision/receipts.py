@@ -1,6 +1,6 @@
-"""Receipts: what was verified when a file was installed, so that later it need not be hashed again.
+"""Receipts: what was verified when a file was installed, so that the file need not be hashed again.
 
-Looks at the status of two files and reads the small one. Hashes, fetches and decides nothing.
+Reads the status of two files and the content of the receipt. Hashes, fetches and decides nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pilothouse.provision.pins import Artifact
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What was installed: the sha256 of the file, the digest of its archive, and its size and time as a quick check."""
+    """What was installed: sha256 of the file, digest of its archive, and its size and time for a quick check."""
 
     sha256: str
     archive: str
@@ -24,7 +24,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 def is_usable(artifact: Artifact, target: Path) -> os.stat_result | None:
-    """The status of the file, if it is one that could be used at all."""
+    """Return the status of the file; None if it is missing or unusable."""
     try:
         status = target.stat()
     except OSError:
@@ -35,7 +35,7 @@ def is_usable(artifact: Artifact, target: Path) -> os.stat_result | None:
 
 
 def read_receipt(artifact: Artifact, target: Path) -> Receipt | None:
-    """The receipt of the file, if there is one and it is for this pin."""
+    """Return the receipt of the file, if there is one for this pin."""
     try:
         receipt = msgspec.json.decode(target.with_name(target.name + ".json").read_bytes(), type=Receipt)
     except (OSError, msgspec.DecodeError):
@@ -44,7 +44,7 @@ def read_receipt(artifact: Artifact, target: Path) -> Receipt | None:
 
 
 def is_vouched(artifact: Artifact, receipt: Receipt | None, status: os.stat_result) -> bool:
-    """Whether the receipt says that this file is the pinned one."""
+    """Return whether the receipt shows that this file is the pinned one."""
     if receipt is None or (artifact.sha256 is not None and receipt.sha256 != artifact.sha256):
         return False
     return (receipt.size, receipt.mtime) == (status.st_size, int(status.st_mtime))
@@ -54,7 +54,7 @@ def write_receipt(target: Path, sha256: str, archive: str) -> None:
     """Write the receipt of the file as it is now.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the receipt cannot be written.
     """
     import tempfile
 
@@ -64,7 +64,7 @@ def write_receipt(target: Path, sha256: str, archive: str) -> None:
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(msgspec.json.encode(receipt))
-        Path(name).chmod(0o644)  # as the file itself: a cache may be shared
+        Path(name).chmod(0o644)  # readable like the file itself: a cache may be shared
         Path(name).replace(target.with_name(target.name + ".json"))
     except OSError:
         Path(name).unlink(missing_ok=True)

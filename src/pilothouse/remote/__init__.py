@@ -1,44 +1,42 @@
 """The link between a client and a host, as a pure state machine: one WebSocket carries one session.
 
-Owns the messages of the link and the bookkeeping of both sides: numbering, acknowledgement, resending, dedupe,
-resumption, back-pressure, heartbeats. Must not know WebSockets, time (it is given in), journals, or what the bytes
-mean, but for where lines end, and which lines are control frames when somebody takes over.
+Owns the messages and the bookkeeping of both sides: numbering, acknowledgement, resending, duplicates, resumption,
+back-pressure, heartbeats. Must not know WebSockets, time (the caller passes it in), journals, or what the bytes mean,
+except where lines end, and which lines are control frames when a client takes over. Start with `link`.
 
 Subprotocol `pilothouse.v1`; header `Authorization: Bearer …`. Text messages are JSON objects with an `op` (`ops`),
 binary messages are data: 8 bytes big-endian offset, then the bytes. A message is at most `MAX_MESSAGE` bytes.
 
-**Numbers.** Each direction is a stream of bytes: what the client sends is the peer's input, what the host sends is its
-output. A chunk carries the offset of its first byte, so that it may be cut anew each time it is sent, and what comes
-twice is known by its number. `received` always means: what this side has, without a gap, *and has handed on* (the
-client to the application, the host to the child). A side has at most `WINDOW` bytes under way beyond `received` of the
-other; one that sends more breaks the protocol.
+**Numbers.** Each direction is a stream of bytes: the client sends the child's input, the host sends its output. A
+chunk carries the offset of its first byte, so that resent data may be cut differently and duplicates are recognized.
+`received` always means: what this side has without a gap *and has handed on* (the client to the application, the host
+to the child). A side sends at most `WINDOW` bytes beyond the other side's `received`; more breaks the protocol.
 
 **Life.**
 
-1. The client says `start` or `attach`; the host answers `ready` or `refused`, and nothing else before it. A client
-   whose connection broke before it saw `ready` repeats `start` under the same `client`: the host gives it the session
-   that the first one made.
-2. After a break the same `client` attaches with `received`, and forgets what it has beyond that and has not handed on;
-   the host goes on at exactly that byte of the output. `ready.received` says where the client goes on with the input;
-   the host may have more than that in hand, and drops what comes again. The old connection, should it still stand, is
+1. The client sends `start` or `attach`; the host responds with `ready` or `refused`, and sends nothing before it. A
+   client whose connection broke before it got `ready` repeats `start` under the same `client`: the host gives it the
+   session that the first `start` made.
+2. After a break the same `client` attaches with `received`, and drops what it has beyond that and has not handed on;
+   the host continues at exactly that byte of the output. `ready.received` is where the client continues with the
+   input; the host may hold more than that, and drops what comes again. If the old connection still exists, it is
    replaced (`error` with the code "replaced").
-3. Another client attaches with `received: null` (and with `take_over` if somebody is attached). The host begins at
-   `keep_from` of the last `ack` (0 before any): the beginning of a line that the client before may not have handed on
-   whole. So output may be pruned up to `keep_from`, not up to `received`. `ready.end` is how much output there was at
-   this moment: control frames in lines that begin before it were for the client before (`Backlog` leaves them out),
-   and the new one learns what is still open by sending `initialize` again, which the CLI answers with its open
-   questions.
+3. Another client attaches with `received: null` (and with `take_over` if a client is attached). The host begins at
+   `keep_from` of the last `ack` (0 before any): the beginning of a line that the previous client may not have handed
+   on completely. So output may be pruned up to `keep_from`, not up to `received`. `ready.end` is the amount of output
+   at this moment: control frames in lines that begin before it were for the previous client (`Backlog` removes them).
+   The new client learns which requests are still open by sending `initialize` again: the CLI responds with them.
 4. The host gives the child whole lines only (`WholeLines`; the rest of them at `end_input`). It acknowledges input
-   when it is handed on, or is part of an incomplete last line. When another client takes over, the incomplete line is
+   that was handed on or is part of an incomplete last line. When another client takes over, the incomplete line is
    dropped, and `ready.received` is the offset of its first byte: half a line would end the CLI.
-5. `end_input` says where the input ends, `ended` where the output ends, and how; each is said again after a break.
-   `ended` is repeated to whoever attaches until somebody says `close`. A child that closes its output and goes on
-   running is `ended` as well, with a `detail`.
+5. `end_input` says where the input ends, `ended` where the output ends, and how; each is repeated after a break.
+   `ended` is repeated to every client that attaches until a client sends `close`. A child that closes its output and
+   keeps running is `ended` as well, with a `detail`.
 6. `close` ends the child and forgets the session; the host closes the WebSocket (1000) when the child is gone.
-   `detach` leaves, and the session goes on; the host closes the WebSocket (1000) when it has noted that.
+   `detach` leaves the session running; the host closes the WebSocket (1000) when it has recorded that.
 
-A side that has heard nothing for one interval says `ping`; the other says `pong` with the same `t`; nothing heard for
-three intervals: the connection is dropped, and the client makes another.
+A side that has received nothing for one interval sends `ping`; the other sends `pong` with the same `t`. After three
+intervals without data the connection is dropped, and the client makes another.
 """
 
 from pilothouse.remote.backoff import Backoff as Backoff

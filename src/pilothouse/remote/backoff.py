@@ -1,6 +1,6 @@
-"""When a client tries to connect again, and when it gives up.
+"""When a client tries to reconnect, and when it gives up.
 
-Owns the delays. Time and chance are given in.
+Owns the delays. The caller passes in time and random numbers.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from pilothouse.errors import UsageError
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """How a client connects again after its connection broke.
+    """How a client reconnects after its connection broke.
 
-    The delay before a try doubles with each, and half of it is left to chance, so that the clients of a host that comes
-    back do not come at once. The first try is made without delay.
+    The delay before a try doubles each time, and half of it is random, so that the clients of a restarted host do not
+    all come at once. The first try is made without delay.
 
     Args:
-        give_up_after: seconds without a connection after which it is given up; 0: at once, `float("inf")`: never.
+        give_up_after: seconds without a connection after which the client gives up; 0: at once, `float("inf")`:
+            never.
         first: seconds before the second try.
-        longest: seconds between two tries at most.
+        longest: maximum seconds between two tries.
 
     Raises:
-        UsageError: a negative number, or a delay of nothing.
+        UsageError: a negative number, or a delay of 0.
     """
 
     give_up_after: float = 120.0
@@ -34,7 +35,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
             raise UsageError(f"reconnect: delays are greater than 0, and give_up_after at least 0; got {self!r}")
 
     def delay(self, tries: int, chance: float) -> float:
-        """Seconds to wait after so many tries that failed; `chance` is a random number from 0 to 1."""
+        """Return the seconds to wait after `tries` failed tries; `chance` is a random number from 0 to 1."""
         if tries == 0:
             return 0.0
         full = min(self.longest, self.first * 2.0 ** min(tries - 1, 60))

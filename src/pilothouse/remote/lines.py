@@ -1,7 +1,7 @@
-"""Where lines begin and end in the streams, for those who take over in the middle.
+"""Where lines begin and end in the streams, for clients that take over in the middle.
 
-Owns three small filters over bytes that come in any pieces. What a line says is not looked at, but for one thing:
-whether it is a control frame, which was said to somebody in particular.
+Owns three small filters over bytes that come in any pieces. The content of a line is not examined, except whether it
+is a control frame, which was meant for one particular client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class WholeLines:
     """Holds back the incomplete last line.
 
     Attributes:
-        held: bytes that are held back.
+        held: number of bytes held back.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class WholeLines:
         self.held = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that are complete now; b"" if none is."""
+        """Return the lines that are complete now; b"" if there is none."""
         cut = data.rfind(b"\n") + 1
         if not cut:
             self._hold(data)
@@ -42,20 +42,20 @@ class WholeLines:
             self.held += len(data)
 
     def flush(self) -> bytes:
-        """What is held back: nothing more will come."""
+        """Return what is held back, because nothing more will come."""
         rest = b"".join(self._parts)
         self.drop()
         return rest
 
     def drop(self) -> int:
-        """Forget what is held back; gives how many bytes that were."""
+        """Drop what is held back; returns the number of bytes dropped."""
         count, self.held = self.held, 0
         self._parts.clear()
         return count
 
 
 class LineStarts:
-    """Where the line begins that the last byte seen belongs to, or the next one if that byte ended a line.
+    """Tracks where the line of the last byte begins, or the next line if that byte ended one.
 
     Args:
         start: offset of the first byte that will be fed; a line begins there.
@@ -77,25 +77,25 @@ class LineStarts:
 
 
 class Backlog:
-    """Takes the control frames out of lines that begin before `end`: they were said to the client before.
+    """Removes the control frames from lines that begin before `end`: they were for the previous client.
 
     Args:
         start: offset of the first byte that will be fed; a line begins there.
-        end: how much output there was when this client attached.
+        end: amount of output when this client attached.
     """
 
     def __init__(self, start: int, end: int) -> None:
-        self._position = start  # offset of the first byte that is not passed on
+        self._position = start  # offset of the first byte that was not passed on
         self._end = end
         self._lines = WholeLines()
 
     @property
     def is_over(self) -> bool:
-        """Whether everything that comes now passes as it is."""
+        """Whether everything from now on passes unchanged."""
         return self._position >= self._end and not self._lines.held
 
     def feed(self, data: bytes) -> bytes:
-        """What is left of it. An incomplete line waits for its rest."""
+        """Return the filtered bytes. An incomplete line is held until its rest comes."""
         if self.is_over:
             return data
         kept: list[bytes] = []
@@ -110,7 +110,7 @@ class Backlog:
         return b"".join(kept)
 
     def flush(self) -> bytes:
-        """What was held back; the output has ended."""
+        """Return what was held back, because the output has ended."""
         rest = self._lines.flush()
         self._position = self._end
         return b"" if is_control(rest) else rest
@@ -128,7 +128,7 @@ _typed: Final = msgspec.json.Decoder(_Typed)
 
 
 def is_control(line: bytes) -> bool:
-    """Whether a line is a control frame. One that is no JSON is none."""
+    """Return whether a line is a control frame. Invalid JSON is not."""
     if b"control_" not in line:
         return False
     try:

@@ -1,7 +1,7 @@
-"""One side of a link, over all its connections: what to say next, and what was heard.
+"""One side of a link, over all its connections: which message to send next, and what was received.
 
-Owns the order in which things are said, and when. Must not know connections or clocks: both sides tell it when one
-stands and what time it is. The client and the host use the same class; what an answer means, they know.
+Owns the order and the timing of messages. Must not know connections or clocks: the caller passes in when a connection
+exists and what time it is. The client and the host use the same class; they know what a message means to them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from pilothouse.remote.pulse import HEARTBEAT, Pulse
 from pilothouse.remote.streams import ACK_BYTES, WINDOW, Inbound, Outbound
 
 ACK_SECONDS: Final = 1.0
-"""Seconds after which the other side is told of what was handed on, however little."""
+"""Seconds after which bytes that were handed on are acknowledged, however few."""
 MAX_PONGS: Final = 16
-"""Pings that may wait for their answer; of more, the oldest are not answered."""
+"""Maximum pings that wait for their pong; beyond it the oldest get none."""
 
 
 class Link:
-    """Numbers, windows and heartbeats of one side.
+    """Byte counts, windows and heartbeats of one side.
 
     ::
 
         link.connected(received, now)                   after `ready`; `received` is what the other side has
         while (said := link.say(now)) is not None: …    send it; afterwards sleep until `link.wake_at()` or news
-        match link.hear(decode(message), now): …        `Data`: new bytes, each once; others are the caller's business
-        link.handed_on(count, now)                      the other side is told in time
+        match link.hear(decode(message), now): …        `Data`: new bytes, each once; others are for the caller
+        link.handed_on(count, now)                      acknowledged in time
 
     Args:
         outbound: what this side sends.
-        inbound: what it gets.
-        heartbeat: seconds of silence after which the other side is asked; 0: never.
+        inbound: what this side receives.
+        heartbeat: seconds of silence after which the other side is pinged; 0: never.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Link:
         self._news_since: float | None = None
 
     def connected(self, received: int, now: float) -> None:
-        """A connection stands, and the other side has handed on everything below `received`.
+        """Begin a connection; the other side has handed on everything below `received`.
 
         Raises:
-            ProtocolError: it wants what is not here.
+            ProtocolError: the other side needs data that is not kept.
         """
         self.outbound.resume(received)
-        # What is here and not handed on comes again, so that at most one window is ever kept.
+        # Data that was not handed on is sent again, so at most one window is ever kept.
         self.inbound.tell()
         self._news_since = None
         self._pongs.clear()
@@ -61,7 +61,7 @@ class Link:
         self.pulse.begin(now)
 
     def finish(self, last: EndInput | Ended) -> None:
-        """Say this after everything that was appended, on this connection and on each that comes after it."""
+        """Send this message after all appended data, on this connection and on each later one."""
         self._last, self._last_is_said = last, False
 
     @property
@@ -70,10 +70,10 @@ class Link:
         return self._last is not None
 
     def handed_on(self, count: int, now: float, keep_from: int | None = None) -> bool:
-        """The next `count` bytes of what was heard were handed on; see `Inbound.hand_on`.
+        """Record that the next `count` received bytes were handed on; see `Inbound.hand_on`.
 
         Returns:
-            Whether `say`, or `wake_at`, have something new for it.
+            Whether `say` or `wake_at` changed because of it.
         """
         inbound = self.inbound
         inbound.hand_on(count, keep_from)
@@ -83,13 +83,14 @@ class Link:
         return inbound.received - inbound.told >= ACK_BYTES
 
     def hear(self, said: Said, now: float) -> Said | None:
-        """Take what the other side said.
+        """Process a message of the other side.
 
         Returns:
-            `Data` with what is new of it; any other message that is not the link's own business; None for what is.
+            `Data` with the new part; any other message that is not handled by the link itself; None for those that
+            are.
 
         Raises:
-            ProtocolError: it may not say that.
+            ProtocolError: the message is not allowed.
         """
         self.pulse.heard(now)
         match said:
@@ -98,7 +99,7 @@ class Link:
                 return Data(self.inbound.position - len(new), new) if new else None
             case Ack(received=received):
                 self.outbound.acknowledge(received)
-                return said  # the host notes `keep_from`; the client may have been waiting for room
+                return said  # the host stores `keep_from`; the client may be waiting for window space
             case Ping(t=t):
                 self._pongs.append(t)
                 return None
@@ -112,7 +113,7 @@ class Link:
                 return said
 
     def say(self, now: float) -> Said | None:
-        """What to say next; None: nothing, until there is news or `wake_at`."""
+        """Return the next message to send; None if there is none until news or `wake_at`."""
         if self._pongs:
             return Pong(self._pongs.popleft())
         if self._ack_is_due(now):
@@ -127,7 +128,7 @@ class Link:
         return None
 
     def ack(self) -> Ack:
-        """The acknowledgement, due or not; it counts as said."""
+        """Return the acknowledgement, due or not, and count it as sent."""
         self._news_since = None
         return Ack(*self.inbound.tell())
 
@@ -140,6 +141,6 @@ class Link:
         return inbound.received - inbound.told >= ACK_BYTES or now >= self._news_since + ACK_SECONDS
 
     def wake_at(self) -> float:
-        """When to call `say` even if nothing happens before. Whether the other side is lost, `pulse.lost_at` says."""
+        """Return when to call `say` even without news. `pulse.lost_at` is when the other side counts as lost."""
         since = self._news_since
         return min(self.pulse.ask_at, float("inf") if since is None else since + ACK_SECONDS)

@@ -1,6 +1,6 @@
-"""The messages of the link, and how they stand on a WebSocket.
+"""The messages of the link, and their encoding on a WebSocket.
 
-Owns names, fields and limits. Must not know when a message may be said, or what is done about it.
+Owns names, fields and limits. Must not know when a message may be sent, or how it is processed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pilothouse.messages.json_lines import to_plain_scalar
 VERSION: Final = 1
 SUBPROTOCOL: Final = "pilothouse.v1"
 MAX_MESSAGE: Final = 1024 * 1024
-"""Bytes of one WebSocket message."""
+"""Maximum bytes of one WebSocket message."""
 _OFFSET_BYTES: Final = 8
 
 RefusalCode = Literal[
@@ -30,7 +30,7 @@ RefusalCode = Literal[
     "draining",
     "start_failed",
 ]
-"""Why a host refuses. "limit" and "draining" may pass; "start_failed": the child could not be started."""
+"""Why a host refuses. "limit" and "draining" may be temporary; "start_failed": the child could not be started."""
 
 
 class File(Struct, frozen=True):
@@ -45,16 +45,16 @@ class File(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True, omit_defaults=True):
-    """How the client wants the child started; the host decides what of it is allowed.
+    """How the client wants the child started; the host decides which parts are allowed.
 
     Args:
-        argv: arguments after the executable, which is the host's own.
+        argv: arguments after the executable, which the host chooses.
         files: values for private files.
         tail: arguments that stay last.
-        env: variables that the user of the client set; None: the variable is to be unset.
-        cwd: working directory, on the host; None: that of the host.
+        env: variables that the user of the client set; None unsets one.
+        cwd: working directory on the host; None: that of the host.
         user: account to run the child as.
-        isolated: give it a HOME of its own.
+        isolated: whether the child gets a HOME of its own.
     """
 
     argv: tuple[str, ...]
@@ -74,7 +74,7 @@ class _Op(Struct, frozen=True, tag_field="op", omit_defaults=True):
 
 
 class Start(_Op, frozen=True, tag="start"):
-    """Client: make a session. `client` is the id of this client, kept over its connections."""
+    """Client: start a session. `client` is the id of this client, the same over all its connections."""
 
     version: int
     client: str
@@ -82,7 +82,7 @@ class Start(_Op, frozen=True, tag="start"):
 
 
 class Attach(_Op, frozen=True, tag="attach"):
-    """Client: go on with a session. `received` is None when somebody takes over; see the room's docstring."""
+    """Client: attach to a session. `received` is None when another client takes over; see `pilothouse.remote`."""
 
     version: int
     client: str
@@ -96,11 +96,11 @@ class Ready(_Op, frozen=True, tag="ready"):
 
     Args:
         session: id of the session at the host.
-        received: where the client goes on with the input.
+        received: offset at which the client continues with the input.
         begin: offset of the first byte of output that will come.
-        end: how much output there was at this moment.
-        input_ended: the input was ended before, at `received`.
-        conversation: the CLI's own id of the conversation, as far as the host knows it.
+        end: amount of output at this moment.
+        input_ended: whether the input was ended before, at `received`.
+        conversation: the CLI's own id of the conversation, if the host knows it.
     """
 
     session: str
@@ -112,14 +112,14 @@ class Ready(_Op, frozen=True, tag="ready"):
 
 
 class Refused(_Op, frozen=True, tag="refused"):
-    """Host: no; the connection is closed after it. `code` is one of `RefusalCode`."""
+    """Host: refused; the connection is then closed. `code` is one of `RefusalCode`."""
 
     code: str
     message: str
 
 
 class Ack(_Op, frozen=True, tag="ack"):
-    """Either: `received` so far. `keep_from` (client): where somebody who takes over has to begin."""
+    """Either: `received` so far. `keep_from` (client): offset at which a client that takes over must begin."""
 
     received: int
     keep_from: int | None = None
@@ -146,17 +146,17 @@ class Close(_Op, frozen=True, tag="close"):
 
 
 class Detach(_Op, frozen=True, tag="detach"):
-    """Client: it leaves, and the session goes on."""
+    """Client: leave; the session continues."""
 
 
 class Ping(_Op, frozen=True, tag="ping"):
-    """Either: are you there? `t` comes back."""
+    """Either: request a pong. `t` comes back."""
 
     t: float
 
 
 class Pong(_Op, frozen=True, tag="pong"):
-    """Either: yes."""
+    """Either: response to a ping."""
 
     t: float
 
@@ -168,7 +168,7 @@ class StderrLine(_Op, frozen=True, tag="stderr"):
 
 
 class LinkError(_Op, frozen=True, tag="error"):
-    """Either: the connection is closed after it. Code "replaced": another connection took its place."""
+    """Either: an error; the connection is then closed. Code "replaced": another connection took its place."""
 
     code: str
     message: str
@@ -189,10 +189,10 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=to_plain_scalar)
 
 
 def encode(said: Said) -> str | bytes:
-    """A message for the WebSocket: text for an `Op`, bytes for `Data`.
+    """Encode a message for the WebSocket: text for an `Op`, bytes for `Data`.
 
     Raises:
-        UsageError: it holds text that is no Unicode, or is longer than `MAX_MESSAGE`.
+        UsageError: it holds text that is not valid Unicode, or is longer than `MAX_MESSAGE`.
     """
     if isinstance(said, Data):
         return said.offset.to_bytes(_OFFSET_BYTES, "big") + said.data
@@ -208,10 +208,10 @@ def encode(said: Said) -> str | bytes:
 
 
 def decode(message: str | bytes) -> Said:
-    """What a message of the WebSocket says.
+    """Decode a message of the WebSocket.
 
     Raises:
-        ProtocolError: it is none of the link. What it held is not in the error: it may be a key.
+        ProtocolError: it is not a message of the link. The error omits its content, which may be a key.
     """
     if len(message) > MAX_MESSAGE:
         raise ProtocolError(f"a message of {len(message):,} bytes; the link allows {MAX_MESSAGE:,}")

@@ -1,6 +1,6 @@
-"""Heartbeats: when to ask whether the other side is there, and when it is not.
+"""Heartbeats: when to ping the other side, and when it counts as lost.
 
-Owns these two decisions. The time is given in, in seconds of any clock that does not run backwards.
+Owns these two decisions. The caller passes in the time, in seconds of any clock that does not run backwards.
 """
 
 from __future__ import annotations
@@ -8,19 +8,20 @@ from __future__ import annotations
 from typing import Final
 
 HEARTBEAT: Final = 15.0
-"""Seconds without a word after which the other side is asked."""
+"""Seconds of silence after which the other side is pinged."""
 MISSED: Final = 3
-"""Intervals without a word after which the connection counts as lost."""
+"""Intervals of silence after which the connection counts as lost."""
 
 
 class Pulse:
-    """Of one connection.
+    """Heartbeats of one connection.
 
     Args:
-        interval: seconds; 0: no heartbeats, and a connection is never lost for its silence.
+        interval: seconds; 0: no heartbeats, and a connection is never lost by silence.
 
     Attributes:
-        round_trip: seconds that the last answer took; None before the first.
+        interval: the same.
+        round_trip: seconds from the last ping to its pong; None before the first.
     """
 
     def __init__(self, interval: float = HEARTBEAT) -> None:
@@ -29,20 +30,20 @@ class Pulse:
         self._heard = self._asked = 0.0
 
     def begin(self, now: float) -> None:
-        """A new connection stands."""
+        """Begin a new connection."""
         self._heard = self._asked = now
 
     def heard(self, now: float) -> None:
-        """Something came."""
+        """Record that data came."""
         self._heard = now
 
     def answered(self, t: float, now: float) -> None:
-        """A pong came, for the ping that was sent at `t`."""
+        """Record a pong for the ping that was sent at `t`."""
         if now >= t:
             self.round_trip = now - t
 
     def ask(self, now: float) -> bool:
-        """Whether a ping is to be sent now; it counts as sent."""
+        """Return whether to send a ping now; if so, it counts as sent."""
         if now < self.ask_at:
             return False
         self._asked = now
@@ -50,10 +51,10 @@ class Pulse:
 
     @property
     def ask_at(self) -> float:
-        """When a ping is due."""
+        """Time when a ping is due."""
         return max(self._heard, self._asked) + self.interval if self.interval else float("inf")
 
     @property
     def lost_at(self) -> float:
-        """When the connection counts as lost, unless something comes before."""
+        """Time when the connection counts as lost, unless data comes before."""
         return self._heard + MISSED * self.interval if self.interval else float("inf")

@@ -1,7 +1,7 @@
-"""The two directions of a link: what is to be sent, and what arrives.
+"""The two directions of a link: bytes to send, and bytes that arrive.
 
-Owns the numbers: offsets, acknowledgements, the window, what is sent again and what is dropped because it came before.
-Must not know messages of the link, time, or connections; one object lives over all of them.
+Owns the numbers: offsets, acknowledgements, the window, resending, and dropping duplicates. Must not know messages of
+the link, time, or connections; one object lives over all connections.
 """
 
 from __future__ import annotations
@@ -12,57 +12,57 @@ from typing import Final
 from pilothouse.errors import ProtocolError
 
 WINDOW: Final = 4 * 1024 * 1024
-"""Bytes that may be under way beyond what the other side has handed on."""
+"""Bytes that may be sent beyond what the other side has handed on."""
 CHUNK: Final = 128 * 1024
-"""Bytes of one message of data: few enough that a heartbeat is never far behind."""
+"""Bytes per data message: few enough that a heartbeat is never delayed for long."""
 ACK_BYTES: Final = 64 * 1024
-"""Bytes handed on after which the other side is told at once."""
+"""Bytes handed on after which an acknowledgement is sent at once."""
 
 
 class Outbound:
-    """What this side sends, kept until the other side has handed it on.
+    """Bytes that this side sends, kept until the other side has handed them on.
 
     Args:
         start: offset of the first byte that will be given to `append`.
-        window: bytes under way at most.
+        window: maximum unacknowledged bytes.
 
     Attributes:
-        acknowledged: the other side has everything below.
-        sent: what was given to the connection that stands now; the next chunk begins here.
-        end: how much was appended.
+        acknowledged: the other side has everything below this offset.
+        sent: offset up to which the present connection has got the data; the next chunk begins here.
+        end: offset after the last appended byte.
     """
 
     def __init__(self, start: int = 0, *, window: int = WINDOW) -> None:
         self.acknowledged = self.sent = self.end = start
         self._window = window
-        self._kept: deque[memoryview] = deque()  # from `_base` to `end`
+        self._kept: deque[memoryview] = deque()  # the bytes from `_base` to `end`
         self._base = start
-        self._next = 0  # index in `_kept` of the chunk in which `sent` lies
-        self._next_start = start  # and its offset
+        self._next = 0  # index in `_kept` of the chunk that contains `sent`
+        self._next_start = start  # the offset of that chunk
 
     @property
     def room(self) -> int:
-        """How many bytes may be appended until the window is full. One call may go beyond it."""
+        """How many bytes may be appended until the window is full. One call may exceed it."""
         return max(0, self.acknowledged + self._window - self.end)
 
     @property
     def is_within(self) -> bool:
-        """Whether what was appended is no more than the window."""
+        """Whether the unacknowledged bytes fit into the window."""
         return self.end - self.acknowledged <= self._window
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait to be sent on this connection, the window left out of account."""
+        """How many bytes wait to be sent on this connection, regardless of the window."""
         return self.end - self.sent
 
     def append(self, data: bytes) -> None:
-        """Take bytes to be sent."""
+        """Append bytes to be sent."""
         if data:
             self._kept.append(memoryview(data))
             self.end += len(data)
 
     def take(self) -> tuple[int, bytes] | None:
-        """The next chunk to send, and its offset; None while there is none, or the window is full."""
+        """Return the next chunk to send, and its offset; None if there is none, or the window is full."""
         limit = min(self.acknowledged + self._window, self.end)
         size = min(limit - self.sent, CHUNK)
         if size <= 0:
@@ -81,15 +81,15 @@ class Outbound:
         return offset, b"".join(parts)
 
     def acknowledge(self, received: int) -> None:
-        """The other side has handed on everything below `received`.
+        """Record that the other side has handed on everything below `received`.
 
         Raises:
-            ProtocolError: there is not so much.
+            ProtocolError: `received` is beyond the end.
         """
         if received > self.end:
             raise ProtocolError(f"{received} bytes acknowledged, of {self.end}")
         self._drop_below(received)
-        if received > self.sent:  # it had that from the connection before
+        if received > self.sent:  # received over an earlier connection
             self.sent = received
             self._next, self._next_start = 0, self._base
 
@@ -98,14 +98,14 @@ class Outbound:
         while self._kept and self._base + len(self._kept[0]) <= self.acknowledged:
             self._base += len(self._kept.popleft())
             self._next -= 1
-        if self._next < 0:  # on a new connection nothing of it was sent yet
+        if self._next < 0:  # on a new connection none of it was sent yet
             self._next, self._next_start = 0, self._base
 
     def resume(self, received: int) -> None:
-        """A new connection: go on at `received`, which the other side has handed on.
+        """Continue on a new connection at `received`, which the other side has handed on.
 
         Raises:
-            ProtocolError: what lies there is not kept any more, or was never there.
+            ProtocolError: the byte at that offset is not kept any more, or never existed.
         """
         if not self.acknowledged <= received <= self.end:
             raise ProtocolError(
@@ -117,18 +117,18 @@ class Outbound:
 
 
 class Inbound:
-    """What arrives, each byte once and in order.
+    """Bytes that arrive, each once and in order.
 
     Args:
         start: offset of the first byte that is expected.
-        window: bytes that the other side may be ahead.
+        window: bytes that the other side may send beyond the last acknowledgement.
 
     Attributes:
-        position: what is here without a gap.
-        received: what was handed on; the other side is told.
-        told: what it was told of that.
-        keep_from: where somebody who takes over has to begin; None where that does not matter.
-        end: where the stream ends; None while that is not known.
+        position: end of the data that is here without a gap.
+        received: end of the data that was handed on; it is acknowledged.
+        told: the last acknowledged `received`.
+        keep_from: offset at which a client that takes over must begin; None where that does not matter.
+        end: offset of the end of the stream; None while unknown.
     """
 
     def __init__(self, start: int = 0, *, window: int = WINDOW) -> None:
@@ -139,10 +139,10 @@ class Inbound:
         self._window = window
 
     def take(self, offset: int, data: bytes) -> bytes:
-        """The part of a chunk that was not here before; b"" if all of it was.
+        """Return the new part of a chunk; b"" if all of it arrived before.
 
         Raises:
-            ProtocolError: a gap, more than the window, or more than the stream was to have.
+            ProtocolError: a gap, more than the window, or more than the announced end.
         """
         last = offset + len(data)
         if offset > self.position:
@@ -158,30 +158,30 @@ class Inbound:
         return new
 
     def rewind(self) -> None:
-        """Forget what was not handed on; it will come again."""
+        """Drop the data that was not handed on; it will be sent again."""
         self.position = self.received
 
     def hand_on(self, count: int, keep_from: int | None = None) -> None:
-        """The next `count` bytes were handed on; there may be none, and news of `keep_from`."""
+        """Record that the next `count` bytes were handed on (possibly 0), and a new `keep_from`."""
         self.received += count
         if keep_from is not None:
             self.keep_from = keep_from
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell the other side."""
+        """Whether there is something to acknowledge."""
         return self.received != self.told or self.keep_from != self._keep_told
 
     def tell(self) -> tuple[int, int | None]:
-        """`received` and `keep_from`; from now on the other side knows of them."""
+        """Return `received` and `keep_from`, and count them as acknowledged."""
         self.told, self._keep_told = self.received, self.keep_from
         return self.told, self._keep_told
 
     def end_at(self, offset: int) -> None:
-        """The stream ends there.
+        """Set the end of the stream.
 
         Raises:
-            ProtocolError: it was to end elsewhere, or more is here already.
+            ProtocolError: another end was announced before, or more data is here already.
         """
         if offset < self.position or self.end not in (None, offset):
             raise ProtocolError(f"an end at {offset}, with {self.position} here and the end at {self.end}")
@@ -189,5 +189,5 @@ class Inbound:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything is here."""
+        """Whether everything has arrived."""
         return self.end == self.position

@@ -1,6 +1,6 @@
-"""The host: owns children for clients elsewhere, over WebSocket and REST. Extra `[server]`.
+"""The host: runs sessions for remote clients, over WebSocket and REST. Extra `[server]`.
 
-::
+Owns the children, their journals and access control. Start with `host`; `application` puts it on an address::
 
     settings → Host ── WireSession ─────── Output ── OutputJournal (SQLite)
                  │ └── PromptedSession ──────┘

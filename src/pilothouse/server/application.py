@@ -1,6 +1,6 @@
 """The host as an ASGI application, and as a program of its own on an address.
 
-Owns how it is put together: the routes behind the guard, the sockets, the signals, the orderly end. Starlette and
+Owns how the parts are combined: the routes behind the guard, sockets, signals, the orderly shutdown. Starlette and
 uvicorn are the extra `[server]`.
 """
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from pilothouse.server.connections import Slots
 
 SHORTEST_TOKEN = 16
-"""Characters of a token that somebody chose."""
+"""Minimum characters of a token that was chosen by hand."""
 GRACE_SECONDS = 5
-"""For connections to end, once all children have."""
+"""Seconds for connections to end, once all children have."""
 FEWEST_LETTERS = 6
-"""Different characters of a token."""
+"""Minimum number of different characters in a token."""
 MOST_CONNECTIONS = 2048
-"""At a time, where the descriptors allow it."""
+"""Maximum at a time, if there are enough descriptors."""
 MOST_DESCRIPTORS = 65536
 """The soft limit of descriptors is not raised above this."""
 HOST_DESCRIPTORS = 64
-"""For the journal, the listening socket and files."""
+"""Descriptors for the journal, the listening socket and files."""
 CHILD_DESCRIPTORS = 8
-"""For the pipes of one child."""
+"""Descriptors for the pipes of one child."""
 
 
 def app(
@@ -57,18 +57,18 @@ def app(
     origins: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> ASGIApp:
-    """The ASGI application of a host, to be served or mounted in another one. (E84)
+    """Build the ASGI application of a host, to be served or mounted in another one.
 
-    The host has to be open (`async with host`), on the event loop that serves the application: in its lifespan, or
+    The host must be open (`async with host`), on the event loop that serves the application: in its lifespan, or
     around the server.
 
     Args:
-        host: whose sessions.
-        token: what clients have to send as `Authorization: Bearer …`; whoever has it sees all sessions. None where
-            something before this checks them, or where there are `tokens` alone.
+        host: owner of the sessions.
+        token: what clients must send as `Authorization: Bearer …`; it gives access to all sessions. None where a
+            layer before this checks tokens, or where there are only `tokens`.
         tokens: further tokens by the name of their owner, who sees only the sessions that were started with it.
-        origins: origins of pages that may use it, such as "https://console.example.com". Default none.
-        names: names by which it is reached, besides "localhost" and addresses.
+        origins: origins of pages that may use it, such as "https://console.example.com". Default: none.
+        names: names by which clients reach it, besides "localhost" and addresses.
 
     Raises:
         UsageError: a token is too short, can be guessed, or is there twice; or the extra is not installed.
@@ -109,7 +109,7 @@ def app(
 
 
 def check_token(token: str) -> None:
-    """Refuse a token that could be guessed, or not be sent.
+    """Refuse a token that could be guessed, or cannot be sent.
 
     Raises:
         UsageError: it is too short, has characters that no header has, or is a repetition or a sequence.
@@ -126,20 +126,20 @@ def check_token(token: str) -> None:
 
 
 def _is_sequence(token: str) -> bool:
-    """Whether most characters are the next ones of those before, as in "0123456789abcdef"."""
+    """Return whether most characters follow their predecessors in order, as in "0123456789abcdef"."""
     steps = Counter(ord(after) - ord(before) for before, after in pairwise(token))
     return max(steps[step] for step in (-1, 0, 1)) > len(token) * 2 // 3
 
 
 def find_token(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """The token of a host, and whether it was made just now. Blocking.
+    """Return the token of a host, and whether it was just made. Blocking.
 
     Args:
-        file: where it stands; None: in the variable PILOTHOUSE_HOST_TOKEN, else one is made.
-        environ: the variables.
+        file: path of a file with it; None: the variable PILOTHOUSE_HOST_TOKEN, else a new token is made.
+        environ: the environment variables.
 
     Raises:
-        UsageError: the file cannot be read, others may read it, or what it holds is no token.
+        UsageError: the file cannot be read, others may read it, or its content is not a valid token.
     """
     if file is not None:
         token, made = read_token(Path(file)), False
@@ -152,7 +152,7 @@ def find_token(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]
 
 
 def read_token(path: Path) -> str:
-    """The token in a file. Blocking.
+    """Read the token from a file. Blocking.
 
     Raises:
         UsageError: the file cannot be read, or others may read it.
@@ -166,7 +166,7 @@ def read_token(path: Path) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address; a name counts as one that others reach."""
+    """Return whether only this machine reaches an address; a name counts as reachable from elsewhere."""
     if address == "localhost":
         return True
     try:
@@ -176,15 +176,15 @@ def is_loopback(address: str) -> bool:
 
 
 def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
-    """A listening socket.
+    """Open a listening socket.
 
     Args:
         address: IP address or name of an interface of this machine.
-        port: 0 takes a free one.
-        public: whether others than this machine may reach it.
+        port: 0 picks a free one.
+        public: whether other machines may reach it.
 
     Raises:
-        UsageError: the port is taken, there is no such address, or others would reach it and may not.
+        UsageError: the port is taken, the address does not exist, or other machines would reach it without `public`.
     """
     if not public and not is_loopback(address):
         raise UsageError(
@@ -194,7 +194,7 @@ def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server((address, port), family=family, backlog=512)
-        # Connections inherit it; asyncio does not set it on theirs. Small answers would wait 40 ms for each other.
+        # Connections inherit it; asyncio does not set it on theirs. Small responses would wait 40 ms for each other.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
@@ -202,7 +202,7 @@ def listen(address: str, port: int, *, public: bool = False) -> socket.socket:
 
 
 def raise_descriptor_limit() -> None:
-    """Set the soft limit of descriptors of this process to the hard one, 65,536 at most. Nothing on Windows."""
+    """Raise the soft limit of descriptors of this process to the hard one, 65,536 at most. No effect on Windows."""
     try:
         import resource
     except ImportError:
@@ -214,7 +214,7 @@ def raise_descriptor_limit() -> None:
 
 
 def connection_limit(max_sessions: int) -> int:
-    """How many connections there may be at a time, so that children and files have descriptors left.
+    """Return the maximum number of connections that leaves descriptors for children and files.
 
     Args:
         max_sessions: children at a time.
@@ -243,14 +243,14 @@ async def serve(
     *,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve an application until SIGTERM or SIGINT, then let the host end in order; a second one ends at once.
+    """Serve an application until SIGTERM or SIGINT, then shut the host down; a second signal ends at once.
 
     Args:
         host: open.
         application: made by `app`.
-        listening: where; it is closed at the end.
+        listening: the listening socket; closed at the end.
         on_ready: called once requests are served.
-        stop: set it to have the same as by a signal.
+        stop: set it for the same effect as a signal.
     """
     from pilothouse.server.connections import Slots, accept
 
@@ -268,7 +268,7 @@ async def serve(
             server.should_exit = server.force_exit = True
 
     async def until_told() -> None:
-        while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn tells nobody
+        while not server.started and not server.should_exit:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         accepting = asyncio.ensure_future(accept(listening, make, slots))
         try:
@@ -285,7 +285,7 @@ async def serve(
         try:
             await server.serve(sockets=[])  # `accept` brings the connections
             if ending.done():
-                ending.result()  # what went wrong there, if anything
+                ending.result()  # raises the error of that task, if any
         finally:
             ending.cancel()
             listening.close()
@@ -293,13 +293,13 @@ async def serve(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    # uvicorn warns of each request that is no HTTP, and of each WebSocket that was answered with 401 or 403 it says
-    # this as an error: whoever has no token could fill the log.
+    # uvicorn warns of each request that is not valid HTTP, and logs an error for each WebSocket that got 401 or 403:
+    # clients without a token could fill the log.
     return record.levelno >= logging.ERROR and "without completing handshake" not in str(record.msg)
 
 
 def _server(application: Any, slots: Slots) -> tuple[Any, Callable[[], asyncio.Protocol]]:
-    """The server of uvicorn, which listens nowhere, and what makes the protocol of a connection."""
+    """Build the uvicorn server, which does not listen, and the factory of its connections."""
     import uvicorn
 
     from pilothouse.server.connections import connection_class
@@ -329,7 +329,7 @@ def _server(application: Any, slots: Slots) -> tuple[Any, Callable[[], asyncio.P
 
 @contextmanager
 def _signals(end: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    """Have SIGTERM and SIGINT call a function. Only the main thread can; in another one there are none to take."""
+    """Call a function on SIGTERM and SIGINT. Only possible in the main thread; without effect in others."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}

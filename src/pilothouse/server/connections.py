@@ -1,11 +1,11 @@
-"""Which connections a host keeps, so that those without a token cannot lock out those with one.
+"""Limits a host's connections, so that clients without a token cannot lock out those with one.
 
-Owns the loop that accepts, the time limit and the number of connections that have not shown a token, and the number of
-requests at work. Knows no tokens: the guard says when one was shown.
+Owns the accept loop, the time limit and the number of connections that have not shown a token, and the number of
+running requests. Knows no tokens: the guard reports when one was shown.
 
-A connection waits from its start, and again between two requests. It then has `TOKEN_SECONDS` to show a token. When too
-many wait, the oldest one of the address that has most of them is closed: accepting goes on, and a client that sends its
-token at once always gets through.
+A connection waits from its start, and again between two requests. It then has `TOKEN_SECONDS` to show a token. When
+too many wait, the oldest connection of the address with most of them is closed. So accepting continues, and a client
+that sends its token at once always gets through.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pilothouse.server.guard import SLOT
 _log = logging.getLogger("pilothouse.server")
 
 TOKEN_SECONDS = 10.0
-"""For a connection to send its headers with a token."""
+"""Seconds for a connection to send its headers with a token."""
 PAUSE_SECONDS = 0.5
-"""Without accepting, when the system has no descriptor left."""
+"""Seconds without accepting, when the system has no descriptor left."""
 LOG_SECONDS = 60.0
-"""Between two lines of the log about that."""
+"""Minimum seconds between two log lines about that."""
 
 
 class Slots:
-    """The connections that wait, and how many requests are at work.
+    """The waiting connections, and the number of running requests.
 
     Args:
-        most: connections in all; a quarter of them may wait.
+        most: maximum connections; a quarter of them may wait.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,7 +44,7 @@ class Slots:
         self._waiting: dict[asyncio.Transport, tuple[str, asyncio.TimerHandle]] = {}
 
     def wait(self, transport: asyncio.Transport) -> None:
-        """A connection waits for a request with a token, if it does not do so yet."""
+        """Mark a connection as waiting for a request with a token, unless it is already."""
         if transport in self._waiting:
             return
         peer: Any = transport.get_extra_info("peername")
@@ -66,17 +66,17 @@ class Slots:
         transport.abort()
 
     def forget(self, transport: asyncio.Transport) -> None:
-        """A connection does not wait any more."""
+        """Mark a connection as no longer waiting."""
         if (found := self._waiting.pop(transport, None)) is not None:
             found[1].cancel()
 
     def drop_half(self) -> None:
-        """Close the older half of those that wait."""
+        """Close the older half of the waiting connections."""
         for transport in list(self._waiting)[: (len(self._waiting) + 1) // 2]:
             self._drop(transport)
 
     def take(self, transport: asyncio.Transport) -> bool:
-        """A connection has shown a token; False if too many requests are at work. `release` ends it."""
+        """Start a request of a connection that has shown a token; False if too many run. `release` ends it."""
         if self._free <= 0:
             return False
         self._free -= 1
@@ -84,12 +84,12 @@ class Slots:
         return True
 
     def release(self) -> None:
-        """A request has ended that had a slot."""
+        """End a request that `take` started."""
         self._free += 1
 
 
 class Slot:
-    """What the guard sees of its connection."""
+    """A connection's view of the slots, for the guard."""
 
     def __init__(self, slots: Slots, transport: asyncio.Transport) -> None:
         self._slots = slots
@@ -102,7 +102,7 @@ class Slot:
 
 
 class HostConnection(H11Protocol):
-    """The HTTP of uvicorn, with a time limit while the connection waits. A WebSocket begins as one, too."""
+    """The HTTP connection of uvicorn, with a time limit while it waits. A WebSocket begins as one, too."""
 
     slots: Slots
 
@@ -118,24 +118,24 @@ class HostConnection(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """See uvicorn: the connection is kept for the next request."""
+        """See uvicorn. The connection is kept for the next request."""
         if not self.transport.is_closing():
             self.slots.wait(self.transport)
         super().on_response_complete()
 
 
 def connection_class(slots: Slots) -> type[HostConnection]:
-    """The class of the connections that share these slots."""
+    """Build the class of the connections that share these slots."""
     return type("HostConnection", (HostConnection,), {"slots": slots})
 
 
 async def accept(listening: socket.socket, make: Callable[[], asyncio.Protocol], slots: Slots) -> None:
-    """Accept connections until cancelled. When there is no descriptor for one, log that and pause.
+    """Accept connections until cancelled. Without a free descriptor, log that and pause.
 
     Args:
-        listening: where.
+        listening: the listening socket.
         make: makes the protocol of a connection.
-        slots: half of those that wait are closed when descriptors run out.
+        slots: half of the waiting connections are closed when descriptors run out.
     """
     loop = asyncio.get_running_loop()
     listening.setblocking(False)

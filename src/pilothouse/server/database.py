@@ -1,10 +1,10 @@
-"""A SQLite file and the one thread that uses it: calls are queued, and those that wait together are one transaction.
+"""A SQLite file and the one thread that uses it. Calls are queued; calls that wait together share a transaction.
 
-Owns the thread, the transactions and how they fail. Knows no table but that there is one writer.
+Owns the thread, the transactions and their failures. Knows no tables; there is one writer.
 
-`synchronous=NORMAL` in WAL mode: a commit is one write without an fsync. What was committed survives the death of this
-process, by whatever signal; a power cut takes what was committed since the last checkpoint, and never leaves a broken
-file. The file is locked for as long as it is open, and the system takes the lock away from a process that dies.
+`synchronous=NORMAL` in WAL mode: a commit is one write without an fsync. Committed data survives the death of this
+process by any signal. A power cut loses the commits since the last checkpoint, but never leaves a broken file. The
+file is locked while it is open; the system releases the lock of a process that dies.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 BATCH = 512
-"""Calls in one transaction at most, so that the first of them does not wait for long."""
+"""Maximum calls in one transaction, so that the first of them does not wait for long."""
 CLOSE_SECONDS = 10.0
-"""For what is queued to be written, and the last checkpoint."""
+"""Seconds to write queued calls and the last checkpoint."""
 
 
 class JournalError(PilothouseError):
-    """The journal cannot be written or read: the disk is full, or fails. (E84)"""
+    """The journal cannot be written or read: the disk is full, or fails."""
 
 
 class Database:
-    """Runs functions on a SQLite connection, in a thread of its own. Used from one event loop of asyncio.
+    """Runs functions on a SQLite connection, in a thread of its own. Used from one asyncio event loop.
 
     Args:
-        path: the file; it and its directory are made, for this user alone.
-        schema: statements that make the tables, each harmless when they exist.
-        version: of the tables, kept as `user_version`.
+        path: the file; it and its directory are created, for this user alone.
+        schema: statements that create the tables, each harmless when they exist.
+        version: of the tables, stored as `user_version`.
     """
 
     def __init__(self, path: Path, schema: str, version: int) -> None:
@@ -56,8 +56,8 @@ class Database:
         """Open the file and start the thread.
 
         Raises:
-            UsageError: another process has it, or it was made by a newer version, or is no database.
-            JournalError: it cannot be made or opened.
+            UsageError: another process uses the file, a newer version made it, or it is not a database.
+            JournalError: the file cannot be created or opened.
         """
         self._loop = asyncio.get_running_loop()
         connection = await run_briefly(self._connect)
@@ -72,10 +72,11 @@ class Database:
             await run_briefly(thread.join, CLOSE_SECONDS)
 
     def call(self, work: Work[T]) -> asyncio.Future[T]:
-        """Queue `work`; the future has its result once that is committed, or `JournalError`.
+        """Queue `work`; the future gets its result once it is committed, or `JournalError`.
 
         Args:
-            work: gets the connection, in the thread. It may be called a second time, when the first try was undone.
+            work: called with the connection, in the thread. It may be called again, after a first try was rolled
+                back.
         """
         assert self._loop is not None
         future: asyncio.Future[T] = self._loop.create_future()
@@ -118,7 +119,7 @@ class Database:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found > self._version:
             raise UsageError(f"the journal {self.path} was made by a newer pilothouse; give another --journal")
-        connection.execute("BEGIN IMMEDIATE")  # takes the lock, which stays
+        connection.execute("BEGIN IMMEDIATE")  # takes the lock and keeps it
         for statement in self._schema.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version={self._version}")
@@ -141,17 +142,17 @@ class Database:
 
     def _deliver(self, outcomes: list[tuple[asyncio.Future[Any], Any, JournalError | None]]) -> None:
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop has gone; nobody waits
+        with suppress(RuntimeError):  # the loop is closed, so no task waits
             self._loop.call_soon_threadsafe(_resolve, outcomes)
 
 
 def _settled(
     connection: sqlite3.Connection, batch: list[tuple[Work[Any], asyncio.Future[Any]]]
 ) -> list[tuple[asyncio.Future[Any], Any, JournalError | None]]:
-    """Run a batch as one transaction; one by one when that fails, so that only those fail that have to."""
+    """Run a batch as one transaction; if that fails, run each call alone, so that only the faulty ones fail."""
     try:
         results = _transaction(connection, [work for work, _ in batch])
-    except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it, and the thread goes on
+    except Exception as error:  # noqa: BLE001 - the waiting task must get the error, and the thread goes on
         if len(batch) == 1:
             return [(batch[0][1], None, JournalError(f"the journal could not be written: {error}"))]
         return [outcome for item in batch for outcome in _settled(connection, [item])]
@@ -172,7 +173,7 @@ def _transaction(connection: sqlite3.Connection, works: list[Work[Any]]) -> list
 
 def _resolve(outcomes: list[tuple[asyncio.Future[Any], Any, JournalError | None]]) -> None:
     for future, result, error in outcomes:
-        if future.done():  # who waited has gone
+        if future.done():  # the waiting task is gone
             continue
         if error is None:
             future.set_result(result)

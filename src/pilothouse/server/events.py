@@ -1,6 +1,6 @@
-"""The messages of a session as server-sent events, resumable: the id of an event is the place in the output after it.
+"""The messages of a session as server-sent events. An event's id is the output offset after it, for resuming.
 
-Owns the form of the stream. Reads an `Output`; knows no child, and of a message only whether it is one.
+Owns the format of the stream. Reads an `Output`; knows no child, and of a line only its message type.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pilothouse.server.journal import JournalError
 from pilothouse.server.output import PrunedError
 
 READ = 256 * 1024
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 LONGEST_LINE = 16 * 1024 * 1024
-"""Bytes of a message that is sent; a longer one is an event "oversize" that says where it is."""
+"""Maximum bytes of a message; a longer one becomes an event "oversize" that says where it is."""
 HEARTBEAT = b": still here\n\n"
 _NO_MESSAGES = frozenset({"", "control_request", "control_response", "control_cancel_request", "keep_alive"})
 _ASKS = frozenset({"can_use_tool", "elicitation", "request_user_dialog"})
-"""Control requests that wait for a person. The others, such as hooks and tools, a program answers."""
+"""Control requests that wait for a person. Programs respond to the others, such as hooks and tools."""
 
 
 class _Request(msgspec.Struct):
@@ -38,10 +38,10 @@ _typed = msgspec.json.Decoder(_Typed)
 
 
 class Lines:
-    """Lines with the place after each; a line that is too long is only counted.
+    """Splits bytes into lines, with the offset after each; a line that is too long is only counted.
 
     Args:
-        place: of the first byte that is fed.
+        place: offset of the first byte that is fed.
     """
 
     def __init__(self, place: int) -> None:
@@ -50,7 +50,7 @@ class Lines:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """The lines that are complete now, without their end, and where each ends; None for one that was too long."""
+        """Yield each complete line without its end, after its end's offset; None for a line that was too long."""
         *ends, rest = data.split(b"\n")
         for part in ends:
             self._hold(part)
@@ -69,12 +69,12 @@ class Lines:
 
 
 async def event_stream(session: HostedSession, place: int, heartbeat: float) -> AsyncGenerator[bytes, None]:
-    """The events from a place on, until the session is over.
+    """Yield the events from an offset on, until the session is over.
 
     Args:
-        session: whose messages.
-        place: where in its output to begin.
-        heartbeat: seconds of silence after which a comment is sent, so that a broken connection is found.
+        session: source of the messages.
+        place: offset in its output to begin at.
+        heartbeat: seconds of silence after which a comment is sent, so that a broken connection is detected.
     """
     lines = Lines(place)
     session.attached += 1

@@ -1,7 +1,7 @@
-"""Who may speak to a host: the Host header, the Origin, the token. Nothing behind it sees a request that fails here.
+"""Access control of a host: the Host header, the Origin, the token. Rejects bad requests before any other code.
 
-Owns the decision, and how it is told over HTTP and WebSocket. Knows no sessions. The token is compared in constant time
-and stands in no log, no address and no answer.
+Owns the decision, and the refusal over HTTP and WebSocket. Knows no sessions. The token is compared in constant time
+and appears in no log, no address and no response.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN = "/healthz"
-"""Answers without a token; there is nothing to learn from it."""
+"""Path that needs no token; its response reveals nothing."""
 SLOT = "pilothouse.slot"
-"""Of the state of a request: the slot of its connection, where the host serves itself."""
+"""Key in a request's state: the slot of its connection, if the host itself serves."""
 OWNER = "pilothouse.owner"
-"""Of the state of a request: whose token it has; "" for who sees all."""
+"""Key in a request's state: the owner of its token; "" for the token that sees all sessions."""
 WRONG_TOKEN_SECONDS = 1.0
-"""Before a wrong token is answered, so that tokens cannot be tried fast on one connection."""
+"""Delay before a wrong token is refused, so that tokens cannot be guessed fast on one connection."""
 STATUS = {
     "attached_elsewhere": 409,
     "bad_request": 400,
@@ -44,17 +44,17 @@ STATUS = {
     "unauthorized": 401,
     "unknown_session": 404,
 }
-"""HTTP status by the code of a refusal."""
+"""HTTP status per code of a refusal."""
 
 
 class Access(NamedTuple):
-    """Who may speak.
+    """Who may use the host.
 
     Args:
-        token: what they have to send; None without `owners`: everybody may, which only a host inside of another
-            application wants.
-        origins: pages of these origins may; others may not, and programs send none.
-        names: names of this host besides "localhost"; addresses are always right.
+        token: the token that sees all sessions. None without `owners`: every client may use the host, which only
+            suits a host inside of another application.
+        origins: origins of web pages that may use it; others may not, and programs send none.
+        names: names of this host besides "localhost"; addresses are always accepted.
         owners: further tokens, by the name of the owner.
     """
 
@@ -64,10 +64,10 @@ class Access(NamedTuple):
     owners: Mapping[str, str] = MappingProxyType({})
 
     def check(self, headers: Sequence[tuple[bytes, bytes]], *, is_open: bool) -> str:
-        """Look at the headers of a request; returns the owner of its token, "" for who sees all.
+        """Check the headers of a request; returns the owner of its token, "" for the token that sees all sessions.
 
         Raises:
-            Refusal: it may not go on.
+            Refusal: the request is not allowed.
         """
         self._check_host(_all(headers, b"host"))
         origins = _all(headers, b"origin")
@@ -80,8 +80,8 @@ class Access(NamedTuple):
         return owner
 
     def _check_host(self, hosts: list[str]) -> None:
-        # A page of another site can point a name of its own at this address, but it cannot change what the browser
-        # then says here.
+        # A page of another site can point a name of its own at this address, but it cannot change the Host header
+        # that the browser then sends.
         if len(hosts) != 1 or not self._is_own(_name_of(hosts[0])):
             raise Refusal("forbidden", "this host is not called that; add the name with --name")
 
@@ -98,17 +98,17 @@ class Access(NamedTuple):
         scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
         sent = _digest(token.strip())
         known = {**self.owners, "": self.token}
-        # Each is compared, so that the time does not tell which one it was.
+        # All are compared, so that the time does not reveal which one matched.
         fits = [owner for owner, own in known.items() if own is not None and hmac.compare_digest(sent, _digest(own))]
         return fits[0] if fits and scheme.lower() == "bearer" else None
 
 
 class Guard:
-    """Lets through what `access` allows.
+    """ASGI middleware that passes on the requests that `access` allows.
 
     Args:
-        app: what it guards.
-        access: who may speak.
+        app: the application behind it.
+        access: who may use the host.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -141,12 +141,12 @@ class Guard:
 
 
 def request_owner(connection: HTTPConnection) -> str:
-    """Whose token a request has that the guard let through; "" for who sees all."""
+    """Return the owner of the token of a request that the guard passed; "" for the token that sees all sessions."""
     return str(connection.scope.get("state", {}).get(OWNER, ""))
 
 
 def refusal_body(refusal: Refusal) -> dict[str, Any]:
-    """What stands in an answer that says no."""
+    """Build the body of a refusal."""
     return {"error": {"code": refusal.code, "message": str(refusal)}}
 
 
@@ -177,5 +177,5 @@ def _name_of(host: str) -> str:
 
 
 def _digest(text: str) -> bytes:
-    # Of one length, so that not even that of the token can be measured.
+    # Digests have one length, so that not even the length of the token can be measured.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,7 +1,7 @@
-"""`Host`: the sessions of this machine that others drive, and the tasks in which they live.
+"""`Host`: the sessions on this machine that remote clients use, and the tasks that run them.
 
-Owns which sessions there are, limits, idle reaping, and the orderly end. Knows no HTTP: `rest`, `events` and `wire` ask
-it. A session outlives those who use it; its child ends with this process, and its journal does not.
+Owns the set of sessions, limits, idle reaping, and the orderly shutdown. Knows no HTTP: `rest`, `events` and `wire`
+call it. A session outlives its clients. Its child ends with this process; its journal stays.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from pilothouse.transports.errands import run_briefly
 _log = logging.getLogger("pilothouse.server")
 
 LOOK_SECONDS = 5.0
-"""Between two looks at who is idle."""
+"""Seconds between two checks for idle sessions."""
 SWEEP_SECONDS = 60.0
-"""Between two looks at what in the journal is too old, or too much."""
+"""Seconds between two checks for journal entries that are too old or too large."""
 TELL_SECONDS = 2.0
-"""For clients to hear how their sessions have ended."""
+"""Seconds for clients to receive the ending of their sessions."""
 STOPPED = "the host was stopped"
-# What only the host decides, or what a session of its own cannot have.
+# Options that only the host decides, or that its own sessions cannot have.
 _NOT_OVER_REST = ("cli", "config_dir", "inherit_env", "isolation", "prompt_via", "user")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SHOWN_FLAGS = ("--effort=", "--max-turns=", "--model=", "--permission-mode=", "--resume=", "--session-id=")
 
 
 class Host:
-    """Owns children for others. `async with Host(settings)` opens it; it lives on one event loop of asyncio. (E84)
+    """Runs sessions for clients. `async with Host(settings)` opens it; it belongs to one asyncio event loop.
 
     Args:
         settings: see `HostSettings`.
-        environ: what children start from; None: the environment of this process.
-        make_transport: makes what reaches a child; the default starts the CLI on this machine.
+        environ: base environment of the children; None: the environment of this process.
+        make_transport: makes the transport to a child; the default starts the CLI on this machine.
 
     Raises:
-        UsageError: on entry: the journal is in use, or is none.
-        JournalError: on entry: it cannot be made.
+        UsageError: on entry: the journal is in use, or the file is not a journal.
+        JournalError: on entry: the journal cannot be created.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Host:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._starting = 0
 
-    # Its life.
+    # Start and shutdown.
 
     async def __aenter__(self) -> Self:
         for record in await self.journal.open():
@@ -114,12 +114,12 @@ class Host:
         given = record.start.get("options")
         try:
             return self._prompted(record, None if given is None else self._options_of(given))
-        except OptionsError as error:  # the roots are others now, or this is another version
+        except OptionsError as error:  # the roots have changed, or this is another version
             _log.warning("session %s cannot go on: %s", record.id, error)
             return self._prompted(record, None)
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Start nothing any more, give turns that run some time, then end every child.
+        """Stop accepting sessions, give running turns some time, then end every child.
 
         Args:
             seconds: for the turns; None: `drain_seconds` of the settings.
@@ -152,7 +152,7 @@ class Host:
                 _log.error("idle sessions could not be seen to: %s", error)
 
     async def end_idle(self) -> None:
-        """End the children that nobody needs."""
+        """End the children of sessions that are idle for too long."""
         for session in list(self._sessions.values()):
             limit = self.settings.abandoned_seconds if session.busy else self.settings.idle_seconds
             if session.has_child and session.idle_seconds >= limit:
@@ -160,7 +160,7 @@ class Host:
                 await session.stop(f"nobody was attached, and nothing happened, for {limit:g} s")
 
     async def sweep(self) -> None:
-        """Forget sessions that ended long ago, and the oldest ones while too much is kept."""
+        """Forget sessions that ended long ago, and the oldest ended ones while too much is kept."""
         used = {session.id for session in self._sessions.values() if session.attached or session.has_child}
         for gone in await self.journal.sweep(used):
             if (session := self._sessions.get(gone)) is not None:
@@ -170,15 +170,15 @@ class Host:
 
     @property
     def sessions(self) -> list[HostedSession]:
-        """All that are known, the oldest first."""
+        """All known sessions, the oldest first."""
         return list(self._sessions.values())
 
     def get(self, session: str, owner: str = "") -> HostedSession:
-        """The session with this id.
+        """Return the session with this id.
 
         Args:
             session: its id.
-            owner: who asks; "" sees all, and others their own.
+            owner: owner of the client's token; "" sees all sessions, others see their own.
 
         Raises:
             Refusal: there is none ("unknown_session").
@@ -195,15 +195,15 @@ class Host:
             raise Refusal("limit", f"this host runs {self.settings.max_sessions} sessions, and no more at a time")
 
     async def start_wire(self, client: str, wish: Wish, owner: str = "") -> WireSession:
-        """Start a child for a client; the session that this client has started before, if it asks again.
+        """Start a child for a client; if the client repeats the request, return the session of the first one.
 
         Args:
-            client: the id that it gave itself.
-            wish: what it wants to have started.
-            owner: whose session it is.
+            client: the id that the client gave itself.
+            wish: the requested arguments, files and environment.
+            owner: owner of the session.
 
         Raises:
-            Refusal: the host does not take it.
+            Refusal: the host refuses the request.
             PilothouseError: the child could not be started.
         """
         key = (owner, client)
@@ -249,15 +249,15 @@ class Host:
         return session
 
     async def start_prompted(self, given: Mapping[str, Any], owner: str = "") -> PromptedSession:
-        """Start a session of the host's own.
+        """Start a session that the host itself drives.
 
         Args:
-            given: options, as they may stand in a configuration file.
-            owner: whose session it is.
+            given: options, as in a configuration file.
+            owner: owner of the session.
 
         Raises:
-            OptionsError: an option that cannot work, or that only the host decides.
-            Refusal: the host does not take it.
+            OptionsError: an option is invalid, or only the host decides it.
+            Refusal: the host refuses the request.
             PilothouseError: the child could not be started.
         """
         self._admit_one()
@@ -267,7 +267,7 @@ class Host:
             rendered = render(options, {})
             _check_conversation(owner, rendered.argv)
             await run_briefly(self._admitted, options, rendered)
-            # In doubt only the names are kept: all of `env` and `headers` counts as secret.
+            # If in doubt, only the names are kept: all of `env` and `headers` counts as secret.
             secret = mask(dict(given)) != dict(given) or bool(invocation_secrets(rendered))
             kept: dict[str, Any] = {"cwd": rendered.cwd, "names": sorted(given)} if secret else {"options": dict(given)}
             record = _record("hosted", "", kept, owner)
@@ -292,8 +292,8 @@ class Host:
                 raise OptionsError(f"option {name!r} is the host's own", option=name)
         options = read_config_table(given, self.policy.roots[0], lambda name: f"options.{name}")
         root = self.policy.roots[0]
-        # A session of this process would turn partial messages on; those who listen here say so if they want them.
-        # A prompt as it is written reads no file: `@/path` would, wherever it lies.
+        # A session of this process would turn partial messages on; clients that want them say so. Verbatim prompts
+        # read no file: otherwise `@/path` would, wherever that file is.
         below = Options.layer(cli=self.policy.cli, cwd=root, partial_messages=False, verbatim_prompts=True)
         if self.policy.limits.verbatim_prompts and not options.verbatim_prompts and "verbatim_prompts" in given:
             raise OptionsError(
@@ -313,12 +313,12 @@ class Host:
         return self.policy.admit(Wish(*given, initialize=invocation.initialize))
 
     async def ask(self, session: PromptedSession, prompt: Prompt) -> Query:
-        """Have a session of the host's own answer a prompt; it goes on by itself.
+        """Start running a prompt in a session that the host drives; does not wait for the result.
 
         Raises:
-            Refusal: too many wait already, or the host is about to end.
+            Refusal: too many prompts are queued, or the host is shutting down.
             UsageError: the prompt cannot be sent.
-            SessionClosedError: the session cannot go on.
+            SessionClosedError: the session cannot continue.
         """
         if session.waiting >= self.settings.max_prompts:
             raise Refusal("limit", f"{session.waiting} prompts of this session wait already")
@@ -332,7 +332,7 @@ class Host:
         return query
 
     async def close(self, session: HostedSession) -> None:
-        """End its child and forget it. Idempotent."""
+        """End a session's child and forget the session. Idempotent."""
         self._drop(session)
         await session.stop("closed")
         session.output.finish()
@@ -344,10 +344,10 @@ class Host:
 
 
 def _check_conversation(owner: str, argv: Sequence[str]) -> None:
-    """Refuse what would go on with a conversation of somebody else: only who knows its id goes on with it.
+    """Refuse to resume a conversation that the owner does not name by its id, since it may be another owner's.
 
     Raises:
-        Refusal: it is not named by its id.
+        Refusal: the conversation is not named by its id.
     """
     for argument in argv if owner else ():
         name, _, value = argument.partition("=")
@@ -362,6 +362,6 @@ def _record(kind: Any, client: str, start: Mapping[str, Any], owner: str) -> Ses
 
 
 def _shown(wish: Wish, invocation: Invocation) -> dict[str, Any]:
-    """Of a client's wishes, what can hold no key."""
+    """Return the parts of a client's request that cannot hold keys."""
     arguments = [argument for argument in wish.argv if argument.startswith(_SHOWN_FLAGS)]
     return {"arguments": arguments, "cwd": invocation.cwd, "env": sorted(wish.env)}

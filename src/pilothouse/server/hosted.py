@@ -1,7 +1,7 @@
-"""What all sessions of a host have in common: the record, the output, who is attached, how it is ended.
+"""The common part of all sessions of a host: record, output, attached clients, ending.
 
-Owns the life of the task that a session runs in. Which child there is, and who talks to it, the two kinds know:
-`wire_session` and `prompted_session`.
+Owns the life of a session's task. The two kinds know which child there is and what drives it: `wire_session` and
+`prompted_session`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class HostedSession(ABC):
 
     Args:
         journal: of the host.
-        record: what the journal knows of it.
+        record: the session's record in the journal.
 
     Attributes:
-        attached: how many connections listen to it now.
-        last_used: when somebody was last attached or something happened, on the clock of the event loop.
+        attached: number of connections that read it now.
+        last_used: event loop time of the last attachment or activity.
     """
 
     def __init__(self, journal: OutputJournal, record: SessionRecord) -> None:
@@ -47,38 +47,38 @@ class HostedSession(ABC):
 
     @property
     def id(self) -> str:
-        """Of the session on this host."""
+        """Id of the session on this host."""
         return self.record.id
 
     @property
     @abstractmethod
     def has_child(self) -> bool:
-        """Whether a child runs, or is being started."""
+        """Whether a child runs or is being started."""
 
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether it works, as far as it can be told."""
+        """Whether a turn runs, as far as the host can see."""
 
     @property
     def idle_seconds(self) -> float:
-        """For how long nobody has been attached to it while nothing happened."""
+        """Seconds without an attached client and without activity."""
         return 0.0 if self.attached else anyio.current_time() - self.last_used
 
     def used(self) -> None:
-        """Something happens here."""
+        """Record activity."""
         self.last_used = anyio.current_time()
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """Stop the turn that runs; nothing happens when none does."""
+        """Interrupt the current turn; does nothing if none runs."""
 
     @abstractmethod
     async def stop(self, reason: str) -> None:
-        """End the child; the session can be looked at, and goes on as far as its kind can."""
+        """End the child. The session stays readable, and continues as far as its kind can."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What REST tells of it. Times in seconds since the epoch."""
+        """Return the description of the session for REST. Times in seconds since the epoch."""
         record = self.record
         return {
             "id": record.id,
@@ -97,34 +97,34 @@ class HostedSession(ABC):
     @property
     @abstractmethod
     def state(self) -> str:
-        """In a word: "running", "idle", "dormant", "ended"."""
+        """The state in a word: "running", "idle", "dormant", "ended"."""
 
     async def keep_output(self, data: bytes) -> None:
-        """Journal what the child said, and learn the id of the conversation from it.
+        """Journal the child's output, and find the id of the conversation in it.
 
         Raises:
-            JournalError: it could not be kept.
+            JournalError: the output could not be stored.
         """
         await self.output.append(data)
         self.used()
-        found = conversation_in(data) if self.record.kind == "wire" else ""  # the other kind knows better
+        found = conversation_in(data) if self.record.kind == "wire" else ""  # the other kind gets it from results
         if found and found != self.record.conversation:
             self.record.conversation = found
             self.journal.note(self.id, conversation=found)
 
     async def keep_ending(self, ending: Ending) -> None:
-        """It is over: journal it, and tell those who wait."""
+        """Journal the ending, and wake the waiting tasks."""
         self.record.state, self.record.ending = "ended", ending
-        with suppress(JournalError):  # the reason may be just that; then the next start of the host says "restarted"
+        with suppress(JournalError):  # if the journal is the cause, the next start of the host says "restarted"
             await self.journal.update(self.id, state="ended", ending=ending)
         self.record.changed = time.time()
-        if self.record.kind == "wire":  # the host starts another child for those of its own
+        if self.record.kind == "wire":  # a session that the host drives continues with another child
             self.output.finish()
         self._ended.set()
 
 
 def conversation_in(data: bytes) -> str:
-    """The last id of a conversation that stands in a piece of output, "" if there is none."""
+    """Return the last conversation id in a piece of output, "" if there is none."""
     at = data.rfind(_SESSION_ID)
     found = _UUID.match(data, at + len(_SESSION_ID)) if at >= 0 else None
     return found[1].decode() if found else ""

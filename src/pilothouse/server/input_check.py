@@ -1,7 +1,7 @@
-"""What a client says to its child while it runs: each line is looked at before the child gets it.
+"""Checks each line that a client sends to its running child, before the child gets the line.
 
-Owns which control requests a host takes. Without limits only those are refused that would lead the key of the host
-elsewhere; with any limit, those that are not on the list as well.
+Owns which control requests a host accepts. Without limits, only those are refused that would send the host's key
+elsewhere. With any limit, those that are not on the list are refused as well.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ TAKEN_REQUESTS = frozenset(
         "stop_task",
     }
 )
-# Values that others have made up: a tool's input or answer may look like anything.
+# Values from other sources: a tool's input or result may look like anything.
 _FOREIGN = frozenset({"updatedInput", "mcp_response"})
-# In a line without these there is no control frame, whatever the escapes in its names.
+# A line without these holds no control frame, however its names are escaped.
 _MARKS = (b"control_re", b"update_env", b"\\u")
 
 
-class RequestRefused(PilothouseError):  # noqa: N818 - it is an answer
-    """The host does not hand on a control request.
+class RequestRefused(PilothouseError):  # noqa: N818 - it becomes a response
+    """The host refuses to pass on a control request.
 
     Args:
         request_id: of the request.
-        message: why.
+        message: the reason.
     """
 
     def __init__(self, request_id: str, message: str) -> None:
@@ -67,13 +67,13 @@ class RequestRefused(PilothouseError):  # noqa: N818 - it is an answer
         self.request_id = request_id
 
     def answer(self) -> bytes:
-        """The line that answers it, as the child would."""
+        """Return the response line that the child would send."""
         response = {"subtype": "error", "request_id": self.request_id, "error": str(self)}
         return encode_json({"type": "control_response", "response": response}) + b"\n"
 
 
 class InputCheck:
-    """Looks at the lines of one client.
+    """Checks the lines of one client.
 
     Args:
         policy: of the host.
@@ -85,14 +85,14 @@ class InputCheck:
         self._is_limited = policy.limits != ClientLimits()
 
     def check(self, line: bytes) -> bytes:
-        """The line as the child gets it.
+        """Return the line as the child gets it.
 
         Args:
             line: one whole line.
 
         Raises:
-            RequestRefused: it is a control request that the host does not hand on; the client has to be answered.
-            ProtocolError: it is something else that the host does not hand on.
+            RequestRefused: the line is a control request that the host refuses; the client needs the response.
+            ProtocolError: the line is something else that the host refuses.
         """
         if not self._is_limited and not any(mark in line for mark in _MARKS):
             return line
@@ -145,7 +145,7 @@ class InputCheck:
 
 
 def _decoded(line: bytes) -> Mapping[str, Any] | None:
-    """A line as an object; None for one that no reader can take for an object, wherever it sees lines end."""
+    """Decode a line to an object; None if no reader, whatever its line ends, can take the line for an object."""
     try:
         said = decode_line(line)
     except LineDecodeError:

@@ -1,7 +1,7 @@
-"""The journal of a host: which sessions there are, and every byte that they said, by its place in the stream.
+"""The journal of a host: its sessions, and every byte of their output by its offset.
 
-Owns the tables and what is kept for how long. Knows no children, clients or messages; how a transaction is made is the
-business of `database`. No key is written here: of a start only what the host chooses to keep.
+Owns the tables and how long data is kept. Knows no children, clients or messages; `database` handles transactions.
+Keys are not written here: the host chooses which part of a start is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pilothouse.server.database import Database, JournalError
 from pilothouse.transports import Ending
 
 Kind = Literal["wire", "hosted"]
-"""Who drives it: a client, over the wire; or the host itself, as REST asks."""
+"""What drives the session: a client over the link ("wire"), or the host itself for REST ("hosted")."""
 State = Literal["live", "ended"]
 
 RESTARTED = "the host was restarted"
@@ -44,22 +44,22 @@ _COLUMNS = (
 
 
 class SessionRecord(Struct):
-    """What the journal knows of one session.
+    """The journal's record of one session.
 
     Args:
         id: of the session on this host.
-        kind: who drives it.
-        state: whether it can go on.
-        client: uuid of the client that started it; "" for those of the host.
+        kind: what drives it.
+        state: whether it can continue.
+        client: uuid of the client that started it; "" if the host drives it.
         created: seconds since the epoch.
-        changed: when anything of it last changed.
+        changed: time of the last change.
         start: how it was started, without keys.
-        conversation: the id that the CLI gave the conversation, as far as it is known.
-        output_end: how many bytes it has said, all children together.
-        output_start: the first of them that is still here.
+        conversation: the id that the CLI gave the conversation, if known.
+        output_end: bytes of output, of all its children together.
+        output_start: offset of the first byte that is still kept.
         acknowledged: how many of them the client has.
-        input_end: how many bytes of the client's its child got.
-        input_ended: whether the client said that this is all.
+        input_end: bytes of the client's input that the child got.
+        input_ended: whether the client has ended the input.
         ending: how it ended.
     """
 
@@ -80,18 +80,18 @@ class SessionRecord(Struct):
 
     @property
     def owner(self) -> str:
-        """Whose token started it; "" for the one that sees all."""
+        """Owner of the token that started it; "" for the token that sees all sessions."""
         return str(self.start.get("owner", ""))
 
 
 class OutputJournal:
-    """The sessions of a host on disk. Used from one event loop of asyncio. (E84)
+    """The sessions of a host on disk. Used from one asyncio event loop.
 
     Args:
         path: the file.
-        keep_bytes: bytes of a session that are kept although its client has them, for those who look on.
-        keep_seconds: how long a session that has ended is kept.
-        keep_total: bytes of output in all; ended sessions go when there is more, the oldest first.
+        keep_bytes: bytes of a session that are kept although its client has them, for other readers.
+        keep_seconds: how long an ended session is kept.
+        keep_total: bytes of output in all; above it, ended sessions are removed, the oldest first.
     """
 
     def __init__(self, path: Path, *, keep_bytes: int, keep_seconds: float, keep_total: int) -> None:
@@ -101,12 +101,7 @@ class OutputJournal:
         self._keep_total = keep_total
 
     async def open(self) -> list[SessionRecord]:
-        """Open it, and return what it knows; what was live when the host before ended has ended with it.
-
-        Raises:
-            UsageError: another host has it, or it is no journal.
-            JournalError: it cannot be made or opened.
-        """
+        """Open the journal and return its sessions; sessions still live in it are marked as ended."""
         await self._database.open()
         return await self._database.call(_recovered)
 
@@ -115,20 +110,20 @@ class OutputJournal:
         await self._database.close()
 
     def create(self, record: SessionRecord) -> asyncio.Future[None]:
-        """Keep a new session."""
+        """Store a new session."""
         row = _row(record)
         marks = ", ".join("?" * len(row))
         return self._run(f"INSERT INTO session ({_COLUMNS}) VALUES ({marks})", row)  # noqa: S608 - constants
 
     def append(self, session: str, place: int, data: bytes) -> asyncio.Future[None]:
-        """Keep the next bytes that a session said; `place` is that of the first of them."""
+        """Store the next bytes of a session's output; `place` is the offset of the first of them."""
         end = place + len(data)
 
         def work(connection: sqlite3.Connection) -> None:
             known = connection.execute(
                 "UPDATE session SET output_end = ?, changed = ? WHERE id = ?", (end, time.time(), session)
             )
-            if known.rowcount:  # it may be forgotten while its last words are on the way
+            if known.rowcount:  # the session may be removed before its last output is stored
                 connection.execute(
                     "INSERT INTO output (session, place, size, data) VALUES (?, ?, ?, ?)",
                     (session, place, len(data), data),
@@ -145,11 +140,11 @@ class OutputJournal:
         return self._run(f"UPDATE session SET {names} WHERE id = ?", (*fields.values(), session))  # noqa: S608 - names of ours
 
     def note(self, session: str, **values: Any) -> None:
-        """As `update`, where nobody waits for it, and a failure will show in what is written next."""
+        """Change fields as `update` does, without waiting; a failure will show with the next write."""
         self.update(session, **values).add_done_callback(_forgotten)
 
     def read(self, session: str, place: int, limit: int) -> asyncio.Future[bytes]:
-        """Up to `limit` bytes from `place` on; b"" if they are not there, or not any more."""
+        """Read up to `limit` bytes from `place` on; b"" if they are not stored, or not any more."""
 
         def work(connection: sqlite3.Connection) -> bytes:
             rows = connection.execute(
@@ -170,11 +165,11 @@ class OutputJournal:
         return self._database.call(work)
 
     def forget(self, session: str) -> asyncio.Future[None]:
-        """Remove a session and all that it said."""
+        """Remove a session and its output."""
         return self._database.call(lambda connection: _remove(connection, session))
 
     def prune(self, session: str, below: int) -> asyncio.Future[int]:
-        """Remove what of a session is `keep_bytes` below a place; returns the place that is the first one now."""
+        """Remove a session's output more than `keep_bytes` below an offset; returns the first offset that is left."""
         limit = below - self._keep_bytes
 
         def work(connection: sqlite3.Connection) -> int:
@@ -190,10 +185,10 @@ class OutputJournal:
         return self._database.call(work)
 
     def sweep(self, used: Collection[str] = ()) -> asyncio.Future[list[str]]:
-        """Remove ended sessions that are too old, and the oldest while there is too much; returns their ids.
+        """Remove ended sessions that are too old, and the oldest while too much is kept; returns their ids.
 
         Args:
-            used: ids of those that stay all the same.
+            used: ids of sessions that stay nevertheless.
         """
         oldest, most = time.time() - self._keep_seconds, self._keep_total
 

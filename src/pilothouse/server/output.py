@@ -1,6 +1,6 @@
-"""What one session says, as numbered bytes: written to the journal first, then read by whoever is attached.
+"""The output of one session as numbered bytes: written to the journal first, then read by attached clients.
 
-Owns the places in the stream, the last part of it in memory, and how far its writer may be ahead. Knows no children, no
+Owns the offsets in the stream, its last part in memory, and back-pressure on the writer. Knows no children, no
 clients and no messages.
 """
 
@@ -15,13 +15,13 @@ from pilothouse.server.journal import OutputJournal, SessionRecord
 from pilothouse.transports.changes import Changes
 
 TAIL = 512 * 1024
-"""Bytes in memory, so that those who keep up do not read the disk."""
+"""Bytes in memory, so that readers without delay do not read the disk."""
 PRUNE_STEP = 4 * 1024 * 1024
-"""Bytes that can go before the journal is asked to remove them."""
+"""Prunable bytes after which the journal is asked to remove them."""
 
 
 class PrunedError(PilothouseError):
-    """What is asked for is not kept any more. `.available_from` is the first byte that is."""
+    """The requested output is not kept any more. `.available_from` is the first byte that is."""
 
     def __init__(self, message: str, *, available_from: int) -> None:
         super().__init__(message)
@@ -29,12 +29,12 @@ class PrunedError(PilothouseError):
 
 
 class Output:
-    """The stream of one session.
+    """The output stream of one session.
 
     Args:
-        journal: where it is kept.
-        record: of its session; its counts are kept up to date here.
-        acknowledged: whether somebody says what it has, so that the rest has to be kept.
+        journal: stores the bytes.
+        record: of the session; its counts are updated here.
+        acknowledged: whether a client acknowledges what it has received, so that the rest must be kept.
     """
 
     def __init__(self, journal: OutputJournal, record: SessionRecord, *, acknowledged: bool) -> None:
@@ -49,21 +49,21 @@ class Output:
 
     @property
     def end(self) -> int:
-        """How many bytes were said."""
+        """Number of bytes written so far."""
         return self._record.output_end
 
     @property
     def start(self) -> int:
-        """The first of them that is still here."""
+        """Offset of the first byte that is still kept."""
         return self._record.output_start
 
     @property
     def over(self) -> bool:
-        """Whether no more will come, as things are now."""
+        """Whether no more output will come, as things are now."""
         return self._over
 
     async def ends_line(self) -> bool:
-        """Whether the last byte ends a line.
+        """Return whether the last byte ends a line.
 
         Raises:
             JournalError: it cannot be read.
@@ -73,13 +73,13 @@ class Output:
         return not self._tail or self._tail[-1][1].endswith(b"\n")
 
     async def append(self, data: bytes) -> None:
-        """Keep the next bytes, and show them to those who wait.
+        """Store the next bytes and wake the readers.
 
         Raises:
-            JournalError: they could not be kept; nobody saw them.
+            JournalError: the bytes could not be stored; no reader has seen them.
         """
         place = self.end
-        with anyio.CancelScope(shield=True):  # else it could be written, and the next bytes get the same place
+        with anyio.CancelScope(shield=True):  # else the bytes could be written, and the next ones get the same offset
             await self._journal.append(self._record.id, place, data)
             self._record.output_end = place + len(data)
         self._tail.append((place, data))
@@ -91,15 +91,15 @@ class Output:
             await self._prune(self.end)
 
     async def room(self, limit: int) -> None:
-        """Wait until no more than `limit` bytes have to be kept for the client."""
+        """Wait until fewer than `limit` bytes must be kept for the client."""
         await self._changes.until(lambda: self.end - self._record.acknowledged < limit or self._over)
 
     async def read(self, place: int, limit: int) -> bytes:
-        """The bytes from `place` on, as soon as there are any; b"" once there will be none.
+        """Return the bytes from `place` on, as soon as there are any; b"" once there will be none.
 
         Raises:
-            PrunedError: they are not kept any more.
-            JournalError: they cannot be read.
+            PrunedError: the bytes are not kept any more.
+            JournalError: the bytes cannot be read.
         """
         await self._changes.until(lambda: self.end > place or self._over)
         if place >= self.end:
@@ -114,7 +114,7 @@ class Output:
         return found
 
     def check(self, place: int, *, gone: bool = False) -> None:
-        """Raise `PrunedError` if what is at `place` is not kept any more."""
+        """Raise `PrunedError` if the byte at `place` is not kept any more."""
         if gone or place < self.start:
             raise PrunedError(
                 f"byte {place} of the output is not kept any more; what is kept begins at {self.start}",
@@ -122,7 +122,7 @@ class Output:
             )
 
     async def acknowledge(self, received: int) -> None:
-        """The client has everything below `received`."""
+        """Record that the client has everything below `received`."""
         if received > self._record.acknowledged:
             self._record.acknowledged = min(received, self.end)
             self._journal.note(self._record.id, acknowledged=self._record.acknowledged)
@@ -130,7 +130,7 @@ class Output:
             await self._prune(self._record.acknowledged)
 
     def finish(self) -> None:
-        """Nothing more will come."""
+        """End the stream: nothing more will come."""
         self._over = True
         self._changes.tell()
 

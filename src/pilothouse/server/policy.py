@@ -1,8 +1,8 @@
-"""Which of a client's wishes a host takes: flags, files, variables, working directory. Decides; starts nothing.
+"""Decides which flags, files, variables and directories of a client a host accepts. Starts nothing.
 
-The one who holds the token may have Claude Code run commands, so this is no sandbox: it keeps a session in the place
-that the host was given, and keeps apart what the client may say from what only the host decides. It looks at the disk
-only to follow symbolic links: call it off the event loop.
+A client with the token may have Claude Code run commands, so this is not a sandbox: it keeps a session in the
+directories that the host was given, and separates what the client may set from what only the host decides. It reads
+the disk only to follow symbolic links: call it off the event loop.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
 from pilothouse.server.powers import Powers
 
 TOKEN_VARIABLE = "PILOTHOUSE_HOST_TOKEN"  # noqa: S105 - a name
-"""Holds the token of the host; no child gets it."""
+"""Holds the token of the host; children do not get it."""
 DEFAULT_ENV = ("ANTHROPIC_*", "CLAUDE_CODE_*")
 NOT_INHERITED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", TOKEN_VARIABLE)
 LONGEST = 128 * 1024
-"""Characters of one argument or variable."""
+"""Maximum characters of one argument or variable."""
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of a file of settings or MCP servers that a client names by its path."""
+"""Maximum bytes of a settings or MCP server file that a client names by its path."""
 
-# The only flags whose value may be an argument of its own: a bare word could be a command of the CLI.
+# The only flags whose value may be a separate argument: a bare word could be a command of the CLI.
 _SEPARATE = frozenset({"--input-format", "--output-format"})
 _FLAG = re.compile(r"--[A-Za-z][A-Za-z0-9-]*(=.*)?|-p", re.DOTALL)
 _FILE_FLAG = re.compile(r"[a-z][a-z0-9-]*")
@@ -61,7 +61,7 @@ Use = Literal["switch", "value", "path", "settings", "servers", "agents"]
 
 
 def _uses(target: Target) -> Iterator[tuple[str, Use]]:
-    """The flags of a target, and what stands behind each."""
+    """Yield the flags of a target, each with the use of its value."""
     match target:
         case SplitTarget(targets=targets):
             for part in targets:
@@ -88,21 +88,21 @@ TAKEN: dict[str, Use] = {
     **{name: use for row in TABLE.values() for name, use in _uses(row.target)},
     **{argument.removeprefix("--"): "switch" for argument in (*COMMON_ARGS, *STDIN_ARGS) if argument.startswith("--")},
     "p": "switch",
-    "resume": "switch",  # alone it is the latest conversation
+    "resume": "switch",  # without a value: the latest conversation
     "agents": "agents",
     "managed-settings": "settings",
     "mcp-config": "servers",
     "settings": "settings",
 }
-"""The flags that a host takes, and what their values are: those that pilothouse itself sends."""
+"""Flags that a host accepts, with the use of their values: those that pilothouse itself sends."""
 
 
-class Refusal(PilothouseError):  # noqa: N818 - it is an answer
-    """The host does not do what a client asks for. Nothing was started. (E84)
+class Refusal(PilothouseError):  # noqa: N818 - it becomes a response
+    """The host refuses a client's request. Nothing was started.
 
     Args:
-        code: why, for programs.
-        message: why, and what would be taken.
+        code: the reason, for programs.
+        message: the reason, and what would be accepted.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -111,22 +111,23 @@ class Refusal(PilothouseError):  # noqa: N818 - it is an answer
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
-    """What the operator of a host lets clients have. By default all that the CLI offers.
+    """What the operator of a host allows clients to do. By default everything that the CLI offers.
 
     Args:
         permission_mode: the highest permission mode: of "plan", "dontAsk", "default", "acceptEdits", "auto" and
-            "bypassPermissions" (default) this one and those before it.
+            "bypassPermissions" (default), this one and those before it are allowed.
         programs: whether settings and agents of clients may have hooks, helpers, status lines and plugins.
         mcp_servers: whether clients may have MCP servers that the host starts or calls. Tools that run in the client
-            are not meant.
-        settings: whether clients may give settings at all.
-        managed_settings: settings that hold for every session, as an administrator's; clients then give none of these.
-            They are arguments of the CLI, which other users of the machine can see: no keys.
-        verbatim_prompts: whether prompts are sent as they are: no `@path`, no `/command`.
-        flags: names of further flags of the CLI that clients may give, without dashes. Their values are not checked.
+            are always allowed.
+        settings: whether clients may pass settings at all.
+        managed_settings: settings that apply to every session, as an administrator's do; clients may then pass none
+            of these. They are arguments of the CLI, which other users of the machine can see: no keys.
+        verbatim_prompts: whether prompts are sent unchanged: no `@path`, no `/command`.
+        flags: names of further flags of the CLI that clients may pass, without dashes. Their values are not checked.
 
     Raises:
-        UsageError: there is no such permission mode, `flags` has dashes, or `managed_settings` is no JSON, or too long.
+        UsageError: the permission mode is unknown, `flags` has dashes, or `managed_settings` is not valid JSON or is
+            too long.
     """
 
     permission_mode: str = "bypassPermissions"
@@ -157,16 +158,16 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
         """Refuse a permission mode that is too high.
 
         Raises:
-            Refusal: it is.
+            Refusal: the mode is too high.
         """
         if permits_more(mode, self.permission_mode):
             raise Refusal("forbidden", f"{where}: this host takes permission modes up to {self.permission_mode!r}")
 
     def check_powers(self, found: Powers, where: str) -> None:
-        """Refuse what settings, servers or agents of a client may not do.
+        """Refuse powers of a client's settings, servers or agents that the limits forbid.
 
         Raises:
-            Refusal: they do.
+            Refusal: a power is forbidden.
         """
         for mode in sorted(found.modes):
             self.check_mode(mode, where)
@@ -177,16 +178,16 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class Wish(Struct, frozen=True):
-    """What a client wants to have started; see `Invocation`.
+    """A client's request to start a child; see `Invocation`.
 
     Args:
         argv: arguments, without those of `files`.
         tail: arguments that come last.
-        files: values that travel in private files.
-        env: the variables that the client set itself; None takes one away.
+        files: values that are passed in private files.
+        env: variables that the client set itself; None unsets one.
         cwd: the working directory on the host; None: the first root.
         isolated: whether the child has a HOME of its own.
-        initialize: what the handshake says, where the host itself makes it.
+        initialize: the handshake's request, where the host itself sends it.
     """
 
     argv: tuple[str, ...]
@@ -199,14 +200,14 @@ class Wish(Struct, frozen=True):
 
 
 class HostPolicy(Struct, frozen=True):
-    """What is taken.
+    """What a host accepts.
 
     Args:
-        cli: which CLI runs; clients have no say in it.
-        roots: directories below which sessions may work; the first one is where they work unasked.
+        cli: which CLI runs; clients cannot change it.
+        roots: directories below which sessions may work; the first is the default working directory.
         env: patterns of the names of variables that clients may set.
-        base: the environment that children start from, with the key.
-        limits: what clients may have.
+        base: base environment of the children, with the key.
+        limits: what clients may do.
     """
 
     cli: str
@@ -216,10 +217,10 @@ class HostPolicy(Struct, frozen=True):
     limits: ClientLimits = ClientLimits()
 
     def admit(self, wish: Wish) -> Invocation:
-        """How a wish is carried out: paths resolved, files that were named by their path read.
+        """Turn a client's request into an invocation: paths resolved, files that were named by their path read.
 
         Raises:
-            Refusal: some of it is not taken; says what, and what would be.
+            Refusal: a part is refused; says which, and what would be accepted.
         """
         cwd = self._directory(wish.cwd)
         if not {"--print", "-p"} & {*wish.argv, *wish.tail}:
@@ -235,7 +236,7 @@ class HostPolicy(Struct, frozen=True):
         self.look_into_handshake(wish.initialize or {}, found)
         self.limits.check_powers(found, "the session")
         if self.limits.managed_settings is not None:
-            # As an argument: the CLI passes over a file that it is given for this flag.
+            # As an argument: the CLI ignores a file for this flag.
             argv.append(f"--managed-settings={encode_json(self.limits.managed_settings).decode()}")
         return Invocation(
             cli=self.cli,
@@ -258,7 +259,7 @@ class HostPolicy(Struct, frozen=True):
         return path
 
     def _resolved(self, path: str, cwd: str, where: str) -> str:
-        """The path without links: what is checked is what the CLI gets."""
+        """Return the path without links, so that the CLI gets exactly the path that was checked."""
         if path != path.strip() or path.startswith("~") or not path.isprintable():
             raise Refusal(
                 "forbidden", f"{where}: {path[:200]!a} is no plain path: it has blanks around it, ~, or controls"
@@ -314,7 +315,7 @@ class HostPolicy(Struct, frozen=True):
         return argument
 
     def _content(self, name: str, value: str, cwd: str) -> bytes:
-        """JSON text of an argument, or of the file that it names."""
+        """Return the JSON text of an argument, or of the file that the argument names."""
         if value.startswith(("{", "[")) and _parsed(value.encode("utf-8", "surrogatepass")) is not None:
             return value.encode("utf-8", "surrogatepass")
         path = self._resolved(value, cwd, f"--{name}")
@@ -328,7 +329,7 @@ class HostPolicy(Struct, frozen=True):
         return content
 
     def _file(self, file: PrivateFile, found: Powers) -> PrivateFile:
-        """A file as it is written; JSON is written anew, so that nobody reads it otherwise than this host."""
+        """Check a file. JSON is re-encoded, so that every reader parses it as this host did."""
         if not _FILE_FLAG.fullmatch(file.flag) or not _SUFFIX.fullmatch(file.suffix):
             raise Refusal(
                 "bad_request", f"files: {file.flag[:80]!a} with suffix {file.suffix[:20]!a} cannot be written"
@@ -355,15 +356,15 @@ class HostPolicy(Struct, frozen=True):
             self.look_into_settings(name, value, found)
 
     def look_into_settings(self, name: str, value: Mapping[str, Any], found: Powers) -> None:
-        """Add what settings of a client do.
+        """Add the powers of a client's settings.
 
         Args:
             name: "settings" or "managed-settings".
-            value: of them.
-            found: gets it.
+            value: their content.
+            found: collects the powers.
 
         Raises:
-            Refusal: the host takes none of these, or not the variables in them.
+            Refusal: the host does not accept such settings, or the variables in them.
         """
         if name == "managed-settings" and self.limits.managed_settings is not None:
             raise Refusal("forbidden", "--managed-settings: those of this host hold")
@@ -375,10 +376,10 @@ class HostPolicy(Struct, frozen=True):
         found.look_into_settings(value)
 
     def look_into_handshake(self, body: Mapping[str, Any], found: Powers) -> None:
-        """Add what the initialize request of a client does.
+        """Add the powers of a client's initialize request.
 
         Raises:
-            Refusal: the host does not take part of it.
+            Refusal: the host refuses a part of it.
         """
         found.look_into_agents(body.get("agents"))
         if body.get("managedSettings"):
@@ -412,7 +413,7 @@ class HostPolicy(Struct, frozen=True):
                 raise Refusal("bad_request", f"{where}: {name[:80]!a} cannot be set to that")
 
     def needs_own_key(self, found: Powers) -> bool:
-        """Whether a client has to bring its own key, because that of the host could go to an address of the client."""
+        """Return whether a client must bring its own key, because the host's could leak to the client's address."""
         secrets = {name for name, value in self.base.items() if secret_values({name: value})}
         return found.redirects or bool(found.references & secrets)
 
@@ -426,7 +427,7 @@ class HostPolicy(Struct, frozen=True):
 
 
 def _parsed(content: bytes) -> Any:
-    """JSON, as the CLI would read it; None if it is none."""
+    """Parse JSON as the CLI would; None if it is invalid."""
     try:
         return decode_line(content)
     except LineDecodeError:

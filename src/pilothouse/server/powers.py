@@ -1,7 +1,7 @@
-"""What the settings, MCP servers and agents of a client would let a session do. Pure: looks, and decides nothing.
+"""Finds what a client's settings, MCP servers and agents would let a session do. Pure: decides nothing.
 
-Owns which keys of the CLI's settings run programs, name servers or change the permission mode, and which variables lead
-the CLI to another API.
+Owns which keys of the CLI's settings run programs, name servers or change the permission mode, and which variables
+direct the CLI to another API.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
-# Whose value is an address, a proxy, or the certificate that makes one believed.
+# Variables with an address, a proxy, or a certificate that makes one trusted.
 _REDIRECTING = re.compile(r"URL|URI|HOST|PROXY|SOCKET|ENDPOINT|RESOURCE|DOMAIN|CERT|_CA(_|$)|_BASE$|GATEWAY")
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _HELPERS = frozenset(
@@ -33,15 +33,15 @@ _SERVERS = frozenset({"enableAllProjectMcpServers", "enabledMcpjsonServers", "mc
 
 
 class Powers(Struct):
-    """What was found.
+    """The powers that were found.
 
     Args:
         variables: names of variables that the session gets.
         references: names of variables whose values are put into addresses, headers or arguments.
-        brings_key: whether a program of the client's gives the key.
-        programs: the keys that have the CLI run programs.
+        brings_key: whether a program of the client's provides the key.
+        programs: keys of settings that make the CLI run programs.
         servers: whether there are MCP servers that the CLI starts or calls.
-        modes: permission modes that are asked for.
+        modes: requested permission modes.
     """
 
     variables: set[str] = field(default_factory=set[str])
@@ -53,7 +53,7 @@ class Powers(Struct):
 
     @property
     def redirects(self) -> bool:
-        """Whether the CLI would talk to another API, or take its key from elsewhere."""
+        """Whether the CLI would use another API, or another source of its key."""
         return self.brings_key or any(map(is_redirecting, self.variables))
 
     def look_into_variables(self, variables: Any) -> None:
@@ -61,7 +61,7 @@ class Powers(Struct):
         self.variables |= {name for name, value in _mapping(variables).items() if value not in (None, "")}
 
     def look_into_settings(self, settings: Any) -> None:
-        """Add what settings of the CLI do, managed ones as well."""
+        """Add the powers of CLI settings, also of managed ones."""
         found = _mapping(settings)
         self.look_into_variables(found.get("env"))
         given = {name for name, value in found.items() if value not in (None, False, {}, [])}
@@ -72,14 +72,14 @@ class Powers(Struct):
         self.references |= set(_references({name: item for name, item in found.items() if name in _PROGRAMS}))
 
     def look_into_servers(self, servers: Any) -> None:
-        """Add what a mapping of MCP servers by name does. Those of type "sdk" run in the client."""
+        """Add the powers of a mapping of MCP servers by name. Those of type "sdk" run in the client."""
         for server in _mapping(servers).values():
             if _mapping(server).get("type") != "sdk":
                 self.servers = True
                 self.references |= set(_references(server))
 
     def look_into_agents(self, agents: Any) -> None:
-        """Add what a mapping of agents by name does."""
+        """Add the powers of a mapping of agents by name."""
         for agent in map(_mapping, _mapping(agents).values()):
             self._add_mode(agent.get("permissionMode"))
             if agent.get("hooks"):
@@ -87,7 +87,7 @@ class Powers(Struct):
                 self.references |= set(_references(agent["hooks"]))
             given: Any = agent.get("mcpServers")
             for servers in cast("list[Any]", given) if isinstance(given, list) else [given]:
-                self.look_into_servers(servers)  # names alone name servers that are there already
+                self.look_into_servers(servers)  # a plain name refers to a server that exists already
 
     def _add_mode(self, mode: Any) -> None:
         if mode is not None:
@@ -95,7 +95,7 @@ class Powers(Struct):
 
 
 def is_redirecting(name: str) -> bool:
-    """Whether a variable may lead the CLI to another API, or have another one believed."""
+    """Return whether a variable may direct the CLI to another API, or make another one trusted."""
     return bool(_REDIRECTING.search(name.upper()))
 
 
@@ -104,7 +104,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _references(value: Any) -> Iterator[str]:
-    """The variables that are named in text anywhere inside of a value."""
+    """Yield the variables that are named in text anywhere inside of a value."""
     if isinstance(value, str):
         yield from _REFERENCE.findall(value)
     elif isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""A session that the host itself drives, as REST asks: a `Session` whose children speak into the journal.
+"""A session that the host itself drives for REST clients: a `Session` whose output goes to the journal.
 
-Owns the prompts and what became of them. When a child ends, by itself, for having nothing to do, or with the host, the
-next prompt starts another one that resumes the conversation.
+Owns the prompts and their results. When a child ends, for any reason, the next prompt starts another one that resumes
+the conversation.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pilothouse.server")
 
 FAILED = "query_failed"
-"""Subtype of the system message that stands in the output where a prompt has failed."""
+"""Subtype of the system message that the output gets when a prompt has failed."""
 
 Admit = Callable[[Invocation], Invocation]
 
 
 class JournaledTransport(TransportWrapper):
-    """Another transport, whose output is journaled before anybody sees it.
+    """A transport whose output is journaled before it is returned.
 
     Args:
-        inner: the one that is driven; not started.
-        admit: what becomes of the invocation; raises if it is not taken.
+        inner: the transport to the child; not started.
+        admit: checks and completes the invocation; raises if it is refused.
         keep: journals bytes.
-        output: where they go.
+        output: the stream of the session.
     """
 
     def __init__(self, inner: Transport, admit: Admit, keep: Callable[[bytes], Any], output: Output) -> None:
@@ -53,7 +53,7 @@ class JournaledTransport(TransportWrapper):
     async def start(self, invocation: Invocation) -> None:
         """See `Transport`."""
         if not await self._output.ends_line():
-            await self._keep(b"\n")  # the child before died in the middle of a line
+            await self._keep(b"\n")  # the previous child died in the middle of a line
         await self.inner.start(self._admit(invocation))
 
     async def receive(self) -> bytes:
@@ -65,14 +65,14 @@ class JournaledTransport(TransportWrapper):
 
 
 class PromptedSession(HostedSession):
-    """A conversation that goes on with the next prompt, whatever has become of its child. (E84)
+    """A conversation that continues with the next prompt, even if its child has ended.
 
     Args:
         journal: of the host.
-        record: what the journal knows of it.
-        options: settings of the conversation, `resume` left out; None if they are not known any more.
-        admit: what becomes of the invocation of each child.
-        make_transport: makes what reaches a child.
+        record: the session's record in the journal.
+        options: settings of the conversation, without `resume`; None if they are no longer known.
+        admit: checks and completes the invocation of each child.
+        make_transport: makes the transport to a child.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class PromptedSession(HostedSession):
         return JournaledTransport(self._make_transport(), self._admit, self.keep_output, self.output)
 
     def begin(self) -> None:
-        """Get ready to start a child, which resumes the conversation if there is one.
+        """Prepare to start a child, which resumes the conversation if there is one.
 
         Raises:
-            SessionClosedError: its settings are not known any more.
-            OptionsError: settings that cannot work.
+            SessionClosedError: the settings are no longer known.
+            OptionsError: the settings are invalid.
         """
         if self._session is not None:
             return
@@ -122,7 +122,7 @@ class PromptedSession(HostedSession):
         """Start the child now.
 
         Raises:
-            PilothouseError: it cannot be started.
+            PilothouseError: the child cannot be started.
         """
         self.begin()
         assert self._session is not None
@@ -136,17 +136,17 @@ class PromptedSession(HostedSession):
 
     @property
     def waiting(self) -> int:
-        """How many prompts are not answered yet."""
+        """Number of prompts without a result so far."""
         return len(self._queries)
 
     async def ask(self, prompt: Prompt) -> Query:
-        """Take a prompt; `answer` has to be called with what this gives.
+        """Accept a prompt. The caller must pass the returned query to `answer`.
 
         Raises:
             UsageError: the prompt cannot be sent.
             SessionClosedError: see `begin`.
         """
-        async with self._changing:  # one whose child is just being ended starts another when that is done
+        async with self._changing:  # if the child is just being ended, wait; then another one starts
             self.begin()
             assert self._session is not None
             query = self._session.query(prompt)
@@ -155,13 +155,13 @@ class PromptedSession(HostedSession):
         return query
 
     async def answer(self, query: Query) -> None:
-        """Have a prompt answered. What goes wrong is said in the output and kept in `last_error`."""
+        """Run a prompt to its result. A failure is reported in the output and kept in `last_error`."""
         try:
             await self._went_live()
             result = await query
             await self._learn(result.session_id)
             self.result, self.last_error = _told(result), None if result.error is None else str(result.error)
-        except Exception as error:  # noqa: BLE001 - nobody waits for this task: it is told in the output
+        except Exception as error:  # noqa: BLE001 - no task waits for this one: the output reports it
             await self._fail(query, error)
         finally:
             self._queries.remove(query)
@@ -180,13 +180,13 @@ class PromptedSession(HostedSession):
             _log.error("session %s: %s", self.id, full)
 
     async def _learn(self, conversation: str | None) -> None:
-        # With a result it is saved, and can be gone on with; not before.
+        # With a result the conversation is saved and can be resumed; not before.
         if conversation and conversation != self.record.conversation:
             self.record.conversation = conversation
             await self.journal.update(self.id, conversation=conversation)
 
     async def interrupt(self) -> None:
-        """Stop the turn that runs; returns at once when none does."""
+        """Interrupt the current turn; returns at once if none runs."""
         if self._session is not None:
             await self._session.interrupt()
 
@@ -200,26 +200,26 @@ class PromptedSession(HostedSession):
             self._session = None
 
     def close_output(self) -> None:
-        """It is removed: tell those who listen that nothing more will come."""
+        """End the output for its readers, because the session is removed."""
         self.output.finish()
 
     @property
     def has_child(self) -> bool:
-        """Whether a child runs, or is being started."""
+        """Whether a child runs or is being started."""
         return self._session is not None
 
     @property
     def busy(self) -> bool:
-        """Whether a prompt is being answered, or waits."""
+        """Whether a prompt is running or queued."""
         return bool(self._queries) or (self._session is not None and self._session.state in ("starting", "running"))
 
     @property
     def state(self) -> str:
-        """In a word."""
+        """The state in a word: "dormant", "running" or "idle"."""
         return "dormant" if self._session is None else "running" if self.busy else "idle"
 
     def describe(self) -> Mapping[str, Any]:
-        """What REST tells of it."""
+        """Return the description of the session for REST."""
         return {**super().describe(), "waiting": self.waiting, "last_result": self.result, "error": self.last_error}
 
 

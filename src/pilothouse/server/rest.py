@@ -1,7 +1,7 @@
-"""The host over HTTP: sessions that it drives itself, and a look at all of them.
+"""The host over HTTP: sessions that the host drives itself, and a view of all sessions.
 
-Owns the routes and the form of the answers. What is done about a request, `Host` knows. Every answer that says no is
-`{"error": {"code": …, "message": …}}`.
+Owns the routes and the format of responses. `Host` does the work. Every refusal is `{"error": {"code": …, "message":
+…}}`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pilothouse.server.prompted_session import PromptedSession
 
 Answer = Callable[[Host, Request], Awaitable[Response]]
 
-# The first that fits is the code of the refusal.
+# The first match gives the code of the refusal.
 _CODES: tuple[tuple[type[PilothouseError], str], ...] = (
     (PrunedError, "pruned"),
     (JournalError, "journal"),
@@ -38,20 +38,20 @@ _CODES: tuple[tuple[type[PilothouseError], str], ...] = (
 
 
 class StartBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What starts a session."""
+    """Body of a request that starts a session."""
 
     options: dict[str, Any] = {}
     prompt: str | None = None
 
 
 class PromptBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked."""
+    """Body of a request with a prompt."""
 
     prompt: str | list[dict[str, Any]]
 
 
 def routes(host: Host) -> list[Route]:
-    """The routes of a host."""
+    """Return the routes of a host."""
     table: tuple[tuple[str, str, Answer], ...] = (
         (OPEN, "GET", _health),
         ("/v1/sessions", "GET", _list),
@@ -79,7 +79,7 @@ def _endpoint(host: Host, answer: Answer) -> Callable[[Request], Awaitable[Respo
 
 
 async def not_there(request: Request, error: Exception) -> Response:
-    """What a path or method that does not exist is answered with."""
+    """Respond to a path or method that does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return JSONResponse(refusal_body(Refusal("bad_request", "there is no such path, or not this method of it")), status)
 

@@ -1,4 +1,4 @@
-"""What a host is told when it is made. Plain data with its defaults; checked here, used elsewhere."""
+"""Settings of a host. Plain data with defaults; validated here, used elsewhere."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pilothouse.server.policy import DEFAULT_ENV, ClientLimits
 
 
 class HostSettings(Struct, frozen=True, kw_only=True):
-    """Settings of a `Host`. (E84)
+    """Settings of a `Host`.
 
     Args:
-        journal: the file that keeps what sessions say.
-        roots: directories below which sessions may work; the first is where they work unasked.
+        journal: the file that stores the output of sessions.
+        roots: directories below which sessions may work; the first is the default working directory.
         cli: which CLI runs, as the option of the same name.
         env: patterns of names of variables that clients may set.
-        clients: what clients may have; by default all that the CLI offers.
+        clients: what clients may do; by default everything that the CLI offers.
         max_sessions: sessions with a child at a time.
-        max_prompts: prompts of one session that may wait.
+        max_prompts: queued prompts per session.
         max_body: bytes of the body of a request.
-        messages_per_second: of one WebSocket; a client that says more is read more slowly.
-        heartbeat: seconds of silence after which a client is asked; three times as much, and it counts as gone.
-        idle_seconds: a session that nobody is attached to, and in which nothing happens, loses its child after this.
-        abandoned_seconds: the same for one that is in the middle of a turn, such as a tool that runs for hours.
-        drain_seconds: for turns that run when the host is told to end.
-        unacknowledged: bytes of output that may wait for a client that is away, before its child has to.
+        messages_per_second: per WebSocket; the host reads a client above this rate more slowly.
+        heartbeat: seconds of silence after which a client is pinged; after three times as much it counts as gone.
+        idle_seconds: after so long without an attached client and without activity, a session's child is ended.
+        abandoned_seconds: the same for a session in the middle of a turn, such as a tool that runs for hours.
+        drain_seconds: for running turns when the host shuts down.
+        unacknowledged: bytes of output that may wait for an absent client before its child must wait.
         keep_bytes: bytes of a session that are kept although its client has them.
-        keep_seconds: how long a session that has ended is kept.
-        keep_total: bytes of output in the journal; the oldest ended sessions go when there is more.
+        keep_seconds: how long an ended session is kept.
+        keep_total: bytes of output in the journal; above it, the oldest ended sessions are removed.
 
     Raises:
-        UsageError: a root is no directory, or a number is not positive.
+        UsageError: a root is not a directory, or a number is not positive.
     """
 
     journal: Path
@@ -64,11 +64,11 @@ class HostSettings(Struct, frozen=True, kw_only=True):
                 raise UsageError(f"root: {root} is no directory")
 
     def real_roots(self) -> tuple[str, ...]:
-        """The roots as absolute paths without links; the working directory if there are none."""
+        """Return the roots as absolute paths without links; the working directory if there are none."""
         return tuple(os.path.realpath(root) for root in self.roots or (os.getcwd(),))  # noqa: PTH109 - realpath follows
 
 
 def default_journal() -> Path:
-    """Where the journal lies unless it is said: in the state directory of this user."""
+    """Return the default path of the journal: in the state directory of this user."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "pilothouse" / "host.sqlite"

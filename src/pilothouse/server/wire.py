@@ -1,7 +1,7 @@
-"""One WebSocket that carries one session: the host's side of the link.
+"""The host's side of the link: one WebSocket that carries one session.
 
-Owns a connection: who may attach, what is read and written beside each other, when it is given up. The numbers are the
-business of `pilothouse.remote`, what the session says is read from its `Output`.
+Owns a connection: who may attach, the concurrent tasks that read and write, and when to give up. `pilothouse.remote`
+keeps the byte counts; the session's output comes from its `Output`.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from pilothouse.transports import Ending
 _log = logging.getLogger("pilothouse.server")
 
 FIRST_SECONDS = 15.0
-"""For a client to say what it wants."""
+"""Seconds for a client's first message."""
 LAST_SECONDS = 2.0
-"""To tell a client why it is left."""
+"""Seconds to tell a client why the connection is closed."""
 READ = 256 * 1024
-"""Bytes that are read from the output at a time."""
+"""Bytes per read of the output."""
 OK, GOING_AWAY, POLICY, FAILED = 1000, 1001, 1008, 1011
-"""How a WebSocket is closed."""
+"""Close codes of a WebSocket."""
 
 
 async def serve_wire(host: Host, socket: WebSocket) -> None:
     """Serve a WebSocket until it ends. The token was checked before.
 
     Args:
-        host: whose sessions.
+        host: owner of the sessions.
         socket: not accepted yet.
     """
     if SUBPROTOCOL not in socket.scope.get("subprotocols", ()):
@@ -103,10 +103,10 @@ def _refused(error: PilothouseError) -> Refused:
 
 
 async def _attached(host: Host, said: Op | Data, owner: str) -> tuple[WireSession, Link, Ready]:
-    """The session that a client starts or goes on with, and the answer.
+    """Return the session that a client starts or attaches to, with the link and the response.
 
     Raises:
-        Refusal: it does not get it.
+        Refusal: the client may not have the session.
         PilothouseError: the child could not be started.
     """
     if not isinstance(said, Start | Attach):
@@ -169,7 +169,7 @@ def _attach(host: Host, session: WireSession, said: Attach) -> tuple[WireSession
 
 
 class _Connection:
-    """One client at one session: the reader, the writer, what fills it from the output, and the watch."""
+    """One client attached to one session: tasks that read, write, copy output, and watch for a lost client."""
 
     def __init__(self, host: Host, socket: WebSocket, session: WireSession, link: Link) -> None:
         self._host = host
@@ -182,7 +182,7 @@ class _Connection:
         self._last: LinkError | None = None
         self._code = FAILED
         self._second = self._count = 0
-        # From now on, before anything is awaited: nobody else may believe that the session is free.
+        # Set before the first await: no other client may find the session free.
         session.replace = self._replace
         session.on_change = self._wake
         session.on_handed_on = self._handed_on
@@ -190,7 +190,7 @@ class _Connection:
         session.attached += 1
 
     async def run(self, ready: Ready) -> None:
-        """Until the client leaves, is replaced, or is not heard any more."""
+        """Serve until the client leaves, is replaced, or is lost."""
         try:
             with self._scope:
                 await self._socket.send_text(str(encode(ready)))
@@ -199,7 +199,7 @@ class _Connection:
                         tasks.start_soon(self._guarded, work)
         finally:
             self._leave()
-        # Starlette raises RuntimeError for a WebSocket that it has seen fail before.
+        # Starlette raises RuntimeError for a WebSocket that has failed before.
         with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(WebSocketDisconnect, OSError, RuntimeError):
             if self._last is not None:
                 await self._socket.send_text(str(encode(self._last)))
@@ -213,14 +213,14 @@ class _Connection:
             session.detached()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """The first of them that ends ends all."""
+        """Run one of the tasks; the first that ends cancels all."""
         try:
             await work()
         except (WebSocketDisconnect, OSError):
             pass
         except (PilothouseError, PrunedError) as error:
             self._give_up("bad_request" if isinstance(error, ProtocolError) else "failed", str(error))
-        except Exception:  # noqa: BLE001 - one connection must not take the others with it
+        except Exception:  # noqa: BLE001 - one connection must not end the others
             _log.exception("a connection of session %s failed", self._session.id)
             self._give_up("failed", "the host failed", FAILED)
         self._scope.cancel()
@@ -240,7 +240,7 @@ class _Connection:
         self._link.handed_on(count, anyio.current_time())
         self._wake()
 
-    # The four of them.
+    # The four tasks.
 
     async def _read(self) -> None:
         while True:
@@ -255,7 +255,7 @@ class _Connection:
             self._wake()
 
     async def _throttle(self) -> None:
-        """A client that says too much is read more slowly; the WebSocket makes it wait."""
+        """Slow down a client that sends too many messages; the WebSocket makes it wait."""
         now = anyio.current_time()
         self._count = self._count + 1 if int(now) == self._second else 1
         self._second = int(now)
@@ -263,7 +263,7 @@ class _Connection:
             await anyio.sleep(self._second + 1 - now)
 
     async def _obey(self, said: Op | Data) -> bool:
-        """Do what a message asks for; False if it was the last one."""
+        """Process a message; False if it was the last one."""
         session = self._session
         match said:
             case Data(data=data):
@@ -323,12 +323,12 @@ class _Connection:
     def _ended(self) -> Ended:
         ending = self._session.record.ending or Ending()
         detail = ending.detail
-        if self._place > self._session.output.end:  # a power cut took what the client has
+        if self._place > self._session.output.end:  # a power cut lost what the client has
             detail = f"{detail}; what was said after byte {self._session.output.end} is lost here".lstrip("; ")
         return Ended(self._place, ending.exit_code, ending.signal, ending.stderr, detail)
 
     async def _watch(self) -> None:
         pulse = self._link.pulse
-        while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - it moves with all that is heard
+        while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - it moves with every message
             await anyio.sleep(left)
         _log.info("session %s: its client was not heard for %g s", self._session.id, self._host.settings.heartbeat * 3)

@@ -1,6 +1,6 @@
-"""A session that a client drives over the wire: one child, its output to the journal, the client's bytes to its input.
+"""A session driven by a remote client: one child, its output to the journal, the client's bytes to its input.
 
-Owns the child and the two pumps. Knows no WebSocket and no acknowledgement of what is sent: that is `wire`.
+Owns the child and the two tasks that copy bytes. Knows no WebSocket and no acknowledgement of output: that is `wire`.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from pilothouse.transports import Ending, Transport
 _log = logging.getLogger("pilothouse.server")
 
 STDERR_LINES = 256
-"""Kept while nobody listens; older ones go."""
+"""Lines kept while no client is attached; the oldest are dropped."""
 
-# Whether a turn runs only decides how long a host waits at its end, so that a look at the bytes is good enough.
+# This only decides how long the host waits at its end, so searching the bytes is accurate enough.
 _RESULT = re.compile(rb'"type": ?"result"')
 _LONGEST = len(b'"type": "result"') - 1
 _PROMPT = re.compile(rb'"type": ?"user"')
 
 
 class WireSession(HostedSession):
-    """One child, driven from afar. (E84)
+    """One child, driven by a remote client.
 
     Args:
         journal: of the host.
-        record: what the journal knows of it.
-        unacknowledged: bytes of output that may wait for the client, before the child has to.
-        check: looks at what the client says; None where nothing will be said.
+        record: the session's record in the journal.
+        unacknowledged: bytes of output that may wait for the client before the child must wait.
+        check: checks the client's lines; None where no input will come.
 
     Attributes:
-        stderr: the last lines of standard error that no client has had.
-        inbound: the numbers of what the client says.
-        on_change: called when there is a line of standard error, the end of the input, or the ending.
-        on_handed_on: called with the number of bytes that the child has got.
-        replace: ends the connection that is attached now, for another one.
-        ending_told: whether the one that is attached has been told of the ending.
+        stderr: the last lines of standard error that were not sent to a client.
+        inbound: byte counts of the client's input.
+        on_change: called for a new line of standard error, the end of the input, and the end of the child.
+        on_handed_on: called with the number of bytes that the child has received.
+        replace: ends the attached connection, because another one takes its place; None without a connection.
+        ending_told: whether the attached client was sent the ending.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class WireSession(HostedSession):
     # The life of the child.
 
     async def start(self, transport: Transport, invocation: Invocation) -> None:
-        """Start the child; `run` has to be called next.
+        """Start the child. Call `run` next.
 
         Raises:
-            PilothouseError: it could not be started.
+            PilothouseError: the child could not be started.
         """
         self._transport = transport
 
@@ -94,7 +94,7 @@ class WireSession(HostedSession):
         await transport.start(replace(invocation, on_stderr=on_line))
 
     async def run(self) -> None:
-        """Move bytes until the child has ended, or `stop` is called."""
+        """Copy bytes until the child has ended or `stop` is called."""
         transport = self._transport
         assert transport is not None
         ending = Ending(detail="the session failed")
@@ -102,7 +102,7 @@ class WireSession(HostedSession):
             with anyio.CancelScope() as self._running:
                 if not self._stop_reason:
                     ending = await self._live(transport)
-        except Exception:  # noqa: BLE001 - one session must not take the others with it
+        except Exception:  # noqa: BLE001 - one session must not end the others
             _log.exception("session %s failed", self.id)
         finally:
             with anyio.CancelScope(shield=True):
@@ -125,7 +125,7 @@ class WireSession(HostedSession):
         return ending
 
     async def _guarded(self, work: Callable[[Transport], Awaitable[None]], transport: Transport) -> None:
-        """An error of one half ends both, and is how the session ended."""
+        """Run one direction; an error in it ends both directions and becomes the ending of the session."""
         try:
             await work(transport)
         except PilothouseError as error:
@@ -144,7 +144,7 @@ class WireSession(HostedSession):
             await self.output.room(self._unacknowledged)
 
     async def _keep(self, data: bytes) -> None:
-        """Journal what the child said, and between two of its lines what the host answers in its place."""
+        """Journal the child's output and, between two of its lines, the responses that the host gives itself."""
         async with self._speaking:
             if data:
                 await self.keep_output(data)
@@ -153,28 +153,28 @@ class WireSession(HostedSession):
                 await self.keep_output(answers)
 
     def hand_on(self, count: int) -> None:
-        """The child has got the next bytes, and nobody is attached who has to hear of it."""
+        """Count bytes that the child has received, while no client is attached."""
         self.inbound.hand_on(count)
 
     async def stop(self, reason: str) -> None:
-        """End the child, and wait until it has gone and that is written down. Idempotent."""
+        """End the child, and wait until it has exited and the journal has recorded that. Idempotent."""
         self._stop_reason = self._stop_reason or reason
         if self._running is not None:
             self._running.cancel()
         await self._ended.wait()
 
-    # Who is attached.
+    # Attaching.
 
     def detached(self) -> None:
-        """Nobody is attached any more."""
+        """Reset the callbacks, because no client is attached any more."""
         self.replace = None
         self.on_change = _nothing
         self.on_handed_on = self.hand_on
 
-    # What the client says.
+    # Input of the client.
 
     def accept(self, data: bytes) -> None:
-        """Take the next bytes of the client's, which `inbound` has numbered."""
+        """Take the client's next bytes, which `inbound` has numbered."""
         if self.has_child:
             self._input.append(data)
             self._working = self._working or bool(_PROMPT.search(data))
@@ -182,13 +182,13 @@ class WireSession(HostedSession):
         self.used()
 
     def end_input(self, at: int) -> None:
-        """Nothing comes after byte `at`; `inbound` has checked that."""
+        """End the input after byte `at`, which `inbound` has checked."""
         if self.has_child and not self.record.input_ended:
             self._ends_at = at
             self._wake()
 
     def changes_hands(self) -> None:
-        """Another client goes on: what the one before had begun to say is forgotten, and comes again, whole."""
+        """Prepare for another client: drop the incomplete line of the previous one. It comes again as a whole."""
         self._input.clear()
         self._ends_at = None
         self._fed -= self._lines.drop()
@@ -220,7 +220,7 @@ class WireSession(HostedSession):
             raise ProtocolError(f"a line of input is longer than {DEFAULT_MAX_LINE_BYTES:,} bytes")
         if inbound is not self.inbound:  # another client took over while the child was slow to read
             return
-        # Written down before the client hears of it, so that it never has to send again what it has forgotten.
+        # Journaled before the client is told, so that the client never has to resend data that it has dropped.
         await self.journal.update(self.id, input_end=inbound.received + len(data))
         if inbound is self.inbound:
             self.on_handed_on(len(data))
@@ -228,19 +228,19 @@ class WireSession(HostedSession):
 
     async def _write(self, transport: Transport, lines: bytes) -> None:
         whole = [line + b"\n" for line in lines.split(b"\n")]
-        whole[-1] = whole[-1][:-1]  # the last one may have no end
+        whole[-1] = whole[-1][:-1]  # the last one may have no newline
         data = b"".join([await self._checked(line) for line in whole if line])
         try:
             if data and not self._deaf:
                 await transport.send(data)
         except anyio.BrokenResourceError:
-            self._deaf = True  # it takes no more, and will end: what still comes has nowhere to go
+            self._deaf = True  # the child reads no more, and will end: drop the rest
 
     async def _checked(self, line: bytes) -> bytes:
-        """The line as the child gets it; b"" if the host answers it.
+        """Return the line as the child gets it; b"" if the host responds itself.
 
         Raises:
-            ProtocolError: the session ends for it.
+            ProtocolError: the line ends the session.
         """
         try:
             return line if self._check is None else self._check.check(line)
@@ -251,7 +251,7 @@ class WireSession(HostedSession):
             return b""
 
     async def interrupt(self) -> None:
-        """Ask the child to stop its turn, between two lines of the client's.
+        """Send the child an interrupt request, between two lines of the client's.
 
         Raises:
             ValueError: the client is in the middle of a line.
@@ -263,23 +263,23 @@ class WireSession(HostedSession):
         request = {"type": "control_request", "request_id": f"host-{self.id}", "request": {"subtype": "interrupt"}}
         await self._transport.send(json.dumps(request).encode() + b"\n")
 
-    # What it is.
+    # State.
 
     @property
     def has_child(self) -> bool:
-        """Whether a child runs, or is being started."""
+        """Whether a child runs or is being started."""
         return self.record.state == "live"
 
     @property
     def busy(self) -> bool:
-        """Whether a prompt was sent and no result has come."""
+        """Whether a prompt was sent and its result has not come."""
         return self.has_child and self._working
 
     @property
     def state(self) -> str:
-        """In a word."""
+        """The state in a word: "ended", "running" or "idle"."""
         return "ended" if not self.has_child else "running" if self._working else "idle"
 
 
 def _nothing() -> None:
-    """Nobody listens."""
+    """Do nothing: the callback while no client is attached."""

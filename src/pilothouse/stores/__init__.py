@@ -1,4 +1,10 @@
-"""Session stores: where transcripts live beyond one machine, and how a session goes there and comes back."""
+"""Session stores: keep transcripts outside one machine, resume sessions from them, and write them back.
+
+Owns the store protocol, its backends, and the mirror that copies a running session's transcript. Does not know what
+transcripts mean.
+Start reading at `base.py` (the protocol and leases), then `memory.py` (the shortest backend), then
+`mirrored_transport.py`.
+"""
 
 from pilothouse.stores.base import Lease as Lease
 from pilothouse.stores.base import SessionKey as SessionKey

@@ -18,14 +18,14 @@ from pilothouse.transcripts.session_info import extract_prompt, parse_millisecon
 Entry = dict[str, Any]  # one line of a transcript: any JSON object
 OptionalCall = Literal["delete", "list_session_summaries", "list_sessions", "list_subkeys"]
 
-MAX_PART_CHARS = 1024  # characters of one part of a key: what every medium can hold
+MAX_PART_CHARS = 1024  # characters of one part of a key, which every medium can store
 RESERVED_NAMES = frozenset({".", ".."})
 
 
 class SessionKey(TypedDict):
-    """Which transcript. `project_key` is the folder of a project as the CLI names it, or any scope of your own.
+    """The key of a transcript. `project_key` is the CLI's folder name of a project, or any scope of your own.
 
-    Without `subpath` the main transcript; with it one that belongs to the session, such as `subagents/agent-a1b2`.
+    Without `subpath` it is the main transcript; with it another one of the session, such as `subagents/agent-a1b2`.
     """
 
     project_key: str
@@ -41,7 +41,7 @@ class StoredSession(TypedDict):
 
 
 class StoredSummary(TypedDict):
-    """A row of `list_session_summaries`. `data` is what `fold_summary` made of the entries."""
+    """A row of `list_session_summaries`. `data` is the result of `fold_summary`."""
 
     session_id: str
     mtime: int
@@ -49,23 +49,23 @@ class StoredSummary(TypedDict):
 
 
 class SessionStore(Protocol):
-    """Where transcripts live beyond one machine: the two calls that every store has. (E85)
+    """Keeps transcripts outside one machine: the two calls that every store has.
 
-    Four more are used when a store has them, and looked for by name: `list_sessions(project_key)`,
-    `list_session_summaries(project_key)`, `delete(key)`, `list_subkeys(key)`, shaped as in `StoreBackend`.
+    Four optional methods are used if a store has them: `list_sessions(project_key)`,
+    `list_session_summaries(project_key)`, `delete(key)`, `list_subkeys(key)`, with the signatures of `StoreBackend`.
     """
 
     async def append(self, key: SessionKey, entries: list[Entry]) -> Any:
-        """Add entries at the end of a transcript. Entries with a `uuid` that is there already may be skipped."""
+        """Append entries to a transcript. Entries whose `uuid` is already stored may be skipped."""
         ...
 
     async def load(self, key: SessionKey) -> list[Entry] | None:
-        """Give all entries of a transcript in order, deep-equal to what was appended; None if there is none."""
+        """Return all entries of a transcript in order, deep-equal to those appended; None if there is none."""
         ...
 
 
 class TranscriptKey(NamedTuple):
-    """A checked key. `subpath` is empty for the main transcript."""
+    """A validated key. `subpath` is empty for the main transcript."""
 
     project: str
     session: str
@@ -73,7 +73,7 @@ class TranscriptKey(NamedTuple):
 
     @property
     def session_key(self) -> SessionKey:
-        """The same as a `SessionKey`."""
+        """The key as a `SessionKey`."""
         key: SessionKey = {"project_key": self.project, "session_id": self.session}
         if self.subpath:
             key["subpath"] = self.subpath
@@ -90,9 +90,9 @@ class Lease(NamedTuple):
 
     Attributes:
         transcript: the session; never with a subpath.
-        owner: who holds it, in words that help the one who is refused, such as `host-7:4711:3f2a`.
+        owner: a readable name of the holder for error texts, such as `host-7:4711:3f2a`.
         token: the fencing token: a later lease of the session has a larger one.
-        ttl: seconds for which it was given.
+        ttl: seconds until the lease expires.
     """
 
     transcript: TranscriptKey
@@ -102,25 +102,25 @@ class Lease(NamedTuple):
 
 
 class LeaseState(NamedTuple):
-    """The lease record of a session as the store sees it now. The default is that of a session without a record."""
+    """The lease record of a session as the store has it now. The default is for a session without a record."""
 
-    owner: str | None = None  # none: released, or never taken
+    owner: str | None = None  # None: released, or never taken
     token: int = 0
-    seconds_left: float = 0.0  # by the store's clock; zero or less: it ran out
+    seconds_left: float = 0.0  # by the store's clock; zero or less: expired
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody holds a lease that has not run out."""
+        """Whether an unexpired lease exists."""
         return self.owner is not None and self.seconds_left > 0
 
 
 class EntryBatch(NamedTuple):
-    """The entries of one append, checked.
+    """The validated entries of one append.
 
     Attributes:
-        entries: without those whose uuid stood earlier in the same list.
-        after: how many entries the writer believes the key to hold; None if it does not say.
-        id: what tells this write from others at the same place; empty without `after`.
+        entries: the entries, without repeated uuids.
+        after: number of entries that the writer expects in the store; None: not checked.
+        id: distinguishes this write from others at the same position; empty without `after`.
     """
 
     entries: list[Entry]
@@ -129,10 +129,10 @@ class EntryBatch(NamedTuple):
 
     @classmethod
     def parse(cls, entries: Sequence[Any], after: int | None) -> EntryBatch:
-        """Check what was given to `append`.
+        """Validate the arguments of `append`.
 
         Raises:
-            UsageError: an entry is no dict with string keys that JSON can say, or `after` is negative.
+            UsageError: an entry is not a dict with string keys that JSON can represent, or `after` is negative.
         """
         if after is not None and after < 0:
             raise UsageError(f"`after` is a number of entries, not {after}")
@@ -149,15 +149,15 @@ class EntryBatch(NamedTuple):
         return cls(kept, after, _make_batch_id(kept, after))
 
     def is_stored(self, transcript: TranscriptKey, count: int, last: str | None) -> bool:
-        """Say whether this very batch is the last that was stored.
+        """Return whether this very batch is the last one stored.
 
         Args:
             transcript: for the error.
-            count: how many entries the key holds.
-            last: the id of the last batch with `after` that it stored; None or empty if there was none.
+            count: number of entries in the store.
+            last: the id of the last stored batch with `after`; None or empty if there was none.
 
         Raises:
-            StoreConflictError: the key holds another number of entries than `after`.
+            StoreConflictError: the store has another number of entries than `after`.
         """
         if self.after is None:
             return False
@@ -185,17 +185,17 @@ def _make_batch_id(entries: list[Entry], after: int | None) -> str:
 
 
 def get_entry_uuid(entry: Entry) -> str | None:
-    """Give the id by which an entry is known, if it has one (titles, tags and modes have none)."""
+    """Return the uuid of an entry, if it has one (titles, tags and modes have none)."""
     uuid = entry.get("uuid")
     return uuid if isinstance(uuid, str) and uuid else None
 
 
 def parse_key(key: SessionKey) -> TranscriptKey:
-    """Take a key apart.
+    """Validate and split a key.
 
     Raises:
-        UsageError: a part is missing, no text, empty, too long, holds NUL or half a character, or is spelled so that as
-            a path it would leave its folder.
+        UsageError: a part is missing, not text, empty, too long, contains NUL or a lone surrogate, or would as a path
+            leave its folder.
     """
     parts = {"project_key": key.get("project_key"), "session_id": key.get("session_id"), "subpath": key.get("subpath")}
     if parts["subpath"] is None:
@@ -224,11 +224,11 @@ def _find_fault(part: object, *, may_have_folders: bool) -> str | None:
 
 
 def check_write_allowed(transcript: TranscriptKey, state: LeaseState, lease: Lease | None) -> None:
-    """Refuse a write, or the deletion of a session, to one who has no right to it. See the rules above.
+    """Check that a write, or the deletion of a session, is allowed with this lease.
 
     Raises:
-        LeaseLostError: the lease is not the newest, was released, or is that of another session.
-        SessionLeasedError: no lease was given, and somebody holds one.
+        LeaseLostError: the lease is not the newest, was released, or belongs to another session.
+        SessionLeasedError: no lease was given, and another writer holds one.
     """
     if lease is not None:
         check_lease_current(transcript, state, lease)
@@ -237,20 +237,20 @@ def check_write_allowed(transcript: TranscriptKey, state: LeaseState, lease: Lea
 
 
 def check_lease_free(transcript: TranscriptKey, state: LeaseState, owner: str) -> None:
-    """Refuse a lease while another owner holds one.
+    """Check that no other owner holds a lease.
 
     Raises:
-        SessionLeasedError: somebody else holds it; the error says who, and for how long.
+        SessionLeasedError: another owner holds it; the error has its name and the remaining time.
     """
     if state.is_held and state.owner != owner:
         raise _make_leased_error(transcript, state)
 
 
 def check_lease_current(transcript: TranscriptKey, state: LeaseState, lease: Lease) -> None:
-    """Refuse a lease that is not the newest of its session.
+    """Check that a lease is the newest of its session.
 
     Raises:
-        LeaseLostError: another one was given out since, it was released, or it is that of another session.
+        LeaseLostError: a newer one exists, it was released, or it belongs to another session.
     """
     if lease.transcript != transcript.main or lease.token != state.token or lease.owner != state.owner:
         taken = f"{state.owner} has taken it over" if state.owner and state.token > lease.token else "it was given back"
@@ -272,9 +272,9 @@ def _make_leased_error(transcript: TranscriptKey, state: LeaseState) -> SessionL
 
 
 def implements(store: object, call: OptionalCall) -> bool:
-    """Say whether a store has one of the optional calls.
+    """Return whether a store has one of the optional methods.
 
-    A method that was only inherited from a `Protocol` class is a placeholder, and counts as absent.
+    A method that is only inherited from a `Protocol` class is a placeholder, and counts as absent.
     """
     if not callable(getattr(store, call, None)):
         return False
@@ -285,39 +285,38 @@ def implements(store: object, call: OptionalCall) -> bool:
 
 
 class StoreBackend(ABC):
-    """Base of the stores of this package: a `SessionStore` with every call, compare-and-append, and leases. (E85)
+    """Base of the stores of this package: a `SessionStore` with all methods, compare-and-append, and leases.
 
-    The text at the top of this file says exactly what each method promises. Stores are async context managers, are
-    created on first use, and may be used by many sessions at once.
+    Stores are async context managers, connect on first use, and may be used by many sessions at once.
     """
 
     @abstractmethod
     async def append(
         self, key: SessionKey, entries: list[Entry], *, after: int | None = None, lease: Lease | None = None
     ) -> int:
-        """Add entries at the end of a transcript, all or none.
+        """Append entries to a transcript, all or none.
 
         Args:
             key: the transcript.
-            entries: JSON objects; those whose `uuid` is there already are skipped.
-            after: how many entries the writer believes to be there; None: whatever is there. With a number, a repeated
-                call is recognised and writes nothing twice, entries without a `uuid` included.
-            lease: the lease under which this is written.
+            entries: JSON objects; those whose `uuid` is already stored are skipped.
+            after: number of entries that the writer expects in the store; None: any. With a number, a repeated call
+                is recognised and writes nothing twice, including entries without a `uuid`.
+            lease: the lease of the writer.
 
         Returns:
-            How many entries are there now.
+            The number of entries now stored.
 
         Raises:
-            StoreConflictError: there is another number of entries than `after`.
+            StoreConflictError: the store has another number of entries than `after`.
             LeaseLostError: the lease is not the newest of the session.
-            SessionLeasedError: without a lease, while somebody holds one.
+            SessionLeasedError: no lease was given, while another writer holds one.
             StoreError: the medium failed.
-            UsageError: the key or an entry is impossible.
+            UsageError: the key or an entry is not valid.
         """
 
     @abstractmethod
     async def load(self, key: SessionKey) -> list[Entry] | None:
-        """Give all entries in order; None for a key that holds none.
+        """Return all entries in order; None if there are none.
 
         Raises:
             StoreError: the medium failed.
@@ -325,26 +324,26 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def count(self, key: SessionKey) -> int:
-        """Say how many entries `load` would give; 0 for a key that holds none."""
+        """Return the number of entries of a key; 0 if there are none."""
 
     @abstractmethod
     async def list_sessions(self, project_key: str) -> list[StoredSession]:
-        """Give the sessions of a project, in any order."""
+        """Return the sessions of a project, in any order."""
 
     @abstractmethod
     async def list_session_summaries(self, project_key: str) -> list[StoredSummary]:
-        """Give what is told about the sessions of a project in one call, in any order."""
+        """Return the summaries of all sessions of a project, in any order."""
 
     @abstractmethod
     async def list_subkeys(self, key: SessionKey) -> list[str]:
-        """Give the subpaths of a session, sorted; a subpath in the key is ignored."""
+        """Return the subpaths of a session, sorted; a subpath in the key is ignored."""
 
     @abstractmethod
     async def delete(self, key: SessionKey) -> None:
-        """Remove a transcript; without a subpath the whole session. What is not there is no error.
+        """Remove a transcript; without a subpath the whole session. A missing one is not an error.
 
         Raises:
-            SessionLeasedError: somebody holds the lease of the session.
+            SessionLeasedError: another writer holds the lease of the session.
         """
 
     @abstractmethod
@@ -353,8 +352,8 @@ class StoreBackend(ABC):
 
         Args:
             key: the session.
-            owner: who takes it; told to others who ask for it.
-            ttl: seconds after which others may take it, by the clock of the store.
+            owner: name of the holder, shown to others that request the lease.
+            ttl: seconds after which others may take it, by the store's clock.
 
         Raises:
             SessionLeasedError: another owner holds it (`.holder`, `.seconds_left`).
@@ -362,18 +361,18 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
-        """Hold on to a lease for another `ttl` seconds (None: as many as before). The token stays.
+        """Extend a lease by `ttl` seconds (None: as many as before). The token stays the same.
 
         Raises:
-            LeaseLostError: somebody else took it, or it was given back.
+            LeaseLostError: another owner took it, or it was released.
         """
 
     @abstractmethod
     async def release(self, lease: Lease) -> None:
-        """Give a lease back. One that was lost already is no error."""
+        """Release a lease. A lost lease is not an error."""
 
     async def aclose(self) -> None:
-        """Let go of connections and files. More than once is harmless."""
+        """Close connections and files. Idempotent."""
         return
 
     async def __aenter__(self) -> Self:
@@ -392,19 +391,19 @@ _LAST_VALUE_FIELDS = {
     "lastPrompt": "last_prompt",
     "summary": "summary_hint",
 }
-"""Fields of entries whose last value counts, and what they are called in a summary."""
+"""Fields of entries whose last value counts, and their names in a summary."""
 _UNTYPED_FLAGS = ("isMeta", "isCompactSummary")
 
 
 def fold_summary(data: Mapping[str, Any] | None, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bring a summary up to date with entries that were added to a main transcript.
+    """Update a summary with entries added to a main transcript.
 
     Args:
         data: the summary so far; None for a new session. It is not changed.
-        entries: what was added, in order.
+        entries: the added entries, in order.
 
     Returns:
-        The new summary, of plain JSON values. (E85)
+        The new summary, of plain JSON values.
     """
     summary = dict(data or {})
     for entry in entries:

@@ -1,4 +1,4 @@
-"""How our backends write things down: entries as text, parts of keys as digests, addresses without their passwords.
+"""Encodings shared by the backends: entries as text, keys as digests, addresses without passwords.
 
 Pure. Knows no backend, no medium and no clock.
 """
@@ -18,9 +18,9 @@ from pilothouse.errors import StoreError, UsageError
 from pilothouse.options.secrets import MASK, mask_text
 from pilothouse.stores.base import Entry
 
-_MAX_UUID_CHARS = 128  # characters that are kept as they are: PostgreSQL indexes no more than 2,700 bytes
+_MAX_UUID_CHARS = 128  # longer uuids are digested: PostgreSQL indexes at most 2,700 bytes
 _PLAIN_UUID = re.compile(rf"[A-Za-z0-9_.:-]{{1,{_MAX_UUID_CHARS}}}")
-_MIN_SECRET_CHARS = 6  # characters
+_MIN_SECRET_CHARS = 6  # shorter secrets are only replaced as whole words
 _SETTING_PATTERN = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)")
 _VISIBLE_SETTINGS = ("host", "hostaddr", "port", "dbname", "endpoint", "bucket", "container", "region")
 _HARMLESS_SETTINGS = frozenset({
@@ -30,10 +30,10 @@ _HARMLESS_SETTINGS = frozenset({
 
 
 def encode_entry(value: object) -> str:
-    r"""JSON in ASCII alone: lone surrogates and NUL are escapes in it, so every medium takes it. NaN stays NaN.
+    r"""Encode a value as ASCII JSON: surrogates and NUL are escaped, so every medium can store it. NaN stays NaN.
 
     Raises:
-        UsageError: JSON cannot say it.
+        UsageError: JSON cannot represent the value.
     """
     try:
         return json.dumps(value, separators=(",", ":"))
@@ -42,10 +42,10 @@ def encode_entry(value: object) -> str:
 
 
 def read_entry(text: str | bytes) -> Entry:
-    """Read what `encode_entry` wrote.
+    """Decode the output of `encode_entry`.
 
     Raises:
-        StoreError: it is not a JSON object, or is nested too deeply.
+        StoreError: the text is not a JSON object, or is nested too deeply.
     """
     try:
         return decode_entry(text)
@@ -54,7 +54,7 @@ def read_entry(text: str | bytes) -> Entry:
 
 
 def decode_entry(text: str | bytes) -> Entry:
-    """Read what `encode_entry` wrote; a ValueError or RecursionError for anything else."""
+    """Decode the output of `encode_entry`; raise ValueError or RecursionError for anything else."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):  # lone surrogates, NaN, 1e400
@@ -65,31 +65,31 @@ def decode_entry(text: str | bytes) -> Entry:
 
 
 def read_entries(texts: Iterable[str | bytes]) -> list[Entry]:
-    """Read many."""
+    """Decode many entries."""
     return [read_entry(text) for text in texts]
 
 
 def digest_key(*parts: str) -> bytes:
-    """32 bytes for parts of keys of any length; other parts, or parts cut elsewhere, have others."""
+    """Return a digest of 32 bytes for parts of any length; other parts or other boundaries give another digest."""
     return hashlib.sha256(json.dumps(parts).encode("ascii")).digest()
 
 
 def encode_uuid(uuid: str) -> str:
-    """A uuid as every medium can keep and index it: itself, or a digest of one that is long or odd."""
+    """Return a uuid in a form every medium can index: unchanged, or a digest if it is long or unusual."""
     return uuid if _PLAIN_UUID.fullmatch(uuid) else "#" + digest_key(uuid).hex()
 
 
 def redact_address(address: str) -> str:
-    """An address as it may be shown: what says where the store is, and nothing else of it."""
+    """Return the parts of an address that show where the store is, and nothing else."""
     if "://" not in address:
         found = dict(_SETTING_PATTERN.findall(address))
         return " ".join(f"{name}={found[name]}" for name in _VISIBLE_SETTINGS if name in found)
     scheme, rest = address.split("://", 1)
     where = re.split(r"[?#]", rest, maxsplit=1)[0]
-    if "@" not in where and "@" in rest:  # a password with a question mark that was not escaped
+    if "@" not in where and "@" in rest:  # a password with an unescaped question mark
         return f"{scheme}://"
     where = where.rpartition("@")[2]
-    if where.startswith("/"):  # the directory of a socket stands behind the question mark
+    if where.startswith("/"):  # the socket directory is in the query
         where += "".join(f"?host={value}" for name, value in _parse_query(address) if name == "host")
     return f"{scheme}://{where}"
 
@@ -99,7 +99,7 @@ def _parse_query(address: str) -> list[tuple[str, str]]:
 
 
 def find_address_secrets(address: str) -> frozenset[str]:
-    """What may not be shown of an address: passwords, and the values of settings that are not known to be harmless."""
+    """Return the secrets of an address: passwords, and values of settings not known to be harmless."""
     if "://" in address:
         password = address.split("://", 1)[1].rpartition("@")[0].partition(":")[2]
         found = [*_parse_query(address), ("password", password), ("password", unquote(password))]
@@ -109,16 +109,16 @@ def find_address_secrets(address: str) -> frozenset[str]:
 
 
 def remove_secrets(secrets: Iterable[str], text: str) -> str:
-    """A text without the secrets in it, and without what has the shape of one."""
+    """Remove the given secrets from a text, and everything that looks like a secret."""
     for secret in sorted(secrets, key=len, reverse=True):
         found = re.escape(secret)
-        # One of few letters stands in other words by chance.
+        # A short secret may occur inside other words by chance.
         text = re.sub(found if len(secret) >= _MIN_SECRET_CHARS else rf"(?<!\w){found}(?!\w)", MASK, text)
     return mask_text(text)
 
 
 def find_setting_secrets(settings: Mapping[str, str]) -> frozenset[str]:
-    """The values of settings that may not be shown: all whose names are not known to be harmless."""
+    """Return the secret values of settings: all whose names are not known to be harmless."""
     names = {
         name: name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_") for name in settings
     }

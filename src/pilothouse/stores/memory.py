@@ -1,7 +1,6 @@
-"""A store in the memory of this process: for tests, and the shortest account of what a backend does.
+"""A store in the memory of this process: for tests, and the shortest example of a backend.
 
-Knows no event loop: nothing in it waits, so that every call is one step for all tasks of a loop. A lock keeps it whole
-for threads.
+Nothing in it waits, so each call is atomic for the tasks of an event loop. A lock does the same for threads.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ class _MemoryTranscript:
 
 
 class MemoryStore(StoreBackend):
-    """Sessions in memory, gone with the process. Any event loop and any thread may use one.
+    """Sessions in memory, lost with the process. Works in any event loop and thread.
 
     Args:
-        clock: the time in seconds since 1970; it is the clock of the store. (E85)
+        clock: returns the Unix time in seconds; the store's clock.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._transcripts: dict[TranscriptKey, _MemoryTranscript] = {}
-        self._leases: dict[TranscriptKey, tuple[str | None, int, float]] = {}  # owner, token, when it runs out
+        self._leases: dict[TranscriptKey, tuple[str | None, int, float]] = {}  # owner, token, expiry
         self._last_mtime = 0
         self._closed = False
 
@@ -80,7 +79,7 @@ class MemoryStore(StoreBackend):
         transcript.entries += copy.deepcopy(fresh)
         transcript.uuids.update(uuid for entry in fresh if (uuid := get_entry_uuid(entry)) is not None)
         transcript.last_batch = batch.id
-        # Two writes in one millisecond are told apart, as they are by the clocks of real media.
+        # Two writes in one millisecond get different times, as on real media.
         transcript.mtime = self._last_mtime = max(int(self._clock() * 1000), self._last_mtime + 1)
         if not transcript_key.subpath:
             transcript.summary = fold_summary(transcript.summary, fresh)
@@ -168,7 +167,7 @@ class MemoryStore(StoreBackend):
         self._closed = True
 
     def _get_lease_state(self, transcript: TranscriptKey) -> LeaseState:
-        """The lease record of the session of a transcript."""
+        """Return the lease record of a transcript's session."""
         if (record := self._leases.get(transcript.main)) is None:
             return LeaseState()
         owner, token, ends = record

@@ -1,6 +1,6 @@
 """Writes what the CLI adds to its transcripts to a store.
 
-Splits the frames from the output, holds the leases, writes in batches and retries.
+Splits mirror frames from the CLI's output, holds the leases, writes in batches and retries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pilothouse.stores.base import Entry, Lease, SessionStore, StoreBackend, Tra
 _FRAME_START = b'{"type":"transcript_mirror"'
 _FRAME_TYPE = b'"transcript_mirror"'
 _MAX_START_BYTES = 64
-"""Bytes of a line, white space included, in which the start of a frame stands."""
+"""Number of bytes at the start of a line, white space included, that contain the start of a frame."""
 _ID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _PATH = re.compile(
     rf"(?:.*[/\\])?projects[/\\](?P<project>[^/\\]+)[/\\](?P<session>{_ID})(?:[/\\](?P<subpath>.+))?\.jsonl", re.DOTALL
@@ -33,7 +33,7 @@ _PATH = re.compile(
 
 
 class MirrorFrame(NamedTuple):
-    """What was added to one file."""
+    """The entries added to one file."""
 
     path: str
     entries: list[Entry]
@@ -41,27 +41,27 @@ class MirrorFrame(NamedTuple):
 
 
 class MirrorFrameSplitter:
-    """Splits the output of a CLI into frames and the rest.
+    """Splits the output of the CLI into mirror frames and other output.
 
     Args:
-        limit: bytes of a frame; a longer one goes on as it is, for the reader of lines to report.
+        limit: maximum size of a frame in bytes; a longer line is passed on, so that the line reader reports it.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held_chunks: list[bytes] = []  # the beginning of a line that may be a frame
+        self._held_chunks: list[bytes] = []  # the start of a line that may be a frame
         self._held_size = 0
         self._frames: list[MirrorFrame] = []
         self.is_mid_line = False
-        """Whether the last byte that went on was not the end of a line."""
+        """Whether the last byte passed on was not the end of a line."""
 
     def take_frames(self) -> list[MirrorFrame]:
-        """The frames since the last call."""
+        """Return the frames since the last call."""
         found, self._frames = self._frames, []
         return found
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take the frames out of a piece of output; what is left of it."""
+        """Remove the frames from a chunk of output; return the rest."""
         if not self._held_chunks and _FRAME_TYPE not in chunk:
             return self._pass_through(chunk)
         if self.is_mid_line or self._held_chunks:
@@ -84,7 +84,7 @@ class MirrorFrameSplitter:
         return b"".join(shown)
 
     def _pass_through(self, chunk: bytes) -> bytes:
-        """The same where no frame is, but for the beginning of one at the end: the usual case, without copies."""
+        """The fast path without copies: no frame in the chunk, except possibly the start of one at its end."""
         cut = chunk.rfind(b"\n") + 1
         if not cut:
             return chunk if self.is_mid_line else self._hold(chunk)
@@ -94,7 +94,7 @@ class MirrorFrameSplitter:
         return chunk[:cut] + self._hold(chunk[cut:])
 
     def flush(self) -> bytes:
-        """What was held back when the output ended: a part of a line."""
+        """Return what was held back when the output ended: a partial line."""
         return self._release_held()
 
     def _hold(self, part: bytes) -> bytes:
@@ -123,7 +123,7 @@ def _may_be_frame(line: bytes) -> bool:
 
 
 def _parse_frame(line: bytes) -> MirrorFrame | None:
-    """The frame in a line; None for one of another shape than any that is known, which then goes on."""
+    """Parse the frame in a line; None for an unknown form, which is then passed on."""
     try:
         data: Any = decode_line(line)
     except LineDecodeError:
@@ -138,10 +138,10 @@ def _parse_frame(line: bytes) -> MirrorFrame | None:
 
 
 def parse_transcript_path(path: str) -> TranscriptKey | None:
-    """Which transcript a file of the CLI is; None for one that is none.
+    """Return the key of a transcript file of the CLI; None for other files.
 
     Args:
-        path: as the CLI names it: `…/projects/<project>/<session>.jsonl`, with more folders for sub-agents.
+        path: a path in the CLI's form: `…/projects/<project>/<session>.jsonl`, with more folders for sub-agents.
     """
     found = _PATH.fullmatch(path)
     if found is None:
@@ -153,25 +153,25 @@ def parse_transcript_path(path: str) -> TranscriptKey | None:
 log = logging.getLogger("pilothouse.stores")
 
 RENEWALS_PER_TTL = 3
-"""How often a lease is renewed in the time for which it holds."""
+"""Number of lease renewals per ttl."""
 RELEASE_SECONDS = 5.0
 
 
 def make_owner_name() -> str:
-    """A name for one holder, which tells others where it lives."""
+    """Make a unique name for a lease holder, with its host and process id."""
     return f"{platform.node() or 'a host'}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 class LeaseKeeper:
-    """Leases of one holder.
+    """The leases of one holder.
 
     Args:
-        store: gives them out.
-        ttl: seconds for which each holds unless it is renewed.
+        store: the store of the leases.
+        ttl: seconds until a lease expires unless it is renewed.
 
     Attributes:
-        store: the same.
-        owner: who holds them, as others are told.
+        store: the same store.
+        owner: name of the holder, shown to others.
     """
 
     def __init__(self, store: StoreBackend, ttl: float) -> None:
@@ -181,10 +181,10 @@ class LeaseKeeper:
         self.owner = make_owner_name()
 
     async def get_lease(self, transcript: TranscriptKey) -> Lease:
-        """The lease of the session of a transcript; it is taken now if that was not done.
+        """Return the lease of a transcript's session; acquire it if needed.
 
         Raises:
-            SessionLeasedError: somebody else holds it.
+            SessionLeasedError: another owner holds it.
             StoreError: the store failed.
         """
         lease = self._leases.get(transcript.main)
@@ -196,10 +196,10 @@ class LeaseKeeper:
         return lease
 
     async def renew_leases(self) -> None:
-        """Renew them, until this is cancelled. A store that does not answer is asked again at the next round.
+        """Renew the leases until cancelled. If the store does not respond, the next round tries again.
 
         Raises:
-            LeaseLostError: somebody else has taken a session over.
+            LeaseLostError: another owner has taken over a session.
         """
         while True:
             await anyio.sleep(self._ttl / RENEWALS_PER_TTL)
@@ -213,34 +213,34 @@ class LeaseKeeper:
         except LeaseLostError:
             del self._leases[transcript]
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store may be there again at the next round
+        except Exception as error:  # noqa: BLE001 - the store may work again at the next round
             log.warning("the lease of session %s could not be renewed: %s", transcript.session, error)
 
     async def release(self) -> None:
-        """Give all of them back, as far as the store answers within a moment. Call it shielded."""
+        """Release all leases, as far as the store responds within `RELEASE_SECONDS`. Call it shielded."""
         leases, self._leases = self._leases, {}
         with anyio.move_on_after(RELEASE_SECONDS):
             for lease in leases.values():
                 try:
                     await self.store.release(lease)
-                except Exception as error:  # noqa: BLE001 - the others are given back all the same
+                except Exception as error:  # noqa: BLE001 - the others are still released
                     log.warning("the lease of session %s could not be given back: %s", lease.transcript.session, error)
 
 
 BATCH_ENTRIES = 500
 BATCH_BYTES = 1 << 20
 LINGER_SECONDS = 1.0
-"""For which what came waits for more of it. A host that is killed loses no more than this."""
+"""Seconds that entries wait for more entries. If the host is killed, no more than this is lost."""
 RETRY_PAUSES = (0.2, 0.8)
 """Seconds between the attempts to write a batch."""
 ATTEMPT_SECONDS = 20.0
 RETRY_SECONDS = 5.0
-"""After all attempts have failed, until the next round of them."""
+"""Seconds until the next round after all attempts have failed."""
 MAX_BACKLOG_BYTES = 64 << 20
-"""Bytes that may wait: a store that is slow then holds up the CLI, and one that fails loses what waits."""
+"""Maximum bytes that wait: a slow store then blocks the CLI, and a failing one loses what waits."""
 
 FATAL_ERRORS = (LeaseLostError, SessionLeasedError, StoreConflictError)
-"""Errors that say that the session is somebody else's now."""
+"""Errors that mean that another owner has the session now."""
 
 OnLost = Callable[[TranscriptKey, str], object]
 
@@ -248,18 +248,18 @@ _live_writers: WeakSet[MirrorWriter] = WeakSet()
 
 
 class MirrorWriter:
-    """Writes what `take` is given.
+    """Writes entries passed to `enqueue` to the store.
 
     Args:
-        store: where to.
-        on_lost: told of what could not be written, and why.
-        eager: write at once, and not in batches.
-        lease_keeper: the leases under which it is written; None for a store without them.
+        store: the destination.
+        on_lost: called with transcripts whose entries could not be written, and the reason.
+        eager: whether to write at once instead of in batches.
+        lease_keeper: the leases for writing; None for a store without leases.
 
     Attributes:
-        store, loop: where it writes to, and the event loop that it lives on.
-        fatal_error: why nothing is written any more, if that is so.
-        last_error: why the last round of attempts has failed, until one succeeds.
+        store, loop: the destination, and the event loop of this object.
+        fatal_error: the error that stopped all writing, if any.
+        last_error: the error of the last round of attempts, until one succeeds.
     """
 
     def __init__(
@@ -273,7 +273,9 @@ class MirrorWriter:
         self._counts: dict[TranscriptKey, int] = {}
         self._waiting: dict[TranscriptKey, list[Entry]] = {}
         self._waiting_entries = self._waiting_bytes = 0
-        self._batch: tuple[TranscriptKey, list[Entry], int] | None = None  # repeated as it is until its fate is known
+        self._batch: tuple[TranscriptKey, list[Entry], int] | None = (
+            None  # retried unchanged until its outcome is known
+        )
         self._lock = anyio.Lock()
         self._arrived_event = anyio.Event()
         self._due_event = anyio.Event()
@@ -281,11 +283,11 @@ class MirrorWriter:
         self.last_error: str | None = None
 
     def set_count(self, transcript: TranscriptKey, count: int) -> None:
-        """So many entries of a transcript are in the store."""
+        """Set the number of stored entries of a transcript."""
         self._counts[transcript] = count
 
     def enqueue(self, transcript: TranscriptKey, entries: list[Entry], size: int) -> None:
-        """Entries to write, which were `size` bytes."""
+        """Add entries to write; `size` is their size in bytes."""
         if not entries or self.fatal_error is not None:
             return
         self._waiting.setdefault(transcript, []).extend(entries)
@@ -296,25 +298,25 @@ class MirrorWriter:
             self.flush_soon()
 
     def flush_soon(self) -> None:
-        """What waits should be written now: a turn has ended."""
+        """Write waiting entries soon: a turn has ended."""
         if self._waiting:
             self._due_event.set()
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that the CLI should, too."""
+        """Whether so many bytes wait that the CLI must wait, too."""
         return self._waiting_bytes > MAX_BACKLOG_BYTES
 
     @property
     def backlog(self) -> int:
-        """How many entries wait to be written."""
+        """Number of entries that wait to be written."""
         return self._waiting_entries + (0 if self._batch is None else len(self._batch[1]))
 
     async def run(self) -> None:
-        """Write what comes, until this is cancelled.
+        """Write entries until cancelled.
 
         Raises:
-            LeaseLostError, SessionLeasedError, StoreConflictError: the session is somebody else's now.
+            LeaseLostError, SessionLeasedError, StoreConflictError: another owner has the session now.
         """
         _live_writers.add(self)
         while True:
@@ -325,10 +327,10 @@ class MirrorWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write all that waits now, as far as the store lets it.
+        """Write all waiting entries now, as far as the store allows.
 
         Raises:
-            LeaseLostError, SessionLeasedError, StoreConflictError: the session is somebody else's now.
+            LeaseLostError, SessionLeasedError, StoreConflictError: another owner has the session now.
         """
         async with self._lock:
             self._arrived_event, self._due_event = _renew_event(self._arrived_event), _renew_event(self._due_event)
@@ -346,7 +348,9 @@ class MirrorWriter:
             place = next(iter(self._waiting))
             entries = self._waiting[place]
             batch, left = entries[:BATCH_ENTRIES], entries[BATCH_ENTRIES:]
-            size = self._waiting_bytes * len(batch) // self._waiting_entries  # as good as any: it bounds what waits
+            size = (
+                self._waiting_bytes * len(batch) // self._waiting_entries
+            )  # an estimate is enough to limit the backlog
             if left:
                 self._waiting[place] = left
             else:
@@ -357,10 +361,10 @@ class MirrorWriter:
         return self._batch
 
     async def _write_batch(self, transcript: TranscriptKey, entries: list[Entry], size: int) -> bool:
-        """Whether the batch is done with: stored, or lost for ever."""
+        """Write a batch; return whether it is finished: stored, or lost for good."""
         for pause in (*RETRY_PAUSES, None):
             try:
-                # A write is never cut: whether it has reached a store that does not tell is not known any more.
+                # A write is never cancelled: afterwards it would be unknown whether it reached the store.
                 with anyio.fail_after(ATTEMPT_SECONDS, shield=True):
                     await self._append(transcript, entries)
             except FATAL_ERRORS as error:
@@ -370,13 +374,13 @@ class MirrorWriter:
                 self._report_lost(transcript, len(entries), str(error))
                 return True
             except TimeoutError:
-                if self._lease_keeper is None:  # it may have arrived, and would be stored twice
+                if self._lease_keeper is None:  # the write may have succeeded, and a retry would store it twice
                     self._report_lost(
                         transcript, len(entries), f"the store did not answer within {ATTEMPT_SECONDS:g} s"
                     )
                     return True
                 self.last_error = f"the store did not answer within {ATTEMPT_SECONDS:g} s"
-            except Exception as error:  # noqa: BLE001 - stores are code of users
+            except Exception as error:  # noqa: BLE001 - stores are user code
                 self.last_error = f"{type(error).__name__}: {error}"
             else:
                 self.last_error = None
@@ -418,7 +422,7 @@ class MirrorWriter:
         self._waiting_entries = self._waiting_bytes = 0
 
     async def close(self, timeout: float) -> None:
-        """Write what is left, within so many seconds; what is not written then is lost, and told. Call it shielded."""
+        """Write the rest within `timeout` seconds; report what was not written as lost. Call it shielded."""
         _live_writers.discard(self)
         with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
             await self.flush()
@@ -434,7 +438,7 @@ class MirrorWriter:
 
 
 async def flush_mirrors(store: SessionStore, timeout: float) -> None:
-    """Write what sessions of this loop have for a store, before it is read: a fork begins with all that was said."""
+    """Write what sessions of this event loop have buffered for a store, so that a fork sees all of it."""
     loop = anyio.lowlevel.current_token().native_token
     for mirror in list(_live_writers):
         if mirror.store is store and mirror.loop is loop:
@@ -443,4 +447,4 @@ async def flush_mirrors(store: SessionStore, timeout: float) -> None:
 
 
 def _renew_event(event: anyio.Event) -> anyio.Event:
-    return anyio.Event() if event.is_set() else event  # somebody may wait for one that is not set
+    return anyio.Event() if event.is_set() else event  # a task may wait for an event that is not set

@@ -1,4 +1,4 @@
-"""A transport that wraps another one: resumes a session from a store, and writes its transcripts back."""
+"""A transport wrapper that resumes a session from a store and writes its transcripts back."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from pilothouse.transports.wrapper import TransportWrapper
 log = logging.getLogger("pilothouse.stores")
 
 DRAIN_SECONDS = 0.5
-"""To read what a child that is ended in the middle of a turn has said of its transcripts."""
+"""Seconds to read the last mirror frames of a process that is closed in the middle of a turn."""
 SILENCE_SECONDS = 0.15
-"""Of silence, after which there is no more of that: the CLI (2.1.330) tells what it writes every 0.1 s."""
+"""Seconds of silence after which no more frames follow: CLI 2.1.330 sends what it writes every 0.1 s."""
 CLOSE_SECONDS = 20.0
-"""For a store to take what is left at the end."""
+"""Seconds for the store to accept the rest at the end."""
 RESULT_MARK = b'"type":"result"'
 PROJECT_DIRECTORY_VARIABLE = "CLAUDE_CODE_PROJECT_DIR_NAME"
-"""Gives the folder of a project another name, where CLAUDE_CONFIG_DIR is set as well."""
+"""The variable that renames the folder of a project, if CLAUDE_CONFIG_DIR is set as well."""
 
 
 class MirroredTransport(TransportWrapper):
-    """One child over another transport, with `session_store`. (E85)
+    """One process over another transport, with `session_store`.
 
     Args:
-        inner: not started yet.
-        options: the settings of the child.
+        inner: a transport that is not started yet.
+        options: the options of the process.
 
     Raises:
-        OptionsError: the store cannot do what is asked.
+        OptionsError: the store cannot do what the options require.
     """
 
     def __init__(self, inner: Transport, options: Options) -> None:
@@ -82,7 +82,7 @@ class MirroredTransport(TransportWrapper):
         eager = options.session_store_flush == "eager"
         self._writer = MirrorWriter(store, self._queue_error_line, eager=eager, lease_keeper=self._lease_keeper)
         self._splitter = MirrorFrameSplitter(options.max_line_bytes)
-        self._error_lines: deque[bytes] = deque()  # lines of our own, for the reader
+        self._error_lines: deque[bytes] = deque()  # lines added for the reader
         self._receive_scope: anyio.CancelScope | None = None
         self._config_directory: SessionConfigDirectory | PrivateHome | None = None
         self._project = ""
@@ -92,16 +92,16 @@ class MirroredTransport(TransportWrapper):
         self._ended = False
         self._closed = False
 
-    # The start.
+    # Starting.
 
     async def start(self, invocation: Invocation) -> None:
-        """Take the lease, put the session where the child finds it, start the child.
+        """Acquire the lease, write the session where the process finds it, and start the process.
 
         Raises:
-            SessionLeasedError: somebody else is at work in the session.
-            SessionNotFoundError: neither the store nor this machine has it.
+            SessionLeasedError: another owner has the session.
+            SessionNotFoundError: neither the store nor this machine has the session.
             StoreError: the store failed.
-            PilothouseError: the child could not be started.
+            PilothouseError: the process could not be started.
         """
         if self._closed:
             raise anyio.ClosedResourceError
@@ -116,7 +116,7 @@ class MirroredTransport(TransportWrapper):
             raise
 
     async def _prepare(self, invocation: Invocation) -> Invocation:
-        asked, cwd = self._options, invocation.cwd or os.getcwd()  # noqa: PTH109 - a string is wanted
+        asked, cwd = self._options, invocation.cwd or os.getcwd()  # noqa: PTH109 - needs a string
         self._project = await run_briefly(project_key, cwd)
         self._project_directory_name = invocation.env.get(PROJECT_DIRECTORY_VARIABLE)
         if asked.resume is not None or asked.continue_conversation:
@@ -169,7 +169,7 @@ class MirroredTransport(TransportWrapper):
                 self._writer.set_count(session.transcript._replace(subpath=subpath), len(entries))
 
     async def _import_from_disk(self, invocation: Invocation, transcript: TranscriptKey, cwd: str) -> None:
-        """The store has nothing of the session: the child finds it on disk, and the store gets what stands there."""
+        """Import a session that the store does not have from disk, where the process finds it too."""
         path = await run_briefly(find_file, transcript.session, cwd, _find_config_directory(invocation))
         if path is None:
             raise SessionNotFoundError(
@@ -198,20 +198,20 @@ class MirroredTransport(TransportWrapper):
         env.pop(PROJECT_DIRECTORY_VARIABLE, None)
         return replace(invocation, env=ChildEnvironment(env))
 
-    # The stream.
+    # Streaming.
 
     async def serve(self) -> None:
-        """Write to the store and keep the leases, beside what the inner transport has to do.
+        """Write to the store and renew the leases, while serving the inner transport.
 
         Raises:
-            LeaseLostError, SessionLeasedError, StoreConflictError: the session is somebody else's now.
+            LeaseLostError, SessionLeasedError, StoreConflictError: another owner has the session now.
         """
         failures: list[Exception] = []
 
         async def guarded(work: Any) -> None:
             try:
                 await work()
-            except Exception as error:  # noqa: BLE001 - raised below, as it is and not inside a group
+            except Exception as error:  # noqa: BLE001 - raised below, outside the group
                 failures.append(error)
                 tasks.cancel_scope.cancel()
 
@@ -225,7 +225,7 @@ class MirroredTransport(TransportWrapper):
             raise failures[0]
 
     async def receive(self) -> bytes:
-        """The next bytes from the child, without its frames about transcripts."""
+        """Return the next bytes from the process, without its mirror frames."""
         while not self._closed:
             if self._error_lines and not self._splitter.is_mid_line:
                 return self._error_lines.popleft()
@@ -235,13 +235,13 @@ class MirroredTransport(TransportWrapper):
             with anyio.CancelScope() as self._receive_scope:
                 chunk = await self.inner.receive()
             self._receive_scope = None
-            if chunk is None:  # there is a note
+            if chunk is None:  # an error line was queued
                 await anyio.lowlevel.checkpoint()
                 continue
             if not chunk:
                 self._ended = True
                 rest = self._splitter.flush()
-                await self._writer.flush()  # what could not be written is told before the end
+                await self._writer.flush()  # reports what could not be written before the end
                 if rest:
                     return rest
                 continue
@@ -267,7 +267,7 @@ class MirroredTransport(TransportWrapper):
         return shown
 
     def _to_store_key(self, transcript: TranscriptKey) -> TranscriptKey:
-        """Where it stands in the store: there, a directory has one name on all machines."""
+        """Return the key in the store, where a directory has the same name on all machines."""
         long = (
             len(self._project) > MAX_KEY_CHARS and transcript.project[:MAX_KEY_CHARS] == self._project[:MAX_KEY_CHARS]
         )
@@ -285,26 +285,26 @@ class MirroredTransport(TransportWrapper):
             self._receive_scope.cancel()
 
     async def detach(self) -> str:
-        """Leave a child that can go on without us; it goes on without the store, too."""
+        """Detach from a process that can continue without this connection; it also continues without the store."""
         found_as = await self.inner.detach()
         await self.close()
         return found_as
 
     def health(self) -> Health:
-        """That of the inner transport; degraded while the store does not take what it is given."""
+        """Return the health of the inner transport; degraded while the store fails."""
         health = self.inner.health()
         if health.state == "healthy" and self._writer.last_error:
             return Health("degraded", f"the session store fails: {self._writer.last_error}")
         return health
 
-    # The end.
+    # Closing.
 
     async def close(self) -> None:
-        """End the child, write what is left, release the lease, remove the files that the child was given.
+        """Close the process, write the rest, release the lease, and remove the session's files.
 
         Raises:
-            LeaseLostError, SessionLeasedError, StoreConflictError: the last of it was not written, because the session
-                is somebody else's now.
+            LeaseLostError, SessionLeasedError, StoreConflictError: the last entries were not written, because another
+                owner has the session now.
         """
         was_closed, self._closed = self._closed, True
         with anyio.CancelScope(shield=True):
@@ -312,7 +312,7 @@ class MirroredTransport(TransportWrapper):
                 if not was_closed and not self._ended:
                     await self._drain()
                 await self.inner.close()
-            finally:  # also when `Task.cancel` of asyncio came through the shield
+            finally:  # also when asyncio's `Task.cancel` broke through the shield
                 if not was_closed:
                     await self._clean_up()
         if not was_closed and self._writer.fatal_error is not None and not self._has_raised_error:
@@ -342,19 +342,19 @@ class MirroredTransport(TransportWrapper):
 
 
 def _is_remote(transport: Transport) -> bool:
-    """Whether the child lives on another machine, with a disk of its own: it finds its sessions there itself."""
-    module = sys.modules.get("pilothouse.transports.websocket")  # not loaded: it cannot be one
+    """Whether the process runs on another machine, and finds its sessions on its own disk."""
+    module = sys.modules.get("pilothouse.transports.websocket")  # not loaded: not a WebSocket
     return module is not None and isinstance(transport, module.WebSocketTransport)
 
 
 def _find_config_directory(invocation: Invocation) -> str:
-    """The configuration directory of a child that has no private one."""
+    """Return the configuration directory of a process without a private one."""
     given = invocation.env.get("CLAUDE_CONFIG_DIR")
     return given if given is not None else str(Path(invocation.env.get("HOME") or Path.home(), ".claude"))
 
 
 def _find_owner(user: str | int) -> tuple[int, int] | None:
-    from pilothouse.transports.accounts import account_of  # few children run as another user
+    from pilothouse.transports.accounts import account_of  # few processes run as another user
 
     account = account_of(user)
     return None if account is None else (account.uid, account.gid)

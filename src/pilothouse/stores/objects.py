@@ -1,6 +1,6 @@
-"""`ObjectStore`: sessions in an object storage: S3, GCS, Azure or a directory.
+"""`ObjectStore`: sessions in object storage: S3, GCS, Azure or a directory.
 
-Owns its records, and the calls of the bucket that it needs.
+Owns its records, and the bucket operations that it needs.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Storage
 
 
-CONNECT_SECONDS = 10  # seconds
+CONNECT_SECONDS = 10
 RESPONSE_SECONDS = 60
-"""Seconds for one request, its repetitions included."""
+"""Timeout in seconds for one request, including its retries."""
 _RETRIES = 4
 _NO_CONDITIONAL_WRITES = (
     "this service knows no conditional writes, so two hosts could overwrite each other's; use another"
@@ -77,21 +77,21 @@ _ADVICE = {
     "SlowDown": "the service asks for fewer requests; try again later",
     "error sending request": "the service cannot be reached; look at the address and the network, then try again",
 }
-"""By what stands in the error."""
+"""Advice by text in the error."""
 
 
-_first_used_in: dict[str, int] = {}  # the process in which obstore was first used here: its threads are there
+_first_used_in: dict[str, int] = {}  # the process in which obstore was first used, which has its threads
 
 
 class StoredObject(NamedTuple):
-    """An object, and which version of it this is."""
+    """An object and its version."""
 
     data: bytes
     version: dict[str, str]
 
 
 class ObjectEntry(NamedTuple):
-    """A row of a list: the last part of the path, bytes, time of the last write in milliseconds since 1970, version."""
+    """A row of a list: last part of the path, size in bytes, time of the last write in Unix milliseconds, version."""
 
     name: str
     size: int
@@ -103,8 +103,8 @@ class ObjectBucket:
     """Objects by path.
 
     Args:
-        storage: obstore's.
-        lock: for a directory, the file by which its writers take turns.
+        storage: the obstore storage.
+        lock: for a directory, the file with the lock of its writers.
     """
 
     def __init__(self, storage: Storage, lock: Path | None) -> None:
@@ -112,7 +112,7 @@ class ObjectBucket:
         self._lock = lock
 
     def get(self, path: str) -> StoredObject | None:
-        """Give an object, None if there is none."""
+        """Return an object, or None."""
         import obstore
 
         try:
@@ -122,7 +122,7 @@ class ObjectBucket:
             return None
 
     def read_start(self, path: str, size: int, wanted: int) -> bytes | None:
-        """Give the first bytes of an object of this size; None if it is gone."""
+        """Return the first bytes of an object of this size; None if it is gone."""
         import obstore
 
         with suppress(FileNotFoundError):
@@ -130,19 +130,19 @@ class ObjectBucket:
         return None
 
     def put(self, path: str, data: bytes) -> None:
-        """Write an object, be there one or not."""
+        """Write an object, replacing an existing one."""
         import obstore
 
         obstore.put(self._storage, path, data, use_multipart=False)
 
     def stream(self, path: str, chunks: Iterator[bytes]) -> None:
-        """Write an object piece by piece; if a piece raises, nothing is written."""
+        """Write an object in chunks; if a chunk raises, nothing is written."""
         import obstore
 
         obstore.put(self._storage, path, chunks)
 
     def compare_and_swap(self, path: str, data: bytes, version: dict[str, str] | None) -> bool:
-        """Write an object if it is still of this version, or if there is none (None); say whether it was written."""
+        """Write an object if it still has this version (None: does not exist); return whether it was written."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -154,7 +154,7 @@ class ObjectBucket:
         except (AlreadyExistsError, PreconditionError):
             return False
         except FileNotFoundError:
-            if version is None:  # it is the bucket that is not there
+            if version is None:  # the bucket itself does not exist
                 raise
             return False
         except NotImplementedError as error:
@@ -175,7 +175,7 @@ class ObjectBucket:
             return True
 
     def list(self, prefix: str) -> Iterator[ObjectEntry]:
-        """Give what lies right below a path."""
+        """Yield the objects directly below a path."""
         import obstore
 
         for rows in cast("Any", obstore).list(self._storage, prefix, chunk_size=1000):
@@ -184,7 +184,7 @@ class ObjectBucket:
                 yield ObjectEntry(row["path"].rpartition("/")[2], row["size"], mtime, row["e_tag"] or "")
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Remove objects; missing ones are not an error."""
         import obstore
 
         for path in paths:
@@ -192,9 +192,9 @@ class ObjectBucket:
                 obstore.delete(self._storage, path)
 
     def read_clock(self) -> float:
-        """The time by the clock of the storage, in seconds since 1970: that of an object written just now.
+        """Return the Unix time in seconds by the storage's clock: that of an object written now.
 
-        Services tell whole seconds, rounded down.
+        Services return whole seconds, rounded down.
         """
         import obstore
 
@@ -202,7 +202,7 @@ class ObjectBucket:
         return obstore.head(self._storage, "clock")["last_modified"].timestamp()
 
     def create_if_absent(self, path: str, data: bytes) -> bool:
-        """Make an object if it is not there yet; say whether it was made.
+        """Create an object if it does not exist; return whether it was created.
 
         Raises:
             StoreError: the service ignores the conditions of a write.
@@ -216,7 +216,7 @@ class ObjectBucket:
 
 
 def open_bucket(url: str, config: Mapping[str, str], client_options: Mapping[str, Any]) -> ObjectBucket:
-    """Open the bucket, or make the directory, at a URL."""
+    """Open the bucket, or create the directory, at a URL."""
     try:
         from obstore import store
     except ImportError as error:
@@ -246,7 +246,7 @@ def open_bucket(url: str, config: Mapping[str, str], client_options: Mapping[str
 
 
 def describe_object_failure(error: Exception) -> str | None:
-    """What to tell about an error of obstore, and what to do; None for an error that is none of its own."""
+    """Explain an error of obstore and what to do; None for other errors."""
     from obstore import exceptions
 
     said = " ".join(str(error).partition("\n\nDebug source:")[0].split())
@@ -261,7 +261,7 @@ def describe_object_failure(error: Exception) -> str | None:
 
 
 def validate_url(url: str) -> None:
-    """Refuse what is no URL. Raises `UsageError`."""
+    """Check that the text is a URL. Raises `UsageError`."""
     if not urlsplit(url).scheme or "://" not in url:
         raise UsageError("an ObjectStore needs a URL: s3://bucket/prefix, gs://…, az://…, file:///directory, memory://")
 
@@ -272,7 +272,7 @@ def _get_version(meta: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _hold_file_lock(path: Path) -> Generator[None]:
-    """Wait for our turn. The system gives the lock back when its holder dies."""
+    """Hold the lock. The system releases it when its holder dies."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -289,14 +289,14 @@ def _hold_file_lock(path: Path) -> Generator[None]:
 
 
 SEAL_BYTES = 128 * 1024
-"""A tail that has grown beyond this becomes an object of its own, which never changes.
+"""A tail that has grown beyond this size becomes an immutable object of its own.
 
-An append writes the tail again: smaller would make many objects, and so many requests to load a session; larger would
-make each append slower.
+Each append writes the tail again: a smaller limit would make many objects, and so many requests to load a session; a
+larger one would make each append slower.
 """
 
 MAX_COMMIT_IDS = 16
-"""Ids of the last commits that a record keeps: whoever did not hear the answer finds its own there."""
+"""Number of recent commit ids in a record; a writer that got no response finds its own there."""
 
 
 @dataclass
@@ -316,7 +316,7 @@ class TranscriptLog:
 
 @dataclass
 class StoredSessionRecord:
-    """A session. `ends` is in seconds since 1970 by the clock of the store, `owner` None when nobody has the lease."""
+    """A session. `ends` is in Unix seconds by the store's clock; `owner` is None without a lease."""
 
     transcript: TranscriptKey
     owner: str | None = None
@@ -327,7 +327,7 @@ class StoredSessionRecord:
     commits: list[str] = field(default_factory=list[str])
 
     def to_bytes(self) -> bytes:
-        """Write it down, with a new id of the commit behind the last ones."""
+        """Encode the record, with a new commit id after the last ones."""
         self.commits = [*self.commits[1 - MAX_COMMIT_IDS :], secrets.token_hex(8)]
         listed = {
             "format": FORMAT,
@@ -343,10 +343,10 @@ class StoredSessionRecord:
 
 
 def parse_record(transcript: TranscriptKey, data: bytes) -> StoredSessionRecord:
-    """Read a record.
+    """Decode a record.
 
     Raises:
-        StoreError: it is damaged, or of a newer pilothouse.
+        StoreError: the record is damaged, or written by a newer pilothouse.
     """
     try:
         first, second, *lines = data.decode("ascii").split("\n")
@@ -372,37 +372,37 @@ def parse_record(transcript: TranscriptKey, data: bytes) -> StoredSessionRecord:
 
 
 def parse_record_head(line: bytes) -> Entry:
-    """Read the first line of a record: `session`, `summary`."""
+    """Decode the first line of a record: `session`, `summary`."""
     return read_entry(line)
 
 
 def has_main_transcript(size: int) -> bool:
-    """Whether a record of this size has a main transcript: an odd size says so.
+    """Whether a record of this size has a main transcript: such records have an odd size.
 
     Some records have none: those of sessions that were deleted, or leased and not yet written to. A list of objects
-    tells names, times and sizes; nothing else of it changes in the same step as the record.
+    contains names, times and sizes; of these only the size changes atomically with the record.
     """
     return size % 2 == 1
 
 
 _MAX_PARALLEL_READS = 32  # requests
-_MAX_CACHED_PARTS = 4096  # whose uuids are kept in memory: parts never change
-_MAX_NAME_CHARS = 200  # bytes; a name of a file has 255
-_HEAD_BYTES = 8192  # of a record, when only its first line is wanted
+_MAX_CACHED_PARTS = 4096  # number of parts whose uuids are cached: parts never change
+_MAX_NAME_CHARS = 200  # bytes; a file name has at most 255
+_HEAD_BYTES = 8192  # read of a record when only its first line is needed
 _UNSAFE_BYTES = re.compile(rb"[^a-z0-9_-]")
 
 
 class ObjectStore(ThreadedBackend):
-    """Sessions in an object storage, for any number of hosts. Needs the extra `objects`. (E85)
+    """Sessions in object storage, for any number of hosts. Needs the extra `objects`.
 
-    Runs on asyncio and trio. The service must know conditional writes, as S3, R2, MinIO, GCS and Azure do; one that
-    does not is refused. Leases run out by the clock of the service, which tells whole seconds. The `mtime` of a session
-    is that of its record, so a lease that is renewed moves it too.
+    Works on asyncio and trio. The service must know conditional writes, as S3, R2, MinIO, GCS and Azure do; one that
+    does not is refused. Leases expire by the clock of the service, in whole seconds. The `mtime` of a session is that
+    of its record, so a lease renewal changes it too.
 
     Args:
-        url: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///directory` for processes of one machine, or `memory://`
-            for this store object alone.
-        config: keys, region, endpoint and more, as obstore names them; it reads the usual environment variables too.
+        url: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///directory` for processes of one machine, or
+            `memory://` for this store object alone.
+        config: keys, region, endpoint and more, as obstore names them; it also reads the usual environment variables.
             Never shown.
         client_options: proxies, certificates and more, as obstore names them.
     """
@@ -457,16 +457,16 @@ class ObjectStore(ThreadedBackend):
         )
 
     def _write(self, record: StoredSessionRecord, version: dict[str, str] | None) -> bool:
-        """Write a record if nobody was quicker; say whether it was written."""
+        """Write a record unless another writer was faster; return whether it was written."""
         bucket, path = self._ensure_connected(), _record_path(record.transcript)
         if bucket.compare_and_swap(path, record.to_bytes(), version):
             return True
-        # A request that was repeated because its answer got lost is refused the second time: look whether it is ours.
+        # A retry after a lost response is rejected: check whether the stored record is this one.
         found = bucket.get(path)
         return found is not None and record.commits[-1] in parse_record(record.transcript, found.data).commits
 
     def _lease(self, record: StoredSessionRecord) -> LeaseState:
-        if record.owner is None:  # asks no clock: nobody holds it
+        if record.owner is None:  # no lease: no need for the clock
             return LeaseState(None, record.token)
         return LeaseState(record.owner, record.token, record.expires_at - self._ensure_connected().read_clock())
 
@@ -482,7 +482,7 @@ class ObjectStore(ThreadedBackend):
     def _try_append(self, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
         record, version = self._read(place)
         log = record.logs.get(place.subpath) or TranscriptLog()
-        # With a lease only its token counts: no need to ask what time it is.
+        # With a lease only its token counts: no need for the clock.
         state = LeaseState(record.owner, record.token) if lease else self._lease(record)
         uuids = collect_uuids(batch)
         held = self._read_log_uuids(place, log, version) if uuids and log.count else frozenset[str]()
@@ -513,7 +513,7 @@ class ObjectStore(ThreadedBackend):
     def _read_log_uuids(
         self, transcript: TranscriptKey, log: TranscriptLog, version: dict[str, str] | None
     ) -> frozenset[str]:
-        """The uuids of a log. Those of a part are read once: after a resume they are there already."""
+        """Return the uuids of a log. Each part is read once: after a resume its uuids are cached."""
         missing = [name for name, _ in log.parts if name not in self._part_uuids]
         if missing:
             self._read_parts(transcript, missing, version)
@@ -522,7 +522,7 @@ class ObjectStore(ThreadedBackend):
     def _read_parts(
         self, transcript: TranscriptKey, names: list[str], version: dict[str, str] | None
     ) -> list[list[Entry]]:
-        """Read the parts that a record of this version names, many at once."""
+        """Read in parallel the parts that a record of this version names."""
         bucket, folder = self._ensure_connected(), _parts_path(transcript)
 
         def read(name: str) -> list[Entry]:
@@ -560,7 +560,7 @@ class ObjectStore(ThreadedBackend):
     # --- lists ------------------------------------------------------------------------------------------------------
 
     def _list_sessions(self, project: str) -> list[StoredSession]:
-        # Names tell the sessions, but for those that are too long for a name.
+        # Names contain the session ids, except those that are too long for a name.
         rows = [
             row
             for row in self._ensure_connected().list(f"sessions/{_encode_name(project)}/")
@@ -584,7 +584,7 @@ class ObjectStore(ThreadedBackend):
         ]
 
     def _read_record_head(self, project: str, row: ObjectEntry) -> dict[str, Any]:
-        """What lists need of a record; kept, so that a second list reads only what has changed."""
+        """Return the part of a record for lists; cached, so that a second list reads only changed records."""
         path = f"sessions/{_encode_name(project)}/{row.name}"
         known = self._summaries.get(path)
         if known and row.etag and known[0] == row.etag:
@@ -603,7 +603,7 @@ class ObjectStore(ThreadedBackend):
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
         return [subpath for subpath in self._read(main)[0].logs if subpath]
 
-    # --- the end of a session, and its lease ------------------------------------------------------------------------
+    # --- deleting and leases ----------------------------------------------------------------------------------------
 
     def _delete(self, transcript_key: TranscriptKey) -> None:
         parts = self._retry_change(lambda: self._try_delete(transcript_key))
@@ -658,13 +658,13 @@ def _collect_entry_uuids(entries: list[Entry]) -> frozenset[str]:
 
 
 def _encode_name(part: str) -> str:
-    """A part of a key as a name that every storage takes and tells from others, whatever it thinks of capitals."""
+    """Encode a part of a key as a name valid in every storage, also in case-insensitive ones."""
     name = _UNSAFE_BYTES.sub(lambda odd: b"~%02x" % odd[0][0], part.encode()).decode("ascii")
     return name if len(name) <= _MAX_NAME_CHARS else "=" + digest_key(part).hex()
 
 
 def _decode_name(name: str) -> str | None:
-    """The part of a key that a name stands for; None for one that stands for a long one."""
+    """Decode a name to the part of a key; None if the part was too long for a name."""
     if name.startswith("="):
         return None
     return re.sub(rb"~([0-9a-f]{2})", lambda odd: bytes([int(odd[1], 16)]), name.encode()).decode(errors="replace")

@@ -1,7 +1,7 @@
 """`PostgresStore`: sessions in a PostgreSQL database, for any number of hosts.
 
-Owns the tables, the connections and what PostgreSQL's errors mean. The one file that knows psycopg, which is imported
-when a store connects. Knows nothing of transcripts.
+Owns the tables, the connections and the meaning of PostgreSQL's errors. Imports psycopg when a store connects; no
+other store module does. Knows nothing of transcripts.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 MAX_CONNECTIONS = 8
-CONNECT_SECONDS = 10  # seconds
+CONNECT_SECONDS = 10
 RESPONSE_SECONDS = 60
-"""Seconds for one statement, and for a connection on which the other side is silent."""
+"""Timeout in seconds for one statement, and for a connection without a response."""
 
-_LIMITED = ("statement_timeout", "idle_in_transaction_session_timeout")  # a host that stops must not block the others
+_LIMITED = ("statement_timeout", "idle_in_transaction_session_timeout")  # a stopped host must not block the others
 
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"  # the server's, at this moment and not of the BEGIN
-# Digests are indexed in place of keys: an index of PostgreSQL takes 2,700 bytes, a key may have 12,000.
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"  # the server's current time, not that of the BEGIN
+# Digests are indexed instead of keys: PostgreSQL indexes up to 2,700 bytes, and a key may have 12,000.
 _TABLES = f"""
 CREATE SCHEMA IF NOT EXISTS {{schema}};
 CREATE TABLE {{schema}}.format (version int NOT NULL);
@@ -73,12 +73,12 @@ CREATE TABLE {{schema}}.leases (
     ends timestamptz NOT NULL);
 INSERT INTO {{schema}}.format VALUES ({FORMAT});
 """  # noqa: S608 - constants of this file
-# Not to_regclass: what that has not found once it may not find again in a transaction, though it was made meanwhile.
+# Not to_regclass: a transaction that once did not find a table may miss it after another one created it.
 TABLES_EXIST = (
     "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE nspname = %s AND relname = 'format'"
 )
-"""Whether a schema has tables of ours, which bring one that says their format."""
+"""Checks whether a schema has pilothouse tables, which include one for their format."""
 _LEASE = (
     "SELECT owner, token, extract(epoch FROM ends - clock_timestamp())::float8 FROM {schema}.leases WHERE main = %s"
 )
@@ -107,20 +107,20 @@ _ADVICE = {
     "57014": f"the server did not answer within {RESPONSE_SECONDS} s; another session may block it. Try again",
     "57P": "the server ended the connection, or is starting or stopping; try again",
 }
-"""By the beginning of the SQLSTATE."""
+"""Advice by prefix of the SQLSTATE."""
 
 
 class PostgresStore(ThreadedBackend):
-    """Sessions in PostgreSQL 12 or newer, for any number of hosts. Needs the extra `postgres`. (E85)
+    """Sessions in PostgreSQL 12 or newer, for any number of hosts. Needs the extra `postgres`.
 
-    The tables are made on first use, in a schema of their own. Runs on asyncio and trio. Leases run out by the clock of
+    The tables are created on first use, in their own schema. Works on asyncio and trio. Leases expire by the clock of
     the server.
 
     Args:
-        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. What it leaves out
-            comes from libpq's variables (`PGPASSWORD`, `PGSERVICE`, …). Never shown but for the place.
+        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. libpq's
+            variables (`PGPASSWORD`, `PGSERVICE`, …) supply missing parts. Only the host and database are ever shown.
         schema: the schema for the tables.
-        max_connections: connections at once, 8 by default. They are opened when needed and kept.
+        max_connections: maximum number of connections. They are opened when needed and kept.
     """
 
     def __init__(self, conninfo: str, *, schema: str = "pilothouse", max_connections: int = MAX_CONNECTIONS) -> None:
@@ -141,7 +141,7 @@ class PostgresStore(ThreadedBackend):
 
     @contextmanager
     def _transaction(self, main: TranscriptKey | None = None) -> Generator[_StoreTransaction]:
-        """One transaction; with `main` nobody else writes to that session meanwhile, be it there or not."""
+        """Open a transaction; with `main` it locks that session, which need not exist, against other writers."""
         with self._slots:
             connection = self._take_connection()
             try:
@@ -159,7 +159,7 @@ class PostgresStore(ThreadedBackend):
             connection = self._idle.pop() if self._idle else None
         if connection is not None and not _is_alive(connection):
             connection.close()
-            self._drop_idle()  # who ended one has ended all of them
+            self._drop_idle()  # if one idle connection was closed, the others probably were too
             connection = None
         if connection is None:
             self._check_open()
@@ -190,7 +190,7 @@ class PostgresStore(ThreadedBackend):
             "tcp_user_timeout": RESPONSE_SECONDS * 1000,
             "keepalives_idle": RESPONSE_SECONDS // 2,
         }
-        # Prepared statements are of one connection, and poolers such as PgBouncer hand out another each time.
+        # Prepared statements belong to one connection, and poolers such as PgBouncer switch connections.
         return psycopg.connect(
             make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
         )
@@ -200,7 +200,7 @@ class PostgresStore(ThreadedBackend):
             if not connection.closed and not connection.broken and not self._closed:
                 self._idle.append(connection)
                 return
-        if connection.broken:  # what took this connection away has most likely taken the others too
+        if connection.broken:  # the others are most likely broken too
             self._drop_idle()
         connection.close()
 
@@ -223,7 +223,7 @@ class PostgresStore(ThreadedBackend):
 
         if not isinstance(error, psycopg.Error):
             return None
-        # A closed connection has no state; neither has one that could not be opened, whose reason libpq tells.
+        # A closed connection has no state; nor has a failed connection attempt, whose reason libpq gives.
         state = error.sqlstate or ("08" if "connection failed" not in str(error) else "")
         advice = next((text for key, text in _ADVICE.items() if state.startswith(key)), None)
         said = " ".join(str(error).split())
@@ -250,9 +250,9 @@ class PostgresStore(ThreadedBackend):
                 return count
             folded = None if write.summary is None else encode_entry(write.summary)
             digests = (digest_key(*transcript_key), digest_key(*transcript_key[:2]), digest_key(transcript_key.project))
-            # Lines and no arrays: psycopg would look at each character of an array, and no row has a line end.
+            # Lines instead of arrays: psycopg would check each character of an array, and no row has a line end.
             uuids, texts = "\n".join(row.uuid or "" for row in write.rows), "\n".join(row.text for row in write.rows)
-            # The ordinality of unnest begins at 1, numbers of entries at 0.
+            # The ordinality of unnest starts at 1, entry numbers at 0.
             run.execute(_APPEND, *digests, *transcript_key, write.count, batch.id, folded, count - 1, uuids, texts)
             return write.count
 
@@ -320,7 +320,7 @@ class PostgresStore(ThreadedBackend):
 
 
 class _StoreTransaction:
-    """Statements in one transaction. `{schema}` in them is replaced; values go beside the text, never into it."""
+    """Statements in one transaction. `{schema}` is replaced; values are passed separately, never in the text."""
 
     def __init__(self, connection: Connection[Any], schema: str) -> None:
         self._connection = connection
@@ -351,7 +351,7 @@ def _format_schema(query: str, schema: str) -> bytes:
 
 
 def _is_alive(connection: Connection[Any]) -> bool:
-    """Whether an idle connection is still open, as far as this host knows: asks nobody, so it costs no round trip."""
+    """Whether an idle connection is still open, as far as this host knows; needs no round trip."""
     import psycopg
 
     try:
@@ -373,7 +373,7 @@ def _make_tables(connection: Connection[Any], schema: str) -> None:
 
     if (found := version()) is None:
         with connection.transaction():
-            # Two that create the same schema at once would both fail.
+            # Two processes that create the same schema at once would both fail.
             connection.execute(
                 "SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(digest_key(schema)[:8], signed=True),)
             )

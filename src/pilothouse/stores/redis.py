@@ -1,18 +1,19 @@
 """`RedisStore`: sessions in Redis or Valkey, for any number of hosts.
 
-Owns the keys, the one script and what the server's errors mean. The one file that knows the `redis` package, which is
-imported when a store connects. Knows nothing of transcripts.
+Owns the keys, the one script and the meaning of the server's errors. Imports the `redis` package when a store
+connects; no other module does. Knows nothing of transcripts.
 
 All keys of a project have one hash tag, so that a cluster keeps them on one node:
 
-    PREFIX:{project}:state:SESSION            version, lease (owner, token, ends in microseconds); outlives the session
+    PREFIX:{project}:state:SESSION            version, lease (owner, token, ends in microseconds); outlives the
+    session
     PREFIX:{project}:meta|entries|uuids:PLACE count and last; the list of entries; the set of uuids
     PREFIX:{project}:subpaths:SESSION         subpath -> digest of its place
     PREFIX:{project}:sessions                 session -> mtime
     PREFIX:{project}:summaries                session -> summary
 
-A change reads in one transaction, decides, and commits in a script that does nothing if the version has changed since:
-two round trips, and nobody waits for anybody.
+A change reads in one transaction, decides, and commits in a script that does nothing if the version has changed
+since: two round trips, and no locks.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ from pilothouse.stores.threaded import (
     plan_append,
 )
 
-CONNECT_SECONDS = 10.0  # seconds
+CONNECT_SECONDS = 10.0
 RESPONSE_SECONDS = 60.0
-"""Seconds for one answer of the server."""
-_MAX_ARGUMENTS = 1000  # of one command: Lua takes no more than some 8,000
+"""Timeout in seconds for one response of the server."""
+_MAX_ARGUMENTS = 1000  # per command: Lua accepts no more than some 8,000
 
 # ARGV: the version that was read, then commands, each as the number of its words and the words.
 _COMMIT = """
@@ -79,7 +80,7 @@ _ADVICE = {
     "NOREPLICAS": "the server takes no writes while its replicas are away; try again",
     "WRONGTYPE": "another program uses these keys; choose another prefix",
 }
-"""By the first word of the error of the server."""
+"""Advice by the first word of the server's error."""
 
 Command = Sequence[str | bytes | int]
 
@@ -113,24 +114,24 @@ class _RedisKeys(NamedTuple):
 
 
 class _ReadResult(NamedTuple):
-    """What one read found: the state of a session, and the answers to what else was asked."""
+    """The result of one read: the state of a session, and the results of further commands."""
 
     version: str
     lease: LeaseState
-    now: int  # microseconds since 1970, by the server's clock
+    now: int  # Unix microseconds, by the server's clock
     replies: list[Any]
 
 
 class RedisStore(ThreadedBackend):
-    """Sessions in Redis 6.2 or newer, or Valkey, for any number of hosts. Needs the extra `redis`. (E85)
+    """Sessions in Redis 6.2 or newer, or Valkey, for any number of hosts. Needs the extra `redis`.
 
-    Runs on asyncio and trio. Leases run out by the clock of the server. What is written is as durable as the server is
-    set to be: for transcripts that matter, `appendonly yes` and `maxmemory-policy noeviction`.
+    Works on asyncio and trio. Leases expire by the clock of the server. Durability depends on the server's settings:
+    for important transcripts use `appendonly yes` and `maxmemory-policy noeviction`.
 
     Args:
         url: `redis://user:password@host:6379/0`, `rediss://…` with TLS, or `unix:///path/to/socket`.
-        prefix: the beginning of all keys.
-        max_connections: connections at once, 8 by default.
+        prefix: the prefix of all keys.
+        max_connections: maximum number of connections.
     """
 
     def __init__(self, url: str, *, prefix: str = "pilothouse", max_connections: int = 8) -> None:
@@ -138,7 +139,7 @@ class RedisStore(ThreadedBackend):
         self._url = url
         self._prefix = prefix
         self._max_connections = max_connections
-        self._client: Any = None  # redis.Redis, whose types say little
+        self._client: Any = None  # redis.Redis, whose types are imprecise
         self._inherited: list[Any] = []
 
     # --- the connection ---------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class RedisStore(ThreadedBackend):
         except ImportError as error:
             raise StoreError("a RedisStore needs the redis package: pip install 'pilothouse[redis]'") from error
         limits: dict[str, Any] = {"socket_connect_timeout": CONNECT_SECONDS, "socket_timeout": RESPONSE_SECONDS}
-        # No retries of its own: only we know whether a write may be repeated.
+        # No retries by the client: only this store knows whether a write may be repeated.
         limits |= {
             "max_connections": self._max_connections,
             "timeout": RESPONSE_SECONDS,
@@ -203,7 +204,7 @@ class RedisStore(ThreadedBackend):
             exceptions.BusyLoadingError: "LOADING",
             exceptions.OutOfMemoryError: "OOM",
             exceptions.ReadOnlyError: "READONLY",
-        }  # the package takes the first word off some errors, and makes classes of them
+        }  # the package removes the first word of some errors and makes classes of them
         words = [*(name for kind, name in names.items() if isinstance(error, kind)), *said.replace(":", " ").split()]
         advice = next((_ADVICE[word] for word in words if word in _ADVICE), None)
         if advice is None and isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
@@ -213,7 +214,7 @@ class RedisStore(ThreadedBackend):
     # --- transactions -----------------------------------------------------------------------------------------------
 
     def _read_state(self, keys: _RedisKeys, *commands: Command) -> _ReadResult:
-        """Read the state of a session, the server's clock and more, all at one moment."""
+        """Read the state of a session, the server's clock and more, atomically."""
         with self._ensure_connected().pipeline(transaction=True) as pipe:
             pipe.execute_command("TIME")
             pipe.execute_command("HMGET", keys.state, "version", "owner", "token", "ends")
@@ -225,7 +226,7 @@ class RedisStore(ThreadedBackend):
         return _ReadResult((version or b"0").decode(), lease, now, answers)
 
     def _commit(self, keys: _RedisKeys, state: _ReadResult, commands: Sequence[Command]) -> bool:
-        """Write, unless the session has changed since; say which."""
+        """Write, unless the session has changed since; return whether it was written."""
         flat: list[str | bytes | int] = []
         for command in commands:
             flat += [len(command), *command]

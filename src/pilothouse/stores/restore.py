@@ -1,7 +1,4 @@
-"""Reads a session from a store, and writes it into a private configuration directory.
-
-The CLI resumes it there.
-"""
+"""Reads a session from a store and writes it to a private configuration directory, where the CLI resumes it."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ T = TypeVar("T")
 
 
 class RestoredSession(NamedTuple):
-    """A session as it stands in a store.
+    """A session as a store has it.
 
     Attributes:
         transcript: the key of its main transcript.
-        entries: of the main transcript.
-        subpaths: those of its sub-agents, by subpath.
+        entries: entries of the main transcript.
+        subpaths: entries of its sub-agents, by subpath.
     """
 
     transcript: TranscriptKey
@@ -44,11 +41,11 @@ class RestoredSession(NamedTuple):
 
 
 class StoreReader:
-    """Reads one store, each call within a time.
+    """Reads one store, with a timeout for each call.
 
     Args:
-        store: what to read.
-        timeout: for each call.
+        store: the store.
+        timeout: seconds for each call.
     """
 
     def __init__(self, store: SessionStore, timeout: float) -> None:
@@ -56,10 +53,10 @@ class StoreReader:
         self._timeout = timeout
 
     async def read_session(self, transcript: TranscriptKey) -> RestoredSession | None:
-        """All of a session; None if the store has none of it.
+        """Return the whole session; None if the store does not have it.
 
         Raises:
-            StoreError: the store failed, or did not answer in time.
+            StoreError: the store failed, or did not respond in time.
         """
         entries = await self.read_entries(transcript)
         if not entries:
@@ -76,10 +73,10 @@ class StoreReader:
         return RestoredSession(transcript, entries, subpaths)
 
     async def find_latest(self, project: str) -> TranscriptKey | None:
-        """The session of a project that was written to last, those of sub-agents left out.
+        """Return the session of a project with the last write, without sub-agents.
 
         Raises:
-            StoreError: the store failed, or did not answer in time.
+            StoreError: the store failed, or did not respond in time.
         """
         for session_id in await self.list_sessions(project):
             entries = await self.read_entries(TranscriptKey(project, session_id))
@@ -88,10 +85,10 @@ class StoreReader:
         return None
 
     async def list_sessions(self, project: str) -> dict[str, int]:
-        """The ids of the sessions of a project, newest first, and when each was written to.
+        """Return the session ids of a project, newest first, with the time of each last write.
 
         Raises:
-            StoreError: the store failed, did not answer in time, or gave something else.
+            StoreError: the store failed, did not respond in time, or returned something else.
         """
         rows = await self.call(self._store.list_sessions(project), "list_sessions()")
         try:
@@ -101,10 +98,10 @@ class StoreReader:
         return {name: found[name] for name in sorted(found, key=lambda name: -found[name]) if is_session_id(name)}
 
     async def read_entries(self, transcript: TranscriptKey) -> list[Entry]:
-        """The entries of one transcript; none of them if the store has none.
+        """Return the entries of one transcript; empty if the store has none.
 
         Raises:
-            StoreError: the store failed, or did not answer in time.
+            StoreError: the store failed, or did not respond in time.
         """
         found = await self.call(self._store.load(transcript.session_key), f"load() of session {transcript.session}")
         entries: list[Entry] = []
@@ -116,10 +113,10 @@ class StoreReader:
         return entries
 
     async def call(self, awaitable: Awaitable[T], name: str) -> T:
-        """What a call of the store gives; `what` names the call.
+        """Await a call of the store and return its result; `name` is the call's name in errors.
 
         Raises:
-            StoreError: the store failed, or did not answer in time.
+            StoreError: the store failed, or did not respond in time.
         """
         try:
             with anyio.fail_after(self._timeout):
@@ -129,12 +126,12 @@ class StoreReader:
         except TimeoutError:
             words = f"the session store did not answer {name} within {self._timeout:g} s (option load_timeout)"
             raise StoreError(words) from None
-        except Exception as error:  # stores are code of users
+        except Exception as error:  # stores are user code
             raise StoreError(f"the session store failed in {name}: {type(error).__name__}: {error}") from error
 
 
 def is_safe_subpath(subpath: object) -> bool:
-    """Whether a subpath stays inside of the folder of its session, on every system."""
+    """Whether a subpath stays inside the folder of its session, on every system."""
     if not isinstance(subpath, str) or any(c in subpath for c in "\\\0:") or not subpath.isprintable():
         return False
     return all(part not in ("", ".", "..") for part in subpath.split("/")) and not Path(subpath).is_absolute()
@@ -144,34 +141,34 @@ CREDENTIALS_FILE = ".credentials.json"
 STATE_FILE = ".claude.json"
 SETTINGS_FILES = ("cowork_settings.json", "settings.json")
 LINKED_NAMES = ("CLAUDE.md", "agents", "commands", "output-styles", "plugins", "rules", "skills", "workflows")
-"""What users set up and the CLI reads; it stays where it is."""
+"""User configuration that the CLI reads; it stays where it is and is linked."""
 KEYCHAIN_SERVICE = "Claude Code-credentials"
-"""Name under which the CLI keeps its login on macOS, as long as the configuration directory is the usual one."""
+"""The CLI's name for its login in the macOS keychain, with the default configuration directory."""
 KEYCHAIN_SECONDS = 5.0
 LOGIN_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 METADATA_TYPE = "agent_metadata"
-"""Type of the entry that says what stands beside the transcript of a sub-agent."""
+"""Type of the entry with the content of the metadata file beside a sub-agent's transcript."""
 
 _REFRESH_TOKEN_KEYS = frozenset({"refreshtoken", "refreshtokenexpiresat"})
 
 
 class SessionConfigDirectory(PrivateDirectory):
-    """The directory. Removed by `remove`, with this object, or with this process."""
+    """The private directory. Removed by `remove`, with this object, or with this process."""
 
     def make(
         self, env: Mapping[str, str], session: RestoredSession, cwd: str, owner: tuple[int, int] | None = None
     ) -> str:
-        """Make it; returns its path.
+        """Create the directory and return its path.
 
         Args:
-            env: the environment of the child, which says where the user's own configuration is.
-            session: what to put into it.
-            cwd: the working directory of the child.
-            owner: user and group that it belongs to instead of this process's own.
+            env: the environment of the process, which locates the user's own configuration.
+            session: the session to write.
+            cwd: the working directory of the process.
+            owner: user and group of the files, instead of this process's own.
 
         Raises:
-            OSError: it cannot be written; nothing is left behind.
-            StoreError: an entry cannot be written as JSON; the same.
+            OSError: the directory cannot be written; nothing is left behind.
+            StoreError: an entry cannot be written as JSON; nothing is left behind.
         """
         try:
             directory = Path(self._open("pilothouse-session-"))
@@ -186,12 +183,12 @@ class SessionConfigDirectory(PrivateDirectory):
 
 
 def write_session(config: Path, session: RestoredSession, owner: tuple[int, int] | None = None) -> None:
-    """Write a session where the CLI looks for it, unless it is there.
+    """Write a session where the CLI looks for it, unless it exists.
 
     Args:
         config: the configuration directory.
-        session: what to write.
-        owner: user and group that it belongs to instead of this process's own.
+        session: the session.
+        owner: user and group of the files, instead of this process's own.
     """
     projects = config / "projects"
     folder = projects / session.transcript.project
@@ -214,7 +211,7 @@ def write_session(config: Path, session: RestoredSession, owner: tuple[int, int]
 
 def _make_private_directory(folder: Path) -> None:
     if not folder.exists():
-        _make_private_directory(folder.parent)  # `parents=True` would let others read those
+        _make_private_directory(folder.parent)  # `parents=True` would make the parents readable for others
         folder.mkdir(mode=0o700)
 
 
@@ -239,7 +236,7 @@ def _change_owner(directory: Path, owner: tuple[int, int]) -> None:
         os.chown(folder, *owner)
 
 
-# What the user has set up.
+# User configuration.
 
 
 def _copy_setup(env: Mapping[str, str], directory: Path, cwd: str) -> None:
@@ -260,12 +257,12 @@ def _copy_setup(env: Mapping[str, str], directory: Path, cwd: str) -> None:
         _copy_json(_read_small_file(source / name), directory / name, _drop_config_redirects)
     for name in LINKED_NAMES:
         if (source / name).exists():
-            with suppress(OSError):  # Windows lets few users make links
+            with suppress(OSError):  # on Windows few users may create links
                 (directory / name).symlink_to((source / name).resolve(), target_is_directory=(source / name).is_dir())
 
 
 def _read_small_file(path: Path) -> bytes | None:
-    """A small file of the user; None if there is none, or if it cannot be read without waiting."""
+    """Read a small file of the user; None if it does not exist or reading might block."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError("not a regular file")
@@ -282,7 +279,7 @@ def _copy_json(content: bytes | None, path: Path, change: Callable[[dict[str, An
         return
     try:
         found = json.loads(content.decode("utf-8-sig"))
-    except ValueError:  # of decoding, too
+    except ValueError:  # also from decoding
         found = None
     if not isinstance(found, dict):
         log.warning("%s of the user is no JSON object, and is left out of a resumed session", path.name)
@@ -291,7 +288,7 @@ def _copy_json(content: bytes | None, path: Path, change: Callable[[dict[str, An
 
 
 def strip_refresh_tokens(value: Any) -> Any:
-    """JSON without refresh tokens, however deep they stand and however they are spelled."""
+    """Remove refresh tokens from JSON, at any depth and in any spelling."""
     if isinstance(value, list):
         return [strip_refresh_tokens(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -305,7 +302,7 @@ def _is_refresh_token_key(key: str) -> bool:
 
 
 def _keep_one_project(state: dict[str, Any], cwd: str) -> dict[str, Any]:
-    """The state without what was typed and allowed in other projects."""
+    """Remove what was typed and allowed in other projects from the state."""
     projects = state.get("projects")
     if isinstance(projects, dict):
         here = {cwd, os.path.realpath(cwd)}
@@ -315,7 +312,7 @@ def _keep_one_project(state: dict[str, Any], cwd: str) -> dict[str, Any]:
 
 
 def _drop_config_redirects(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings that do not send the child back to the directory that they come from."""
+    """Remove settings that would send the process back to the original directory."""
     env = settings.get("env")
     if isinstance(env, dict):
         variables = cast("dict[str, Any]", env)

@@ -1,6 +1,6 @@
-"""A store in which all projects are one: for hosts that have a project at different paths, and for tenants.
+"""A store that treats all projects as one: for hosts with different paths, and for tenants.
 
-Owns nothing but the name of that one. Everything else is the business of the store inside.
+Owns only the name of that project. The inner store does everything else.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from pilothouse.stores.base import Entry, Lease, SessionKey, StoreBackend, Store
 
 
 class ScopedStore(StoreBackend):
-    """A part of another store, under a name of your own in place of the path of the working directory. (E85)
+    """A part of another store, under a fixed name instead of the path of the working directory.
 
     Args:
-        store: what keeps the sessions; `aclose` closes it too.
-        project_key: the name of the part. Whoever has the same finds the same sessions, wherever the project lies.
+        store: the inner store; `aclose` closes it too.
+        project_key: the name of the part. The same name gives the same sessions, whatever the project's path.
 
     Raises:
-        UsageError: no store can have this name.
+        UsageError: the name is not valid.
     """
 
     def __init__(self, store: StoreBackend, project_key: str) -> None:
@@ -44,11 +44,11 @@ class ScopedStore(StoreBackend):
         return await self._store.count(self._key(key))
 
     async def list_sessions(self, project_key: str) -> list[StoredSession]:
-        """See `StoreBackend.list_sessions`; of any project, since there is one."""
+        """See `StoreBackend.list_sessions`; `project_key` is ignored."""
         return await self._store.list_sessions(self._project)
 
     async def list_session_summaries(self, project_key: str) -> list[StoredSummary]:
-        """See `StoreBackend.list_session_summaries`; likewise."""
+        """See `StoreBackend.list_session_summaries`; `project_key` is ignored."""
         return await self._store.list_session_summaries(self._project)
 
     async def list_subkeys(self, key: SessionKey) -> list[str]:
@@ -60,7 +60,7 @@ class ScopedStore(StoreBackend):
         await self._store.delete(self._key(key))
 
     async def acquire(self, key: SessionKey, owner: str, ttl: float) -> Lease:
-        """See `StoreBackend.acquire`. The lease is one of the store inside."""
+        """See `StoreBackend.acquire`. The lease belongs to the inner store."""
         return await self._store.acquire(self._key(key), owner, ttl)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:

@@ -1,6 +1,6 @@
 """`SqliteStore`: sessions in one SQLite file, shared by all processes of a machine. The embedded default.
 
-Owns the tables and what SQLite's errors mean. Uses the standard library alone. Knows nothing of transcripts.
+Owns the tables and the meaning of SQLite's errors. Uses only the standard library. Knows nothing of transcripts.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ _ADVICE = {
     "SQLITE_PERM": "you are not allowed to use this file",
     "SQLITE_READONLY": "it can be read only; nothing was written. Make the file and its directory writable",
 }
-"""By the beginning of SQLite's own names of errors."""
+"""Advice by prefix of SQLite's error names."""
 
 
 class SqliteStore(ThreadedBackend):
-    """Sessions in a SQLite file, for any number of processes of one machine. (E85)
+    """Sessions in a SQLite file, for any number of processes of one machine.
 
-    The file is made on first use, readable for its owner only. An append is on disk when it returns. Not for network
-    file systems: SQLite cannot lock there.
+    The file is created on first use, readable by its owner only. An append is on disk when it returns. Not for
+    network file systems: SQLite cannot lock there.
 
     Args:
-        path: the file; `~` is your home. Its directory is made too.
+        path: the file; `~` is the home directory. Missing parent directories are created.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -94,7 +94,7 @@ class SqliteStore(ThreadedBackend):
 
     def _ensure_connected(self) -> sqlite3.Connection:
         if self._connection is not None and _read_inode(self._path) != self._inode:
-            self._drop()  # the file was removed or replaced: what went on in the old one would be lost
+            self._drop()  # the file was removed or replaced: further writes to the old one would be lost
         if self._connection is None:
             self._check_open()
             connection, self._inode = self._open()
@@ -102,9 +102,9 @@ class SqliteStore(ThreadedBackend):
         return self._connection
 
     def _open(self) -> tuple[sqlite3.Connection, int]:
-        with suppress(OSError):  # SQLite says better what is wrong
+        with suppress(OSError):  # SQLite's error is clearer
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite itself would ask the umask
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite itself would use the umask
         connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection)
@@ -146,7 +146,7 @@ class SqliteStore(ThreadedBackend):
 
     def _reset_after_fork(self) -> None:
         if self._connection is not None:
-            self._inherited.append(self._connection)  # closing it here would give up the locks of the parent
+            self._inherited.append(self._connection)  # closing it here would release the locks of the parent
             self._connection = None
 
     def _describe_failure(self, error: Exception) -> str | None:
@@ -269,14 +269,14 @@ class SqliteStore(ThreadedBackend):
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Set the connection up and bring the tables to our version."""
+    """Configure the connection and migrate the tables to the current version."""
     connection.execute("PRAGMA foreign_keys = ON")
     try:
         prepare_database(connection, _TABLES, application=_APPLICATION_ID, version=FORMAT, patience=BUSY_SECONDS)
     except SqliteFileError as error:
         foreign = "this database belongs to another program; choose another path"
         raise StoreError(newer_format_message(error.version) if error.version > FORMAT else foreign) from None
-    connection.execute("PRAGMA synchronous = FULL")  # an append that returned outlives a power cut
+    connection.execute("PRAGMA synchronous = FULL")  # an append that returned survives a power cut
 
 
 def _read_lease(connection: sqlite3.Connection, transcript: TranscriptKey) -> LeaseState:

@@ -53,26 +53,26 @@ async def import_session_to_store(
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> int:
-    """Bring a session that the CLI has kept on disk into a store, so that it can be resumed from there. (E85, L60)
+    """Import a session from the CLI's files on disk into a store, so that it can be resumed from there.
 
-    May be repeated: entries that have a uuid are stored once, in any store that keeps the contract.
+    The call may be repeated: entries with a uuid are stored once, in any store that follows the protocol.
 
     Args:
-        session_id: its id.
-        store: where to. Its lease is taken meanwhile, if it has leases.
-        directory: the working directory that it belongs to; None: any.
-        include_subagents: also the transcripts of its sub-agents.
-        batch_size: entries in one `append`, at most.
+        session_id: the id of the session.
+        store: the destination. Its lease is held meanwhile, if it has leases.
+        directory: the working directory of the session; None: any.
+        include_subagents: whether to import the transcripts of its sub-agents.
+        batch_size: maximum number of entries in one `append`.
         config_dir: another configuration directory of the CLI than that of this process.
-        on_problem: called with each line that cannot be read; it is left out.
+        on_problem: called with each line that cannot be read; the line is skipped.
 
     Returns:
-        How many entries the files had.
+        The number of entries in the files.
 
     Raises:
-        UsageError: the id has not the form of one.
+        UsageError: the id is not a session id.
         SessionNotFoundError: there is no such session on disk.
-        SessionLeasedError: somebody is at work in it.
+        SessionLeasedError: another owner has the session.
         StoreError: the store failed.
     """
     path = await run_briefly(require_file, session_id, directory, config_dir)
@@ -103,7 +103,7 @@ async def import_file(
     batch_size: int = BATCH_ENTRIES,
     on_problem: OnProblem = ignore_problem,
 ) -> int:
-    """The same for a session file, as `place`, under leases that the caller holds."""
+    """Import a session file as `transcript`, with leases that the caller holds."""
     files = [(transcript, path)]
     if include_subagents:
         files += await run_briefly(_list_subagent_files, path, transcript)
@@ -119,7 +119,7 @@ async def import_file(
 async def append_batch(
     store: SessionStore, transcript: TranscriptKey, batch: list[Entry], lease_keeper: LeaseKeeper | None
 ) -> None:
-    """Add entries under leases that the caller holds, wherever the transcript ends now."""
+    """Append entries at the current end of a transcript, with leases that the caller holds."""
     try:
         with anyio.fail_after(ATTEMPT_SECONDS):
             if isinstance(store, StoreBackend):
@@ -134,7 +134,7 @@ async def append_batch(
 
 
 def _list_subagent_files(path: Path, transcript: TranscriptKey) -> list[tuple[TranscriptKey, Path]]:
-    """The transcripts of sub-agents; links are left out, since they may lead anywhere."""
+    """Return the transcripts of sub-agents, without links, which may lead anywhere."""
     folder = get_sidecar_directory(path)
     found = sorted(file for file in folder.glob("subagents/**/*.jsonl") if not file.is_symlink())
     return [(transcript._replace(subpath=file.relative_to(folder).with_suffix("").as_posix()), file) for file in found]
@@ -172,18 +172,18 @@ def _read_entries(path: Path, on_problem: OnProblem) -> Iterator[tuple[Entry, in
 
 
 T = TypeVar("T")
-Messages: TypeAlias = list[Message]  # inside of the class below, `list` is a method
+Messages: TypeAlias = list[Message]  # inside the class below, `list` is a method
 Infos: TypeAlias = list[SessionInfo]
 Names: TypeAlias = list[str]
 Items: TypeAlias = list[T]
 
 MAX_PARALLEL_LOADS = 8
 _TITLE_FIELDS = ("custom_title", "ai_title", "last_prompt", "summary_hint", "first_prompt", "command_fallback")
-"""What a session is listed under: the first that there is."""
+"""The fields for a session's title in lists: the first one present is used."""
 
 
 class StoredSessions:
-    """The sessions of a project in a store, as the functions for those on disk have them. (E85, L60)
+    """The sessions of a project in a store; like the functions for sessions on disk.
 
     ::
 
@@ -191,14 +191,14 @@ class StoredSessions:
         for info in await sessions.list(limit=10):
             print(info.session_id, info.summary)
 
-    What changes a session takes its lease meanwhile, where the store has leases. All raise `StoreError` when the store
-    fails, and those that need a session `SessionNotFoundError` if the store has none with that id.
+    Methods that change a session hold its lease meanwhile, if the store has leases. All methods raise `StoreError`
+    when the store fails, and those that need a session raise `SessionNotFoundError` if the store does not have it.
 
     Args:
-        store: where they are.
+        store: the store.
         directory: the working directory of the project. Default: that of this process.
-        project_key: the name of the project in the store, in place of `directory`.
-        load_timeout: seconds to wait for each answer of the store. Default 60.
+        project_key: the name of the project in the store, instead of `directory`.
+        load_timeout: seconds to wait for each response of the store. Default: 60.
     """
 
     def __init__(
@@ -215,13 +215,13 @@ class StoredSessions:
         self._reader = StoreReader(store, load_timeout)
 
     async def list(self, limit: int | None = None, offset: int = 0) -> Infos:
-        """What each is about, newest first; those of sub-agents, and those without a word, are left out.
+        """List information on each session, newest first, without sub-agents and empty sessions.
 
-        One call where the store has `list_session_summaries`; else each session is loaded.
+        Needs one call if the store has `list_session_summaries`; otherwise each session is loaded.
 
         Args:
-            limit: how many at most; None: all.
-            offset: how many to leave out first.
+            limit: maximum number; None: all.
+            offset: number of sessions to skip first.
 
         Raises:
             UsageError: the store cannot list sessions.
@@ -239,7 +239,7 @@ class StoredSessions:
 
         async def add(session_id: str, mtime: int) -> None:
             summary = told.get(session_id)
-            if summary is None or summary["mtime"] < mtime:  # a store that was written to by something older
+            if summary is None or summary["mtime"] < mtime:  # an older writer did not update the summary
                 async with limiter:
                     entries = await self._reader.read_entries(TranscriptKey(project, session_id))
                 data = fold_summary(None, entries)
@@ -256,7 +256,7 @@ class StoredSessions:
         return infos[start : None if limit is None or limit <= 0 else start + limit]
 
     async def info(self, session_id: str) -> SessionInfo | None:
-        """What one is about; None if there is none with that id, or nothing was said in it."""
+        """Return information on one session; None if it does not exist or is empty."""
         place = await self._make_transcript_key(session_id)
         entries = await self._reader.read_entries(place)
         mtime = 0
@@ -265,48 +265,48 @@ class StoredSessions:
         return _make_info(session_id, mtime, fold_summary(None, entries)) if entries else None
 
     async def messages(self, session_id: str, limit: int | None = None, offset: int = 0, **how: Any) -> Messages:
-        """The messages of one, in order; as `get_session_messages`, whose further arguments it takes."""
+        """Return the messages of a session, in order; takes the further arguments of `get_session_messages`."""
         return await self._read_from_copy(
             session_id, lambda config: get_session_messages(session_id, None, limit, offset, config_dir=config, **how)
         )
 
     async def subagents(self, session_id: str) -> Names:
-        """The ids of the sub-agents that ran in one, sorted."""
+        """Return the ids of a session's sub-agents, sorted."""
         return await self._read_from_copy(session_id, lambda config: list_subagents(session_id, config_dir=config))
 
     async def subagent_messages(
         self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0
     ) -> Messages:
-        """The messages of a sub-agent, in order."""
+        """Return the messages of a sub-agent, in order."""
         return await self._read_from_copy(
             session_id,
             lambda config: get_subagent_messages(session_id, agent_id, None, limit, offset, config_dir=config),
         )
 
     async def rename(self, session_id: str, title: str) -> None:
-        """Give one a title. (L60)
+        """Set the title of a session.
 
         Raises:
             UsageError: the title is empty.
-            SessionLeasedError: somebody is at work in it.
+            SessionLeasedError: another owner has the session.
         """
         await self._append_change(session_id, lambda config: rename_session(session_id, title, config_dir=config))
 
     async def tag(self, session_id: str, tag: str | None) -> None:
-        """Give one a tag, in place of the one it has; None takes it away.
+        """Set the tag of a session; None removes it.
 
         Raises:
             UsageError: the tag is empty.
-            SessionLeasedError: somebody is at work in it.
+            SessionLeasedError: another owner has the session.
         """
         await self._append_change(session_id, lambda config: tag_session(session_id, tag, config_dir=config))
 
     async def delete(self, session_id: str) -> None:
-        """Remove one, with its sub-agents. One that is not there is no error.
+        """Remove a session with its sub-agents. A missing one is not an error.
 
         Raises:
             UsageError: the store cannot delete.
-            SessionLeasedError: somebody is at work in it.
+            SessionLeasedError: another owner has the session.
         """
         if not implements(self._store, "delete"):
             raise UsageError(f"{type(self._store).__name__} has no delete()")
@@ -316,13 +316,13 @@ class StoredSessions:
     async def fork(
         self, session_id: str, up_to_message_id: str | None = None, title: str | None = None
     ) -> ForkSessionResult:
-        """Make a second session that begins as one stands; as `fork_session`. (E30)
+        """Copy a session to a new one; like `fork_session`.
 
         Returns:
-            The new one, which is in the store; its `path` is empty.
+            The new session, which is in the store; its `path` is empty.
 
         Raises:
-            UsageError: there is no such message, or nothing was said.
+            UsageError: there is no such message, or the session is empty.
         """
         place = await self._make_transcript_key(session_id)
         session = await self._read_session(place)
@@ -351,7 +351,7 @@ class StoredSessions:
             await _remove_copy(copy)
 
     async def _append_change(self, session_id: str, work: Callable[[str], None]) -> None:
-        """Add the row to a session that `work` adds to its file; nothing else of the file is looked at."""
+        """Append the row to a session that `work` adds to its file; the rest of the file is ignored."""
         place = await self._make_transcript_key(session_id)
         if isinstance(self._store, StoreBackend):
             is_there = await self._reader.call(self._store.count(place.session_key), "count()") > 0
@@ -386,11 +386,11 @@ class StoredSessions:
 
 
 class _SessionCopy(PrivateDirectory):
-    """A configuration directory with one session in it."""
+    """A configuration directory that contains one session."""
 
     def make(self, session: RestoredSession) -> str:
         directory = self._open("pilothouse-copy-")
-        # The name of the project may be anything in a store.
+        # A store may have any project name.
         write_session(Path(directory), session._replace(transcript=session.transcript._replace(project="copy")))
         return directory
 
@@ -407,7 +407,7 @@ async def _remove_copy(copy: _SessionCopy) -> None:
 
 
 class _TemporaryLease:
-    """Leases for a change that is over in a moment; none where the store has none."""
+    """Leases for a short change; none if the store has no leases."""
 
     def __init__(self, store: SessionStore) -> None:
         self._lease_keeper = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None

@@ -1,4 +1,4 @@
-"""Base of the backends with blocking calls: each call runs in a worker thread, and its errors become `StoreError`."""
+"""Base of backends with blocking calls: runs each call in a worker thread, and converts errors to `StoreError`."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from pilothouse.stores.encoding import encode_entry, encode_uuid, remove_secrets
 
 MAX_TTL = 366 * 86_400.0  # seconds
 FORMAT = 1
-"""The version of the layout that these backends write. A store of a newer one is refused, an older one is changed."""
+"""The version of the layout that these backends write. A newer store is rejected, an older one is migrated."""
 
 CONTENTION_SECONDS = 60.0
-"""Seconds for which a change is tried again because others changed the session meanwhile."""
-_MIN_PAUSE, _MAX_PAUSE = 0.005, 0.5  # seconds between two tries, at most
+"""Seconds for which a change is retried because others changed the session meanwhile."""
+_MIN_PAUSE, _MAX_PAUSE = 0.005, 0.5  # limits of the seconds between two attempts
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
 class ConcurrentChangeError(Exception):
-    """Somebody else changed the session while it was looked at."""
+    """Another writer changed the session during the operation."""
 
 
 class EntryRow(NamedTuple):
-    """One entry as it is written."""
+    """One entry in its stored form."""
 
     uuid: str | None
     text: str
@@ -58,12 +58,12 @@ class EntryRow(NamedTuple):
 
 @dataclass(slots=True)
 class TranscriptState:
-    """What a medium says about one transcript, before a write.
+    """The stored state of one transcript before a write.
 
     Attributes:
-        count: how many entries it holds.
+        count: number of its entries.
         last_batch: the id of the last batch with `after`.
-        uuids: those of the batch that it holds already, as `encode_uuid`.
+        uuids: uuids of the batch that are already stored, from `encode_uuid`.
         summary: the summary of the session.
         lease: the lease record of the session.
     """
@@ -77,7 +77,7 @@ class TranscriptState:
 
 @dataclass(slots=True)
 class AppendPlan:
-    """What an append has to write: the rows behind the others, the new count, the summary of a main transcript."""
+    """What an append has to write: the new rows, the new count, the summary of a main transcript."""
 
     rows: list[EntryRow]
     count: int
@@ -85,7 +85,7 @@ class AppendPlan:
 
 
 def newer_format_message(version: int) -> str:
-    """What to tell about a store of a format that is not known here."""
+    """Return the error text for a store with an unknown newer format."""
     return (
         f"the store has format {version}, written by a newer pilothouse; this one knows formats up to {FORMAT}. "
         "Upgrade pilothouse here."
@@ -93,14 +93,14 @@ def newer_format_message(version: int) -> str:
 
 
 def collect_uuids(batch: EntryBatch) -> list[str]:
-    """The uuids of a batch, as they are kept."""
+    """Return the uuids of a batch in their stored form."""
     return [encode_uuid(uuid) for entry in batch.entries if (uuid := get_entry_uuid(entry)) is not None]
 
 
 def plan_append(
     transcript: TranscriptKey, batch: EntryBatch, lease: Lease | None, state: TranscriptState
 ) -> AppendPlan | None:
-    """Say what an append writes; None if it was written before. Raises as `StoreBackend.append` does."""
+    """Compute what an append writes; None if it is already stored. Raises as `StoreBackend.append` does."""
     check_write_allowed(transcript, state.lease, lease)
     if batch.is_stored(transcript, state.count, state.last_batch):
         return None
@@ -120,8 +120,8 @@ class ThreadedBackend(StoreBackend):
     """A backend written as blocking methods, which are called from any thread.
 
     Args:
-        display_name: where the store is, as it may be shown.
-        secrets: what may not be shown, wherever it stands.
+        display_name: address of the store, without secrets.
+        secrets: texts that must not be shown.
     """
 
     def __init__(self, display_name: str, secrets: Iterable[str] = ()) -> None:
@@ -223,18 +223,18 @@ class ThreadedBackend(StoreBackend):
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of everything; called once, perhaps while another thread is in a call."""
+        """Close everything; called once, possibly while another thread is in a call."""
 
     @abstractmethod
     def _reset_after_fork(self) -> None:
-        """Forget connections without closing them: this is a fork, and they are its parent's."""
+        """Drop connections without closing them: in a forked process they belong to the parent."""
 
     @abstractmethod
     def _describe_failure(self, error: Exception) -> str | None:
-        """What to tell about an error of the medium, and what to do; None for an error that is none of its own."""
+        """Explain an error of the medium and what to do; None for other errors."""
 
     def _retry_change(self, attempt: Callable[[], T | None]) -> T:
-        """Call `attempt` until it gives something: None or `ConcurrentChangeError`: somebody else was quicker."""
+        """Call `attempt` until it returns a result; None or `ConcurrentChangeError`: another writer was faster."""
         end = time.monotonic() + CONTENTION_SECONDS
         pause = _MIN_PAUSE
         while True:
@@ -245,26 +245,26 @@ class ThreadedBackend(StoreBackend):
                 raise StoreError(
                     f"others changed the session without a pause for {CONTENTION_SECONDS:.0f} s; try again"
                 )
-            time.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - not secret
             pause = min(pause * 2, _MAX_PAUSE)
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
     async def _run_in_thread(self, work: Callable[[*Args], T], *args: *Args) -> T:
-        # A call that is cancelled is not waited for: a server may take its time. It ends by the limits of its backend,
-        # and what it has written all the same is recognised when it is written again.
+        # A cancelled call is not waited for, because a server may be slow. It ends by the timeouts of its backend, and
+        # a repeated write recognises what it has stored.
         limiter = anyio.CapacityLimiter(1)
         return await to_thread.run_sync(self._call_guarded, work, *args, abandon_on_cancel=True, limiter=limiter)
 
     def _check_open(self) -> None:
-        """Ask again before connecting: a call may have waited while the store was closed."""
+        """Check again before connecting: the store may have been closed while a call waited."""
         if self._closed:
             raise StoreError("this store is closed")
 
     def _call_guarded(self, work: Callable[[*Args], T], *args: *Args) -> T:
         if os.getpid() != self._pid:
             self._pid = os.getpid()
-            self._lock = threading.RLock()  # another thread of the parent may hold the old one for ever
+            self._lock = threading.RLock()  # another thread of the parent may hold the old lock forever
             self._reset_after_fork()
         try:
             if work != self._close:

@@ -1,10 +1,11 @@
-"""The names of `pilothouse`, blocking: for scripts, notebooks and threads.
+"""The blocking form of `pilothouse`: for scripts, notebooks and threads.
 
     from pilothouse import sync as ph
 
     print(ph.query("What is 2 + 2?").result().text)
 
-What waits has a twin here; all else is the very object of `pilothouse`. Loads nothing until a name is used.
+Every name that waits has a blocking counterpart here; all others are the objects of `pilothouse`. Modules load on
+first use. Owns only waiting: start reading at `portal.py`.
 """
 
 import sys
@@ -25,10 +26,10 @@ BLOCKING_NAMES = {
     "session": "agent",
     "set_default_agent": "agent",
 }
-"""Names that differ from those of `pilothouse`, with the module that has them."""
+"""Names that differ from those of `pilothouse`, with their modules."""
 
-# Not imported: Python has loaded it, because this is a part of it. Its table of names is the only one, so none can be
-# missing here. Type checkers read `__init__.pyi`.
+# Not imported: Python has already loaded it as the parent package. Its table of names is the only one, so no name can
+# be missing here. Type checkers read `__init__.pyi`.
 _ROOT = sys.modules[__name__.rpartition(".")[0]]
 
 __all__ = list(_ROOT.__all__)  # pyright: ignore[reportUnsupportedDunderAll]
@@ -46,5 +47,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, without what this module itself is made of."""
+    """Return the public names, without this module's internals."""
     return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -1,4 +1,4 @@
-# What type checkers see: everything of `pilothouse`, with the blocking twins in the place of what waits.
+# What type checkers see: all names of `pilothouse`; those that wait are the blocking ones of `pilothouse.sync`.
 # ruff: noqa: I001, F811 - of two imports of a name, pyright takes the last one and mypy the first one
 from pilothouse.sync.agent import Agent as Agent
 from pilothouse.sync.agent import configure as configure

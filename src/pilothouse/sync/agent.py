@@ -1,7 +1,7 @@
-"""The blocking `Agent`, and the module-level functions over the default agent.
+"""The blocking `Agent`, and the module-level functions for the default agent.
 
-Owns nothing of its own: configuration and the default agent are those of `pilothouse.client`, so that both worlds of
-one program share them.
+Configuration and the default agent are those of `pilothouse.client`, so that blocking and asynchronous code of one
+program share them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @user_class
 class Agent:
-    """A reusable configuration, for plain code. Immutable; any threads may share it.
+    """A reusable configuration for blocking code. Immutable; threads may share it.
 
-    What an agent does not set comes from `configure()`, the configuration file, and `PILOTHOUSE_*` variables, in this
-    order, as they are when a query is made. (R34)
+    Settings that an agent does not have come from `configure()`, the configuration file, and `PILOTHOUSE_*`
+    variables, in this order, as they are when a query is made.
 
     Args:
         options: settings to start from.
-        **settings: settings that win over `options`; `pilothouse.Options` explains them.
+        **settings: settings that override `options`; see `pilothouse.Options`.
 
     Raises:
         OptionsError: an unknown option or a wrong value.
@@ -49,14 +49,14 @@ class Agent:
 
     @classmethod
     def wrap(cls, agent: client.Agent) -> Self:
-        """The blocking twin of an agent of `pilothouse`, with what it can do and is set to."""
+        """Wrap an asynchronous agent with its settings and backend."""
         made = cls.__new__(cls)
-        made._agent = agent  # noqa: SLF001 - of this very class
+        made._agent = agent  # noqa: SLF001 - of this class
         return made
 
     @property
     def async_agent(self) -> client.Agent:
-        """The agent of `pilothouse` that this one is the twin of."""
+        """The wrapped agent of `pilothouse`."""
         return self._agent
 
     def __repr__(self) -> str:
@@ -64,21 +64,21 @@ class Agent:
 
     @property
     def options(self) -> Options:
-        """The settings that a query of this agent gets, all layers together; `.explain()` says where each comes from.
+        """The effective settings of this agent's queries, from all layers; `.explain()` names the source of each.
 
         Raises:
-            OptionsError: the configuration file or a variable says something impossible.
+            OptionsError: a value in the configuration file or a variable is not valid.
         """
         return self._agent.options
 
     @copy_method_signature(client.Agent.with_options)
     def with_options(self, *args: Any, **named: Any) -> Agent:
-        """A new agent with changed settings; this one stays as it is. (L18, L21)."""
+        """Return a new agent with changed settings; this one is not changed."""
         return self.wrap(self._agent.with_options(*args, **named))
 
     @copy_method_signature(client.Agent.effective_policy)
     def effective_policy(self, *args: Any, **named: Any) -> Policy:
-        """What runs unasked, what asks, what is denied, in a query of this agent; see the twin of `pilothouse`."""
+        """Return what this agent's queries allow, ask for and deny; see `pilothouse.Agent.effective_policy`."""
         return self._agent.effective_policy(*args, **named)
 
     @overload
@@ -105,56 +105,56 @@ class Agent:
 
     @copy_method_signature(client.Agent.query)
     def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query[Any]:  # noqa: D417
-        """Ask one question.
+        """Make a query.
 
         Args:
             prompt: text, a list of content blocks (text, images, documents), or an iterable of user messages, sent as
-                they come. A plain iterable is read in a thread of its own, an async one on the event loop of
+                they come. A plain iterable is read in its own thread, an async one on the event loop of
                 `pilothouse.sync`.
-            options: settings that win over those of the agent, field by field. (L17, L20)
+            options: settings that override those of the agent, field by field.
             on_message: called once for every message, in order, in the thread that waits in `result()`; sync or
-                async. (L57)
+                async.
             output_type: a msgspec struct, dataclass, TypedDict or pydantic model, or a JSON Schema: the answer must
                 fit, and `QueryResult.output` is the value.
-            **overrides: single settings that win over `options`. The callback `stderr` runs on the event loop of
-                `pilothouse.sync` and should not take long.
+            **overrides: single settings that override `options`. The callback `stderr` runs on the event loop of
+                `pilothouse.sync` and should be fast.
 
         Raises:
-            UsageError: the prompt or an option cannot work; raised here, before anything is started.
+            UsageError: the prompt or an option is not valid; raised here, before anything is started.
         """
         handed = send_to_caller if callable(on_message) else on_message
         return Query(self._agent.query(iterate_in_thread(prompt), *args, on_message=handed, **named), on_message)
 
     @copy_method_signature(client.Agent.session)
     def session(self, *args: Any, **named: Any) -> Session:  # noqa: D417
-        """A conversation with one child, over many queries; use it with `with`. (G12)
+        """Make a session: a conversation with one process, over many queries; use it with `with`.
 
-        No child is started here.
+        The process is not started here.
 
         Args:
-            options: settings that win over those of the agent, field by field.
-            continue_latest: go on with the latest conversation of the directory.
-            fork: go on in a copy, and leave the original as it was. (E30)
-            **overrides: single settings that win over `options`; `resume=id` goes on with a conversation. (L60)
+            options: settings that override those of the agent, field by field.
+            continue_latest: continue the latest conversation of the directory.
+            fork: continue a copy, and leave the original unchanged.
+            **overrides: single settings that override `options`; `resume=id` continues a conversation.
 
         Raises:
-            OptionsError: settings that cannot work.
+            OptionsError: settings that are not valid.
             UsageError: called on the event loop of `pilothouse.sync`.
         """
-        from pilothouse.sync.sessions import Session  # one query needs none
+        from pilothouse.sync.sessions import Session  # a single query does not need it
 
         return Session(partial(self._agent.session, *args, **named))
 
     @copy_method_signature(client.Agent.prewarm)
     def prewarm(self, *args: Any, **named: Any) -> None:
-        """Start children ahead and wait until they are ready; the next queries need not wait for a start.
+        """Start processes in advance and wait until they are ready; the next queries start without delay.
 
-        See the twin of `pilothouse` for what it takes and raises.
+        See `pilothouse.Agent.prewarm` for arguments and errors.
         """
         get_portal().call(partial(self._agent.prewarm, *args, **named))
 
     def close(self) -> None:
-        """End the children that `prewarm` has started and nobody uses. Queries may go on. Idempotent."""
+        """Close unused processes started by `prewarm`. Queries can still be made. Idempotent."""
         get_portal().call(self._agent.aclose, finish=True)
 
     def __enter__(self) -> Self:
@@ -172,9 +172,9 @@ _default = Agent.wrap(client.default_agent())
 @user_function
 @copy_signature(client.configure)
 def configure(*args: Any, **named: Any) -> Agent:
-    """Change settings for every agent of this process, blocking and asynchronous, and read the file again.
+    """Change settings for every agent of this process, blocking and asynchronous, and reload the configuration file.
 
-    Calls add up, field by field; `None` sets a field back to its default. Queries that run are not touched.
+    Calls accumulate, field by field; `None` sets a field back to its default. Running queries are not affected.
 
     Returns:
         The default agent.
@@ -187,7 +187,7 @@ def configure(*args: Any, **named: Any) -> Agent:
 
 
 def default_agent() -> Agent:
-    """The agent behind the module-level `query`, over the default agent of `pilothouse`."""
+    """Return the agent of the module-level `query`, which wraps the default agent of `pilothouse`."""
     global _default
     agent = client.default_agent()
     if _default.async_agent is not agent:
@@ -196,13 +196,13 @@ def default_agent() -> Agent:
 
 
 def set_default_agent(agent: Agent) -> Agent:
-    """Put another agent behind the module-level `query`, here and in `pilothouse`.
+    """Replace the agent of the module-level `query`, here and in `pilothouse`.
 
     Returns:
-        The one before.
+        The previous agent.
 
     Raises:
-        UsageError: it is no agent of `pilothouse.sync`.
+        UsageError: `agent` is not an agent of `pilothouse.sync`.
     """
     global _default
     if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -238,7 +238,7 @@ def query(
 @user_function
 @copy_signature(client.query)
 def query(*args: Any, **named: Any) -> Query[Any]:  # noqa: D417
-    """Ask one question with the default agent: `.result()` gives the whole answer, a loop messages.
+    """Make a query with the default agent: `.result()` returns the whole answer, a loop yields messages.
 
     ::
 
@@ -250,23 +250,24 @@ def query(*args: Any, **named: Any) -> Query[Any]:  # noqa: D417
 
         result = ph.query("Extract the invoice", output_type=Invoice).result()  # .output is one
 
-    Without a key or a login no answer comes: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once.
-    Tools that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
+    The CLI needs a key or a login: set ANTHROPIC_API_KEY, pass `api_key`, or log in by running `claude` once. Tools
+    that change something need a permission: `permission_mode="acceptEdits"`, `allowed_tools`, `can_use_tool`.
 
     Args:
-        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user messages.
-        options: settings that win over those of the agent, field by field.
+        prompt: text, a list of content blocks (text, images, documents), or a sync or async iterable of user
+            messages.
+        options: settings that override those of the agent, field by field.
         on_message: called once for every message, in order, in the thread that waits in `result()`; sync or async.
         output_type: a dataclass, TypedDict, msgspec struct, pydantic model or JSON Schema: the answer must fit, and
             `QueryResult.output` is the value. Default None: plain text.
-        **overrides: single settings that win over `options`, such as `model`, `timeout` (seconds), `max_budget_usd`;
+        **overrides: single settings that override `options`, such as `model`, `timeout` (seconds), `max_budget_usd`;
             `pilothouse.options.TABLE` and the command `pilothouse options` explain each.
 
     Returns:
         A `Query`; nothing is started before it is used.
 
     Raises:
-        UsageError: the prompt or an option cannot work; raised here, before anything is started.
+        UsageError: the prompt or an option is not valid; raised here, before anything is started.
     """
     return default_agent().query(*args, **named)
 
@@ -274,7 +275,7 @@ def query(*args: Any, **named: Any) -> Query[Any]:  # noqa: D417
 @user_function
 @copy_signature(client.session)
 def session(*args: Any, **named: Any) -> Session:  # noqa: D417
-    """A conversation of the default agent with one child, over many queries; use it with `with`.
+    """Make a session of the default agent: one process, many queries; use it with `with`.
 
     ::
 
@@ -283,15 +284,15 @@ def session(*args: Any, **named: Any) -> Session:  # noqa: D417
             print(session.query("What is my name?").result().text)
 
     Args:
-        options: settings that win over those of the agent, field by field.
-        continue_latest: go on with the latest conversation of the directory. Default False.
-        fork: go on in a copy, and leave the original as it was. Default False.
-        **overrides: single settings that win over `options`; `resume=id` goes on with a conversation.
+        options: settings that override those of the agent, field by field.
+        continue_latest: continue the latest conversation of the directory. Default False.
+        fork: continue a copy, and leave the original unchanged. Default False.
+        **overrides: single settings that override `options`; `resume=id` continues a conversation.
 
     Returns:
         A `Session`; nothing is started before it is used.
 
     Raises:
-        OptionsError: settings that cannot work.
+        OptionsError: settings that are not valid.
     """
     return default_agent().session(*args, **named)

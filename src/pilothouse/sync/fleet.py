@@ -1,7 +1,6 @@
-"""The blocking `Fleet`: many runs on the portal's loop, read from plain code.
+"""The blocking `Fleet`: many runs on the portal's event loop, read from blocking code.
 
-Owns the task in which the asynchronous fleet lives between the two ends of a `with` block, and which thread waits. What
-a run is, and what becomes of it, is decided in `pilothouse.fleet`.
+Owns the task that holds the asynchronous fleet during a `with` block. `pilothouse.fleet` does everything else.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ T = TypeVar("T")
 
 @user_class
 class Fleet:
-    """Runs many prompts, a few at a time, for plain code; use it with `with`. (E18)
+    """Runs many prompts, a few at a time, for blocking code; use it with `with`.
 
-    Arguments, methods and errors are those of `pilothouse.Fleet`; the agent may be of either kind. Functions that find
-    the key or the prompt of an item run on the event loop of `pilothouse.sync`, and should not take long.
+    Arguments, methods and errors are those of `pilothouse.Fleet`; the agent may be blocking or asynchronous.
+    Functions that get the key or prompt of an item run on the event loop of `pilothouse.sync` and should be fast.
 
     Args:
-        agent: whose settings hold for all runs; None: the default agent.
+        agent: its settings apply to all runs; None: the default agent.
         **settings: as for `pilothouse.Fleet`.
 
     Raises:
-        UsageError: a limit that cannot be kept, such as a budget of 0.
+        UsageError: a limit that cannot be applied, such as a budget of 0.
     """
 
     def __init__(self, agent: Agent | client.Agent | None = None, **settings: Any) -> None:
@@ -49,7 +48,7 @@ class Fleet:
         self._exit_requested = asyncio.Event()
         self._has_failed = False
 
-    # Its life.
+    # Entering and leaving.
 
     def __enter__(self) -> Self:
         self._call(self._enter)
@@ -58,7 +57,7 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._portal.is_unavailable:  # after a fork the block is that of the parent
+        if self._portal.is_unavailable:  # after a fork the block belongs to the parent
             return
         self._has_failed = error is not None
         try:
@@ -97,7 +96,7 @@ class Fleet:
         if not self._has_failed and not self._task.cancelled() and (error := self._task.exception()) is not None:
             raise error
 
-    # Asking.
+    # Adding runs.
 
     @overload
     def map(self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]) -> Runs[OutputT]: ...
@@ -105,22 +104,22 @@ class Fleet:
     def map(self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]) -> Runs[Any]: ...
     @copy_method_signature(AsyncFleet.map)
     def map(self, *args: Any, **named: Any) -> Runs:
-        """Run a prompt for each item, and give the runs as they end."""
+        """Run a prompt for each item, and yield each run when it ends."""
         return Runs(self._inner.map(*args, **named), self._call)
 
     @copy_method_signature(AsyncFleet.resume)
     def resume(self) -> Runs:
-        """Go on with everything that is left in the journal, and give every run as it ends."""
+        """Continue all unfinished runs of the journal, and yield each run when it ends."""
         return Runs(self._inner.resume(), self._call)
 
     @copy_method_signature(AsyncFleet.retry_failed)
     def retry_failed(self) -> Runs:
-        """Run again what has failed, and give every run as it ends."""
+        """Run the failed runs again, and yield each run when it ends."""
         return Runs(self._inner.retry_failed(), self._call)
 
     @copy_method_signature(AsyncFleet.work)
     def work(self, **named: Any) -> Runs:
-        """Do every run of the journal, those that are put in later too, and give each as it ends here."""
+        """Execute all runs of the journal, including those added later; yield each that ends here."""
         return Runs(self._inner.work(**named), self._call)
 
     @overload
@@ -133,7 +132,7 @@ class Fleet:
     ) -> list[Run[Any]]: ...
     @copy_method_signature(AsyncFleet.gather)
     def gather(self, *args: Any, **named: Any) -> list[Run]:
-        """As `map`, for a list: all runs, in the order of the items."""
+        """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
         return self._call(partial(self._inner.gather, *args, **named))
 
     @overload
@@ -142,12 +141,12 @@ class Fleet:
     def submit(self, prompt: Any, *, output_type: Any = None, **how: Unpack[RunArguments]) -> Run[Any]: ...
     @copy_method_signature(AsyncFleet.submit)
     def submit(self, *args: Any, **named: Any) -> Run:
-        """Put one prompt in, and go on; `wait` gives its end."""
+        """Add one prompt without waiting; `wait` returns its end."""
         return self._call(partial(self._inner.submit, *args, **named))
 
     @copy_method_signature(AsyncFleet.enqueue)
     def enqueue(self, *args: Any, **named: Any) -> int:
-        """Put many prompts into the journal, as many as there are; `resume` gives their ends."""
+        """Add all prompts to the journal; `resume` yields their ends."""
         return self._call(partial(self._inner.enqueue, *args, **named))
 
     wait = make_blocking(AsyncFleet.wait)
@@ -156,12 +155,12 @@ class Fleet:
     interrupt = make_blocking(AsyncFleet.interrupt)
 
     def status(self) -> FleetStatus:
-        """Where the runs stand; with a journal, all that are in it."""
+        """Return the number of runs by state; with a journal, of all that are in it."""
         return self._call(self._inner.status)
 
     @property
     def running(self) -> list[Run]:
-        """What runs in this process, the longest first."""
+        """The runs that this process executes now, oldest first."""
         return self._inner.running
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
@@ -189,7 +188,7 @@ class Runs(Generic[OutputT]):
         return await anext(self._runs, None)
 
     def close(self) -> None:
-        """Begin no more. Idempotent."""
+        """Start no more runs. Idempotent."""
         self._call(self._close)
 
     async def _close(self) -> None:
@@ -197,4 +196,4 @@ class Runs(Generic[OutputT]):
 
 
 class _BlockFailedError(Exception):
-    """The block was left with an error, which its own thread raises."""
+    """The block ended with an error, which its own thread raises."""

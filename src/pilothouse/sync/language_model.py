@@ -1,6 +1,6 @@
-"""The blocking `LanguageModel`: the same requests, from plain code.
+"""The blocking `LanguageModel`: the same requests, from blocking code.
 
-Owns only which thread waits. What a request means is decided in `pilothouse.language_model`.
+Owns only waiting. `pilothouse.language_model` does everything else.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 @user_class
 class LanguageModel:
-    """A model as frameworks know it, for plain code; any threads may share it. (S2, S3)
+    """A language model for blocking code; threads may share it.
 
-    Arguments and errors are those of `pilothouse.language_model.LanguageModel`. There is no `abort`: close the stream,
-    from any thread.
+    Arguments and errors are those of `pilothouse.language_model.LanguageModel`. There is no `abort`: close the
+    stream, from any thread.
     """
 
     __slots__ = ("_model",)
@@ -57,7 +57,7 @@ class LanguageModel:
         max_steps: int = MAX_STEPS,
         **settings: Any,
     ) -> GenerateResult:
-        """Ask, and wait for the whole answer; when the wait is ended by Ctrl-C, the process is, too. (S32)"""
+        """Send a request and wait for the whole answer; Ctrl-C during the wait also ends the process."""
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
         return get_portal().call(partial(self._model.generate, messages, tools, **asked))
 
@@ -70,14 +70,14 @@ class LanguageModel:
         max_steps: int = MAX_STEPS,
         **settings: Any,
     ) -> Stream:
-        """Ask, and read the answer while it is written. (S31)"""
+        """Send a request and read the answer while it is written."""
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, **settings}
         return Stream(self._model.stream(messages, tools, **asked))
 
 
 @user_class
 class Stream:
-    """An answer as it is written; made by `LanguageModel.stream`, read once.
+    """A streamed answer; made by `LanguageModel.stream`, read once.
 
     ::
 
@@ -101,11 +101,11 @@ class Stream:
         self.close()
 
     def result(self) -> GenerateResult:
-        """Read to the end, and give the whole answer. Raises what `generate` raises. (S32)"""
+        """Read to the end, and return the whole answer. Raises as `generate` does."""
         return self._call(self._stream.result)
 
     def close(self) -> None:
-        """End the answer and wait until the process is gone. Idempotent, bounded, from any thread. (S34, S36)"""
+        """End the answer and wait until the process is gone. Idempotent, bounded, from any thread."""
         self._call(self._stream.aclose, finish=True)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:

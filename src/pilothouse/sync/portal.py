@@ -1,7 +1,7 @@
-"""One thread with an event loop in a process, and how other threads have work done there and wait for it.
+"""Runs coroutines on one event loop in one background thread, for callers in other threads.
 
-Owns that thread: its start when it is first needed, its end with the interpreter, its absence after a fork. And the
-wait of a caller: Ctrl-C ends it on every system, and what was begun is ended too. Knows nothing of queries.
+Owns that thread: it starts on first use, ends with the interpreter, and does not exist after a fork. Also owns the
+caller's wait: Ctrl-C ends it on every system, and ends the work too. Knows nothing of queries.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.tracebacks import user_function
 
 INTERRUPT_WAIT = 7.0
-"""Seconds that an interrupted call waits for what it began to end. A child that ignores SIGTERM takes 5.3."""
+"""Seconds an interrupted call waits for its work to end. A process that ignores SIGTERM takes 5.3."""
 EXIT_WAIT = 2.0
-"""Seconds at interpreter exit for children to end in peace; then the watchdog ends them."""
+"""Seconds at interpreter exit for processes to end by themselves; then the watchdog kills them."""
 WAIT_SLICE = 0.1 if sys.platform == "win32" else 1.0
-"""Seconds of one wait. On Windows nothing interrupts it; elsewhere Ctrl-C does, unless it comes in the instant before
-the wait, or another thread is given the signal: then Python notices it at the next look."""
+"""Seconds of one wait.
+
+On Windows nothing interrupts a wait. Elsewhere Ctrl-C does, unless the signal arrives in the instant before the wait or
+in another thread: then Python handles it after this time.
+"""
 MAX_BACKLOG = 1000
-"""Things handed to a thread that it has not served yet, from which on the work waits for it."""
+"""Number of unserved items at which the work waits for the caller's thread."""
 
 log = logging.getLogger("pilothouse.sync")
 T = TypeVar("T")
@@ -41,15 +44,15 @@ _DONE = object()
 
 
 class LoopCaller(Protocol):
-    """Does work on the loop and waits for it; see `Portal.call`."""
+    """Runs work on the loop and waits for it; see `Portal.call`."""
 
     def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
-        """Return and raise what the work does."""
+        """Return or raise the result of the work."""
         ...
 
 
 class _BackpressureMark:
-    """A mark among what is handed over: the thread that comes to it lets the work go on."""
+    """Back-pressure marker in the queue: the caller's thread releases it after serving the items before it."""
 
     def __init__(self, future: asyncio.Future[None]) -> None:
         self.future = future
@@ -60,7 +63,7 @@ class _BackpressureMark:
 
 
 class PendingCall(Generic[T]):
-    """A piece of work on the loop, and one thread that waits for it and meanwhile serves what the work hands it."""
+    """Work on the loop, and the thread that waits for it and meanwhile serves items from it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._loop = loop
@@ -73,14 +76,14 @@ class PendingCall(Generic[T]):
         self._is_done = False
         self._is_abandoned = False
 
-    # In the thread.
+    # In the caller's thread.
 
     def run(self, serve: Callable[[Any], object] | None, *, finish: bool) -> T:
-        """Do the work; returns and raises what it does.
+        """Do the work; return or raise its result.
 
         Args:
-            serve: called in this thread with each thing that is handed over.
-            finish: whether the work goes on to its end when the wait is interrupted; else it is cancelled.
+            serve: called in this thread with each item.
+            finish: whether the work continues to its end when the wait is interrupted; otherwise it is cancelled.
         """
         try:
             self._post(self._start)
@@ -89,7 +92,7 @@ class PendingCall(Generic[T]):
                     self._post(item.release)
                 elif serve is not None:
                     serve(item)
-        except BaseException:  # Ctrl-C, what another signal handler raises, and what `serve` raises
+        except BaseException:  # Ctrl-C, exceptions of other signal handlers, and those of `serve`
             self._abandon(finish=finish)
             raise
         return self._take_outcome()
@@ -107,17 +110,17 @@ class PendingCall(Generic[T]):
             del error  # its traceback holds this frame
 
     def _abandon(self, *, finish: bool) -> None:
-        # What has come of it is not kept: whoever inherits this context would keep it alive.
+        # The result is dropped: otherwise a task that inherits this context would keep it alive.
         self._is_abandoned = True
         self._value = self._error = None
         try:
-            # Also if the interrupt came before the work was posted: both look at what has happened.
+            # Also works if the interrupt came before the work was posted: both sides check the state.
             self._post(self._start if finish else self._cancel)
-        except RuntimeError:  # the loop is closed; all it had is ended
+        except RuntimeError:  # the loop is closed, and all its work has ended
             return
         deadline = time.monotonic() + INTERRUPT_WAIT
         with contextlib.suppress(Empty):
-            while not self._is_done:  # the mark may have been taken in the moment of the interrupt
+            while not self._is_done:  # the end marker may have been taken at the moment of the interrupt
                 _take_item(self._mailbox, deadline - time.monotonic())
 
     def _post(self, callback: Callable[[], object]) -> None:
@@ -129,7 +132,7 @@ class PendingCall(Generic[T]):
         if self._task is None:
             _call.set(self)
             # Tasks that outlive this one inherit the context and with it this object, which must not hold the work:
-            # dropping that may be what ends them.
+            # dropping the work may be what ends them.
             self._task = self._loop.create_task(self._run_work(self._work), context=self._context)
             self._task.add_done_callback(self._end)  # a task that is cancelled before its first step runs no `finally`
             del self._work
@@ -145,7 +148,7 @@ class PendingCall(Generic[T]):
             value = await work()
             if not self._is_abandoned:
                 self._value = value
-        except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the caller, not to the loop
+        except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the caller
             if not self._is_abandoned:
                 self._error = error
 
@@ -156,7 +159,7 @@ class PendingCall(Generic[T]):
         self._mailbox.put(_DONE)
 
     def send_item(self, item: object) -> Awaitable[None] | None:
-        """Give the waiting thread something to serve. Await what is returned: the thread has to catch up."""
+        """Pass an item to the waiting thread. Await the return value: the thread has to catch up."""
         self._mailbox.put(item)
         if self._mailbox.qsize() < MAX_BACKLOG:
             return None
@@ -169,12 +172,12 @@ _call: ContextVar[PendingCall[Any]] = ContextVar("pilothouse.sync call")
 
 
 def send_to_caller(item: object) -> Awaitable[None] | None:
-    """Inside work: `PendingCall.send_item` of the call that this work belongs to."""
+    """Pass an item to the caller of the current work; see `PendingCall.send_item`."""
     return _call.get().send_item(item)
 
 
 def _take_item(mailbox: SimpleQueue[Any], seconds: float = inf) -> Any:
-    """The next item; signal handlers run while it waits."""
+    """Return the next item; signal handlers run during the wait."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -184,15 +187,15 @@ def _take_item(mailbox: SimpleQueue[Any], seconds: float = inf) -> Any:
                 raise
 
 
-# Not what the user's event loop policy says: that is about the user's loops. Proactor has processes, the other has not.
+# Not the user's event loop policy, which is for the user's loops. On Windows only the proactor supports processes.
 _BaseLoop = asyncio.ProactorEventLoop if sys.platform == "win32" else asyncio.SelectorEventLoop
 
 
 class _ProcessLoop(_BaseLoop):
-    """An event loop that belongs to one process: the copy in the child of a fork takes no work.
+    """An event loop that belongs to one process: after a fork the copy in the child rejects work.
 
-    Both share the kernel's list of watched descriptors, so the copy must not be closed like a loop: it would unregister
-    those of the original.
+    Both share the kernel's list of watched descriptors, so the copy must not be closed normally: that would
+    unregister those of the original.
     """
 
     def __init__(self) -> None:
@@ -205,7 +208,7 @@ class _ProcessLoop(_BaseLoop):
         return super().call_soon_threadsafe(*args, **named)
 
     def close_after_fork(self) -> None:
-        """In the child of a fork: close the copies of the descriptors."""
+        """Close the copied descriptors in the child of a fork."""
         for part in list(vars(self).values()):
             if isinstance(part, socket.socket | selectors.BaseSelector):
                 part.close()
@@ -221,25 +224,25 @@ class Portal:
         self._thread = threading.Thread(target=self._run, name="pilothouse-sync", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # too many threads, or from Python 3.12 on none any more because it ends
+        except RuntimeError as error:  # too many threads, or Python 3.12 or later is shutting down
             self._loop.close()
             raise SessionClosedError(f"the event loop of pilothouse.sync cannot be started: {error}") from error
-        except BaseException:  # interrupted: the thread may run or not
+        except BaseException:  # interrupted: the thread may be running or not
             self.stop(0)
             raise
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a fork of the one that it belongs to."""
+        """Whether this process is a fork of the owner."""
         return self._pid != os.getpid()
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether nothing of it runs in this process: all that it had has ended, or is somebody else's."""
+        """Whether the thread does not run in this process: it has ended, or belongs to the parent."""
         return self.is_forked or self._loop.is_closed()
 
     def check_process(self) -> None:
-        """Refuse what belongs to another process.
+        """Check that the portal belongs to this process.
 
         Raises:
             UsageError: in the child of a fork.
@@ -257,10 +260,10 @@ class Portal:
         serve: Callable[[Any], object] | None = None,
         finish: bool = False,
     ) -> T:
-        """Do `work` on the loop and wait for it, from any other thread; see `Call.run`.
+        """Run `work` on the loop and wait for it, from any other thread; see `PendingCall.run`.
 
-        It runs with the context variables of the caller. An interrupted wait ends, after at most `INTERRUPT_WAIT`
-        seconds, when what it began has ended.
+        The work has the context variables of the caller. After an interrupt, the wait ends when the work has ended,
+        or after `INTERRUPT_WAIT` seconds.
 
         Raises:
             UsageError: on the thread of the loop, which would wait for itself; in the child of a fork.
@@ -277,29 +280,29 @@ class Portal:
         return PendingCall(self._loop, work).run(serve, finish=finish)
 
     def post(self, callback: Callable[[], object]) -> None:
-        """Have `callback` called on the loop soon, from any thread or finalizer; not at all if the loop is gone."""
+        """Schedule `callback` on the loop, from any thread or finalizer; do nothing if the loop is gone."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self, seconds: float) -> None:
-        """End all work and the thread; wait for that for at most `seconds`."""
+        """Cancel all work and stop the thread; wait for that at most `seconds`."""
         self.post(self._stop_requested.set)
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
     def close_after_fork(self) -> None:
-        """In the child of a fork: the thread is not here."""
+        """Clean up in the child of a fork, where the thread does not exist."""
         self._loop.close_after_fork()
 
     def _run(self) -> None:
-        # What a context says about the library of its own thread does not hold here.
+        # Context variables about the async library of the starting thread do not apply here.
         if (sniffio := sys.modules.get("sniffio")) is not None:
             sniffio.thread_local.name = "asyncio"
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             while not self._stop_requested.is_set():
                 try:
                     runner.run(self._wait_for_stop())
-                except BaseException:  # SystemExit in somebody's callback must not end the queries of all others
+                except BaseException:  # SystemExit in one callback must not end the queries of others
                     log.exception("a callback on the event loop of pilothouse.sync tried to end it; it goes on")
 
     async def _wait_for_stop(self) -> None:
@@ -312,10 +315,10 @@ _exiting = False
 
 
 def get_portal() -> Portal:
-    """The one of this process; started now if there is none.
+    """Return the portal of this process; start it if needed.
 
     Raises:
-        SessionClosedError: Python is shutting down, or no thread can be started.
+        SessionClosedError: Python is shutting down, or threads cannot be started.
     """
     global _portal
     found = _portal
@@ -324,7 +327,9 @@ def get_portal() -> Portal:
             if _exiting:
                 raise _make_shutdown_error()
             if _portal is None:
-                atexit.register(_stop_at_exit)  # after those of the rooms below, so that it comes before them
+                atexit.register(
+                    _stop_at_exit
+                )  # registered after those of the lower layers, so that it runs before them
                 _portal = Portal()
             found = _portal
     return found

@@ -1,7 +1,7 @@
-"""The blocking `Query`: one prompt, answered on the portal's event loop and read from plain code.
+"""The blocking `Query`: one prompt, executed on the portal's event loop and read from blocking code.
 
 Waiting and callbacks happen in the caller's thread, a plain iterable of prompts is read in a worker thread,
-everything else runs on the loop. `pilothouse.client` decides what a query means.
+everything else runs on the loop. `pilothouse.client` does everything else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DONE = object()
 
 
 def iterate_in_thread(prompt: Prompt) -> Prompt:
-    """The prompt, with a plain iterable made into an asynchronous one; anything else as it is."""
+    """Convert a plain iterable prompt to an asynchronous one; return other prompts unchanged."""
     given: Any = prompt
     if isinstance(given, Sequence | Mapping | AsyncIterable) or not isinstance(given, Iterable):
         return prompt
@@ -52,7 +52,7 @@ def iterate_in_thread(prompt: Prompt) -> Prompt:
 
 
 async def _iterate(prompts: Iterable[Any]) -> AsyncIterator[Any]:
-    # A limiter of its own: iterators that wait for people must not use up the threads of everybody else.
+    # Its own limiter: iterators that wait for people must not use up the shared threads.
     limiter = anyio.CapacityLimiter(1)
     iterator: Iterator[Any] | None = None
     while True:
@@ -65,8 +65,8 @@ async def _iterate(prompts: Iterable[Any]) -> AsyncIterator[Any]:
 
 
 def _next_item(iterator: Iterator[Any] | None, prompts: Iterable[Any]) -> tuple[Iterator[Any], Any]:
-    # The thread may wait for a line of standard input when Python exits. Python then closes that stream, cannot get
-    # its lock, and aborts; but not while somebody holds the stream, as this frame does.
+    # The thread may wait for a line of standard input when Python exits. Python then closes that stream, cannot get its
+    # lock, and aborts; but not while a frame holds the stream, as this one does.
     held = sys.stdin, sys.__stdin__
     iterator = iter(prompts) if iterator is None else iterator
     item = next(iterator, _DONE)
@@ -80,22 +80,23 @@ T = TypeVar("T")
 
 @user_class
 class Query(Generic[OutputT]):
-    """One prompt being answered, for plain code. Made by `query()` and `Agent.query()`.
+    """One running query for blocking code. Made by `query()` and `Agent.query()`.
 
-    Nothing runs until it is used in one of these ways (E51)::
+    The query starts when it is used in one of these ways::
 
         result = query.result()                   # the whole answer
-        for message in query: ...                 # messages as they come; leaving the loop ends the child
-        with query: ...                           # started on entry, ended on exit; loops may be left and entered again
+        for message in query: ...                 # messages as they come; leaving the loop ends the process
+        with query: ...                           # started on entry, ended on exit; loops may be left and entered
+            again
 
-    Any thread may use it. `on_message` runs in the thread that waits in `result()`, with its context variables; what
-    an async one awaits runs on the event loop of `pilothouse.sync`. When the wait is ended by Ctrl-C or by another
-    exception, the child is ended too, unless a `with` block owns it. (E18, G45, G47)
+    Any thread may use it. `on_message` runs in the thread that waits in `result()`, with its context variables; an
+    async one awaits on the event loop of `pilothouse.sync`. When Ctrl-C or another exception ends the wait, the
+    process is ended too, unless a `with` block owns it.
 
     Args:
-        query: the asynchronous query that does the work, with `send_to_caller` in the place of `on_message`.
+        query: the asynchronous query that does the work, with `send_to_caller` as its `on_message`.
         on_message: called for every message by `result()`.
-        portal: where it has to run, if it is a query of a session.
+        portal: the portal to use, for a query of a session.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Query(Generic[OutputT]):
         self._callback_errors: list[Exception] = []
 
     def __del__(self) -> None:
-        portal: Portal | None = vars(self).get("_portal")  # missing when the arguments of the constructor were wrong
+        portal: Portal | None = vars(self).get("_portal")  # missing if the constructor raised
         if portal is not None and portal.is_forked:
             self._query.unused_warning = ""  # a query of another process, which may still run it
 
@@ -117,12 +118,12 @@ class Query(Generic[OutputT]):
 
     @property
     def id(self) -> str:
-        """Id of this query, and the uuid of its first prompt, where that is known before the start."""
+        """Id of this query, and the uuid of its first prompt, if known before the start."""
         return self._query.id
 
     @property
     def state(self) -> QueryState:
-        """Where it is in its life: "new", "queued", "active"; then "completed", "interrupted", "failed" or "closed".
+        """The state: "new", "queued", "active"; then "completed", "interrupted", "failed" or "closed".
 
         See `pilothouse.Query.state`.
         """
@@ -130,40 +131,40 @@ class Query(Generic[OutputT]):
 
     @property
     def session_id(self) -> str | None:
-        """Id of the session, None before the first message. (E28, L47)."""
+        """Id of the session; None before the first message."""
         return self._query.session_id
 
     @property
     def options(self) -> Options:
-        """The options it runs with."""
+        """The options of the query."""
         return self._query.options
 
     def __iter__(self) -> MessageIterator[Message]:
         return MessageIterator(aiter(self._query), self._call)
 
     def text_stream(self) -> MessageIterator[str]:
-        """The text of the answer while it is written; nothing else, nothing twice.
+        """Iterate over the text of the answer while it is written; each text once.
 
-        Turns `partial_messages` on; after the start it gives whole blocks unless that was set.
+        Turns `partial_messages` on; after the start it yields whole blocks unless that was set.
 
         Raises:
-            ResultError: the run failed; raised by the loop, after the last piece of text.
-            Interrupted: it was interrupted; raised there too.
+            ResultError: the run failed; raised by the loop, after the last text.
+            Interrupted: the query was interrupted; raised there too.
         """
         return MessageIterator(self._query.text_stream(), self._call)
 
     def events(self) -> MessageIterator[QueryEvent]:
-        """What happens, by meaning: text and thinking deltas, tools started and finished, retries, the end.
+        """Iterate over events: text and thinking deltas, tools started and finished, retries, the end.
 
         Turns `partial_messages` on, as `text_stream` does.
         """
         return MessageIterator(self._query.events(), self._call)
 
     def start(self) -> Self:
-        """Start the child now and wait until it runs. Reading starts it by itself.
+        """Start the process now and wait until it runs. Reading starts it automatically.
 
         Raises:
-            ProcessError: it could not be started. (G2)
+            ProcessError: the process could not be started.
         """
         self._call(self._query.start)
         return self
@@ -182,14 +183,14 @@ class Query(Generic[OutputT]):
         self.close()
 
     def result(self) -> QueryResult[OutputT]:
-        """Read to the end and return the whole answer; the same object every time. (L55, L57).
+        """Read to the end and return the whole answer; the same object every time.
 
-        After a loop over the query it reads the rest. `on_message` is called once for every message, in order; what
-        it raises is logged and kept in `QueryResult.callback_errors`, and the stream goes on. (L61)
+        After a loop over the query it reads the rest. `on_message` is called once for every message, in order; its
+        exceptions are logged and kept in `QueryResult.callback_errors`, and the stream continues.
 
         Raises:
-            ProcessError: the child could not be started, or ended before the answer was complete.
-            QueryTimeout: `timeout` or `idle_timeout` ran out. (G46)
+            ProcessError: the process could not be started, or ended before the answer was complete.
+            QueryTimeout: `timeout` or `idle_timeout` expired.
             ControlError, ControlTimeout: the handshake failed, or what `wait_for_mcp` waits for.
             SessionClosedError: the query was closed before.
             UsageError: called on the event loop of `pilothouse.sync`, or after a fork.
@@ -200,21 +201,21 @@ class Query(Generic[OutputT]):
         return result
 
     def interrupt(self) -> None:
-        """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`. (E34, E78, R17).
+        """Stop the answer and wait until the CLI has stopped; the outcome is then `interrupted`.
 
-        From any thread but the loop's own. Before the query was started, it never starts. When nothing runs any more,
-        returns at once. Of several prompts, it stops the one that is being answered.
+        Works from any thread except the loop's own. A query that was not started never starts; after the end this
+        returns at once. Of several prompts, only the current one is stopped.
 
         Raises:
-            UsageError: in the argv form, which has no control protocol. (R16)
-            ControlError, ControlTimeout: the CLI refused, or did not answer.
+            UsageError: in the argv form, which has no control protocol.
+            ControlError, ControlTimeout: the CLI rejected the request, or did not respond.
         """
         self._call(self._query.interrupt)
 
     def close(self) -> None:
-        """End the query and wait until the child is gone. Idempotent, bounded, from any thread. (G6, G11, L52)."""
+        """End the query and wait until the process is gone. Idempotent, bounded, from any thread."""
         if self._portal is not None and self._portal.is_unavailable:
-            return  # a fork leaves the block of its parent: the child is the parent's
+            return  # after a fork the process belongs to the parent
         self._call(self._query.aclose, finish=True)
 
     def _call(
@@ -245,10 +246,10 @@ class Query(Generic[OutputT]):
 
 
 class MessageIterator(Generic[T]):
-    """One loop over a query: its messages, or what is made of each. Dropping it leaves the loop.
+    """One loop over a query: its messages, or values made from them. Dropping the iterator leaves the loop.
 
-    Whole batches are taken over at a time, because every call into another thread costs as much as 100 messages.
-    Threads may share one reading of messages.
+    Items are transferred in batches, because a call into another thread costs as much as 100 messages. Threads may
+    share one iterator of messages.
     """
 
     __slots__ = ("_call", "_items", "_source")
@@ -283,12 +284,12 @@ class MessageIterator(Generic[T]):
                 return True
             await self._source.finish()
             return False
-        except asyncio.CancelledError:  # the thread was interrupted: it will not come back for more
+        except asyncio.CancelledError:  # the thread was interrupted and will not call again
             await self._source.aclose()
             raise
 
     def close(self) -> None:
-        """Leave the loop and wait until the child is gone, unless a `with` block owns the query."""
+        """Leave the loop and wait until the process is gone, unless a `with` block owns the query."""
         self._call(self._source.aclose, finish=True)
 
 

@@ -1,7 +1,7 @@
 """The blocking `Session` and its groups `.mcp`, `.tasks`, `.settings` and `.info`.
 
-A conversation with one child on the portal's event loop, used from plain code. `make_blocking` makes a method that
-waits out of an asynchronous one. `pilothouse.client` decides what a session means.
+A conversation with one process on the portal's event loop, used from blocking code. `make_blocking` converts an async
+method to a blocking one. `pilothouse.client` does everything else.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ G = TypeVar("G")
 
 
 class BlockingWrapper(Protocol):
-    """What `blocking` needs of its object: what it is the twin of, and how to wait."""
+    """What `make_blocking` needs of an object: the wrapped asynchronous object, and how to wait."""
 
     _inner: Any
     _call: LoopCaller
 
 
 def make_blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """The method of a twin that does what `method` does, and waits for it."""
+    """Convert an async method to a blocking one of a wrapper."""
 
     @wraps(method)
     def call(self: BlockingWrapper, /, *args: P.args, **named: P.kwargs) -> T:
@@ -58,7 +58,7 @@ def make_blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]])
 
 
 class _ControlGroup(Generic[G]):
-    """Requests about one subject. Each raises `ControlError` when the CLI refuses, `ControlTimeout` without answer."""
+    """Requests about one subject. Each raises `ControlError` if rejected, `ControlTimeout` without a response."""
 
     __slots__ = ("_call", "_inner")
 
@@ -83,7 +83,7 @@ class McpControls(_ControlGroup[controls.McpControls]):
 
 
 class TaskControls(_ControlGroup[controls.TaskControls]):
-    """What runs in the background of a session."""
+    """Background tasks of a session."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class SettingsControls(_ControlGroup[controls.SettingsControls]):
 
 
 class InfoControls(_ControlGroup[controls.InfoControls]):
-    """What a session can say of itself."""
+    """Information on a session."""
 
     __slots__ = ()
 
@@ -125,43 +125,43 @@ class InfoControls(_ControlGroup[controls.InfoControls]):
     read_file = make_blocking(controls.InfoControls.read_file)
 
     def commands(self) -> list[CommandInfo]:
-        """The slash commands, as of the handshake."""
+        """The slash commands reported in the handshake."""
         return self._inner.commands()
 
     def agents(self) -> list[AgentInfo]:
-        """The sub-agents, as of the handshake."""
+        """The sub-agents reported in the handshake."""
         return self._inner.agents()
 
     def isolation_report(self) -> IsolationReport | None:
-        """What the child said at the beginning of its last turn that it had loaded, and what of it nobody asked for.
+        """What the process loaded, as reported at the start of its last turn, and which of it was not requested.
 
-        None before its first turn, also after a new child has taken over.
+        None before its first turn, also after a restart.
         """
         return self._inner.isolation_report()
 
     def account(self) -> AccountInfo:
-        """Who pays, as of the handshake."""
+        """The account reported in the handshake."""
         return self._inner.account()
 
 
 @user_class
 class Session:
-    """A conversation with one child, for plain code. Made by `session()` and `Agent.session()`.
+    """A conversation with one process, for blocking code. Made by `session()` and `Agent.session()`.
 
     ::
 
-        with agent.session() as session:            # the child runs, or the error is raised here
+        with agent.session() as session:            # the process runs, or the error is raised here
             session.query("My name is Alice").result()
             answer = session.query("What is my name?").result()
 
-    Any thread may use it, and close it. Queries are answered one after the other, in the order in which they were
-    started. A query that is left early, or whose wait is ended by Ctrl-C, is stopped, and the session goes on. (E18)
+    Any thread may use and close it. Queries are answered one after the other, in the order in which they were started.
+    A query that is left early, or whose wait is ended by Ctrl-C, is stopped, and the session continues.
 
-    Hooks, permission callbacks and tools are answered from the event loop of `pilothouse.sync`, plain ones in worker
-    threads, whatever the threads of the program are at; plain ones may use this object. The `session` that they are
-    given is that of `pilothouse`, for the async ones among them.
+    Hooks, permission callbacks and tools run on the event loop of `pilothouse.sync`, plain ones in worker threads,
+    independent of the program's threads; plain ones may use this object. The `session` passed to them is that of
+    `pilothouse`, for async ones.
 
-    It belongs to the process that it was made in: after a fork the child cannot use it. Dropping it ends its child.
+    A session belongs to the process that made it: it cannot be used after a fork. Dropping it ends its child process.
 
     Args:
         make: makes the asynchronous session; called on the loop, where its locks belong.
@@ -175,65 +175,65 @@ class Session:
     def __repr__(self) -> str:
         return repr(self._inner)
 
-    # What it is.
+    # Properties.
 
     @property
     def id(self) -> str | None:
-        """Id of the conversation; known from the start, but for `continue_latest`. `clear` gives it a new one. (E28)"""
+        """Id of the conversation; known from the start, except with `continue_latest`. `clear` changes it."""
         return self._inner.id
 
     @property
     def options(self) -> Options:
-        """The settings that it runs with."""
+        """The settings of the session."""
         return self._inner.options
 
     @property
     def state(self) -> SessionState:
-        """Where it is in its life. (E16)"""
+        """The state of the session."""
         return self._inner.state
 
     def health(self) -> Health:
-        """Whether it can be asked, and if not, why. (E33)"""
+        """Whether the session can be used, and if not, why."""
         return self._call(partial(_call_on_loop, self._inner.health))
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child; None while there is none, or when it is not a local process. (E13)"""
+        """Process id; None if there is no process, or no local one."""
         return self._inner.pid
 
     @property
     def server_info(self) -> Mapping[str, Any]:
-        """What the CLI said of itself in the handshake: commands, agents, models, account, version. (G14)"""
+        """The CLI's handshake data: commands, agents, models, account, version."""
         return self._inner.server_info
 
     @property
     def restarts(self) -> int:
-        """How often a new child had to take over. (E69)"""
+        """Number of restarts of the process."""
         return self._inner.restarts
 
     @property
     def waiting(self) -> int:
-        """How many queries wait for their turn. (E16)"""
+        """Number of queries that wait for their turn."""
         return self._inner.waiting
 
     @property
     def queries(self) -> list[Query[Any]]:
-        """The queries that are not over, in the order of their turns: the one that is answered, and those that wait."""
+        """The unfinished queries in the order of their turns: the current one, and those that wait."""
         made = dict(self._queries)
         return [made[query.id] for query in self._inner.queries if query.id in made]
 
     @property
     def costs(self) -> SessionCost:
-        """What it has cost so far, turn by turn and model by model; what was resumed is not in it."""
+        """Cost so far, by turn and model; without the cost of what was resumed."""
         return self._inner.costs
 
-    # Start and end.
+    # Starting and closing.
 
     def start(self) -> Self:
-        """Start the child now, and wait until it has answered the handshake. Queries start it by themselves. (E22, E23)
+        """Start the process now and wait for the handshake. Queries start it automatically.
 
         Raises:
-            ProcessError: it could not be started.
+            ProcessError: the process could not be started.
             SessionNotFoundError: there is no conversation with the id to resume.
             ControlError, ControlTimeout: a server that `wait_for_mcp` waits for is not connected, or not in time.
             SessionClosedError: the session was closed.
@@ -247,7 +247,7 @@ class Session:
             return self.start()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C: the child may run by now, and there will be no end of the block
+        except BaseException:  # Ctrl-C: the process may be running, and `__exit__` will not be called
             self.close()
             raise
 
@@ -257,14 +257,14 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the session and wait until the child is gone. Idempotent, bounded, from any thread. (E35, G22)
+        """End the session and wait until the process is gone. Idempotent, bounded, from any thread.
 
-        A query that is being answered is stopped and fails with `SessionClosedError`, and so do those that wait.
+        The current query is stopped and fails with `SessionClosedError`, as do those that wait.
         """
-        if not self._portal.is_unavailable:  # a fork leaves the block of its parent: the child is the parent's
+        if not self._portal.is_unavailable:  # after a fork the process belongs to the parent
             self._call(self._inner.close, finish=True)
 
-    # Asking.
+    # Queries.
 
     @overload
     def query(
@@ -290,24 +290,24 @@ class Session:
 
     @copy_method_signature(AsyncSession.query)
     def query(self, prompt: Prompt, *args: Any, on_message: OnMessage | None = None, **named: Any) -> Query[Any]:  # noqa: D417
-        """Ask in this conversation. Waits for its turn when it is read. (E19)
+        """Make a query in this conversation. It waits for its turn when it is read.
 
         Args:
             prompt: as for `Agent.query`.
             options: settings for this query alone. `model`, `permission_mode` and `max_thinking_tokens` are set
-                before it and set back after it; settings of pilothouse, such as `timeout`, hold for it. With others,
-                such as `system_prompt` or `max_turns`, a child of its own resumes the conversation, and the next query
-                has one with the settings of the session again.
+                before it and reset after it; settings of pilothouse, such as `timeout`, apply to it. For others, such
+                as `system_prompt` or `max_turns`, another process resumes the conversation, and the next query again
+                has one with the settings of the session.
             on_message: as for `Agent.query`.
-            output_type: as for `Agent.query`; with a child of its own, unless the session has its schema as
+            output_type: as for `Agent.query`; uses another process, unless the session has its schema as
                 `json_schema`.
-            **overrides: single settings that win over `options`.
+            **overrides: single settings that override `options`.
 
         Raises:
-            OptionsError: a setting that cannot work, or that no query of a session can have for itself, such as
+            OptionsError: a setting that is not valid, or that a single query of a session cannot have, such as
                 `session_id`, `cli` or `session_store`.
             SessionClosedError: the session was closed.
-            UsageError: the prompt cannot work; or called after a fork.
+            UsageError: the prompt is not valid; or called after a fork.
         """
         self._portal.check_process()
         handed = send_to_caller if callable(on_message) else on_message
@@ -315,14 +315,14 @@ class Session:
         query = self._queries[inner.id] = Query(inner, on_message, self._portal)
         return query
 
-    # Everything else that can be asked.
+    # Everything else.
 
     def messages(self) -> MessageSubscription:
-        """Everything the child says from now on, across queries, turns that it starts by itself included. (G16)
+        """Subscribe to all messages of the process, across queries, including turns that it starts by itself.
 
-        Iterate over it, in a thread of its own for example; `close` stops listening, and it ends when the session
-        does. One that is not read makes the child wait, once 8 MiB are unread. When a new child has taken over after a
-        crash, a `SystemMessage` of the subtype "session_restarted" says so, with the `reason` in its `raw`.
+        Iterate over the result, for example in its own thread; `close` ends the subscription, and so does the end of
+        the session. A subscription that is not read blocks the process once 8 MiB are unread. After a restart because
+        of a crash, there is a `SystemMessage` of the subtype "session_restarted", with the `reason` in its `raw`.
         """
         return MessageSubscription(self._call(partial(_call_on_loop, self._inner.messages)), self._portal)
 
@@ -339,15 +339,15 @@ class Session:
 
     @copy_method_signature(AsyncSession.fork)
     def fork(self, **overrides: Any) -> Session:
-        """A new session that begins with what was said in this one, which stays as it is. (E30, L60)
+        """Make a new session that begins with a copy of this conversation, which is not changed.
 
-        What was said is what the CLI has written to disk when the fork starts; an answer under way is not in it.
+        The copy contains what the CLI has written to disk when the fork starts, an answer under way is not in it.
 
         Args:
-            **overrides: settings of the new one that differ.
+            **overrides: settings of the new session that differ.
 
         Raises:
-            UsageError: nothing was said yet, or `persist_session` is off.
+            UsageError: the conversation is empty, or `persist_session` is off.
         """
         self._portal.check_process()
         return Session(partial(self._inner.fork, **overrides))
@@ -359,7 +359,7 @@ class Session:
 
     @property
     def tasks(self) -> TaskControls:
-        """What runs in the background, and what waits."""
+        """Background tasks and queued work."""
         return TaskControls(self._inner.tasks, self._call)
 
     @property
@@ -369,7 +369,7 @@ class Session:
 
     @property
     def info(self) -> InfoControls:
-        """What the session can say of itself."""
+        """Information on the session."""
         return InfoControls(self._inner.info, self._call)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
@@ -377,15 +377,15 @@ class Session:
 
 
 class MessageSubscription:
-    """Messages as they come, from the moment it was made; iterate over it. Made by `Session.messages()`.
+    """Messages as they come, since the subscription was made; iterate over it. Made by `Session.messages()`.
 
-    It ends when the session does, or Python. Threads may share it. Whole batches are taken over at a time, and none is
-    lost when Ctrl-C ends a wait: the next loop goes on there. Dropping it is the same as closing it.
+    The iteration ends with the session or with Python. Threads may share it. Messages are transferred in batches, and
+    none is lost when Ctrl-C ends a wait: the next loop continues there. Dropping the object closes it.
     """
 
     def __init__(self, listener: AsyncListener, portal: Portal) -> None:
         self._portal = portal
-        self._listeners = [listener]  # given up on the loop only: what is fed there must not vanish meanwhile
+        self._listeners = [listener]  # removed on the loop only: items being added there must not vanish meanwhile
         self._unread: deque[Message] = deque()
 
     def __iter__(self) -> Self:
@@ -402,7 +402,7 @@ class MessageSubscription:
     def _wait(self) -> bool:
         try:
             return self._portal.call(self._fill)
-        except SessionClosedError:  # Python shuts down, which ends the session: no error for a thread that listens
+        except SessionClosedError:  # Python shuts down, which ends the session: not an error for this thread
             return False
 
     async def _fill(self) -> bool:
@@ -415,7 +415,7 @@ class MessageSubscription:
         return bool(self._listeners)
 
     def close(self) -> None:
-        """Listen no more."""
+        """End the subscription."""
         if not self._portal.is_unavailable:
             self._portal.call(partial(_call_on_loop, partial(_close_listeners, self._listeners)), finish=True)
         self._unread.clear()
@@ -427,7 +427,7 @@ class MessageSubscription:
         self.close()
 
     def __del__(self) -> None:
-        if (held := getattr(self, "_listeners", None)) is not None:  # not where `__init__` has failed
+        if (held := getattr(self, "_listeners", None)) is not None:  # unset if `__init__` failed
             self._portal.post(partial(_close_listeners, held))
 
 

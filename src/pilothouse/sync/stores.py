@@ -1,6 +1,6 @@
-"""The blocking `StoredSessions` and `import_session_to_store`: the same questions to a store, from plain code.
+"""The blocking `StoredSessions` and `import_session_to_store`.
 
-Owns only which thread waits. What is asked, and of whom, is decided in `pilothouse.stores`.
+Owns only waiting. `pilothouse.stores` does everything else.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 @copy_signature(_import_session)
 def import_session_to_store(*args: Any, **named: Any) -> int:
-    """Bring a session on disk into a store; gives how many entries its files had. (E85)"""
+    """Import a session from disk into a store; return the number of entries in its files."""
     return _wait(_import_session, *args, **named)
 
 
 class StoredSessions:
-    """The sessions of a project in a store, for plain code; any threads may share it. (E85, L60)
+    """The sessions of a project in a store, for blocking code; threads may share it.
 
     Arguments and errors are those of `pilothouse.StoredSessions`.
     """
@@ -39,47 +39,47 @@ class StoredSessions:
 
     @copy_method_signature(AsyncStoredSessions.info)
     def info(self, *args: Any, **named: Any) -> SessionInfo | None:
-        """What one is about; None if there is none."""
+        """Return information on one session, or None."""
         return _wait(self._sessions.info, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.messages)
     def messages(self, *args: Any, **named: Any) -> Messages:
-        """The messages of one, in order."""
+        """Return the messages of a session, in order."""
         return _wait(self._sessions.messages, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.subagents)
     def subagents(self, *args: Any, **named: Any) -> Names:
-        """The ids of its sub-agents."""
+        """Return the ids of a session's sub-agents."""
         return _wait(self._sessions.subagents, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.subagent_messages)
     def subagent_messages(self, *args: Any, **named: Any) -> Messages:
-        """The messages of a sub-agent, in order."""
+        """Return the messages of a sub-agent, in order."""
         return _wait(self._sessions.subagent_messages, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.rename)
     def rename(self, *args: Any, **named: Any) -> None:
-        """Give one a title."""
+        """Set the title of a session."""
         _wait(self._sessions.rename, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.tag)
     def tag(self, *args: Any, **named: Any) -> None:
-        """Give one a tag; None takes it away."""
+        """Set the tag of a session; None removes it."""
         _wait(self._sessions.tag, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.delete)
     def delete(self, *args: Any, **named: Any) -> None:
-        """Remove one."""
+        """Remove a session."""
         _wait(self._sessions.delete, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.fork)
     def fork(self, *args: Any, **named: Any) -> ForkSessionResult:
-        """Make a second one that begins as one stands."""
+        """Copy a session to a new one."""
         return _wait(self._sessions.fork, *args, **named)
 
     @copy_method_signature(AsyncStoredSessions.list)
     def list(self, *args: Any, **named: Any) -> Infos:
-        """What each is about, newest first."""
+        """List information on each session, newest first."""
         return _wait(self._sessions.list, *args, **named)
 
 

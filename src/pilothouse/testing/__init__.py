@@ -1,7 +1,7 @@
-"""Tools for testing programs that use pilothouse.
+"""Tools for testing programs that use pilothouse: a scripted model, a fake CLI, frames, pytest fixtures, test suites.
 
-A scripted model, a fake CLI, frames, pytest fixtures and conformance suites. Everything here is public. Names load when
-they are used, so that the pytest plugin costs nothing at start.
+Everything here is public. Names are loaded on first use, so that the pytest plugin starts fast. Start reading in
+`scripted_model` and `fake_cli`.
 """
 
 from __future__ import annotations

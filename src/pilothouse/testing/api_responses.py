@@ -1,6 +1,6 @@
-"""Scripted answers as Messages API bytes: plans the HTTP response for an answer.
+"""Turns scripted answers into Messages API bytes: plans the HTTP response for an answer.
 
-Owns the shapes of the Messages API (events, errors, ids, usage). Pure: says what to send and where to wait;
+Owns the format of the Messages API (events, errors, ids, usage). Pure: decides what to send and where to wait;
 `api_server` does both.
 """
 
@@ -45,7 +45,7 @@ ApiEvent: TypeAlias = dict[str, Any]
 
 
 class ServerAction(Enum):
-    """What a server does besides sending and waiting."""
+    """An action of the server other than sending and waiting."""
 
     CUT = "close the socket now"
     HANG = "send nothing more"
@@ -56,9 +56,9 @@ ResponseItem: TypeAlias = "bytes | float | Gate | ServerAction"
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """An HTTP response to carry out: what comes before the status, the status line, then the items in order.
+    """A planned HTTP response: items before the status, the status line, then the items in order.
 
-    A float is a wait in seconds, a gate a wait until it opens.
+    A float is a wait in seconds; a gate is a wait until it opens.
     """
 
     items: Sequence[ResponseItem] = ()
@@ -76,25 +76,25 @@ class IdFactory:
     count: int = 0
 
     def make_id(self, prefix: str) -> str:
-        """The next id, such as "msg_7f3a0001"."""
+        """Make the next id, such as "msg_7f3a0001"."""
         self.count += 1
         return f"{prefix}_{self.token}{self.count:04d}"
 
 
 def error_body(error: HttpError) -> dict[str, Any]:
-    """The API's JSON for an error."""
+    """Make the API's JSON for an error."""
     kind, message = HTTP_ERRORS.get(error.status, ("api_error", "The request failed."))
     return {"type": "error", "error": {"type": error.type or kind, "message": error.message or message}}
 
 
 def plan_response(answer: Answer, *, stream: bool, model: str, ids: IdFactory) -> ResponsePlan:
-    """Decide what is sent for an answer.
+    """Plan the response for an answer.
 
     Args:
-        answer: what the script says.
-        stream: whether the request asked for a stream.
-        model: the model that it asked for.
-        ids: where ids of messages and tool calls come from.
+        answer: the scripted answer.
+        stream: whether the request wants a stream.
+        model: the requested model.
+        ids: makes the ids of messages and tool calls.
     """
     match answer:
         case HttpError():
@@ -120,7 +120,7 @@ def plan_response(answer: Answer, *, stream: bool, model: str, ids: IdFactory) -
 
 
 def assign_tool_ids(answer: Answer, ids: IdFactory) -> tuple[Answer, tuple[str, ...]]:
-    """The answer with an id for every tool call, and those ids."""
+    """Return the answer with an id for every tool call, and those ids."""
     if isinstance(answer, HttpError):
         return answer, ()
     parts: list[Part] = []
@@ -134,17 +134,17 @@ def assign_tool_ids(answer: Answer, ids: IdFactory) -> tuple[Answer, tuple[str, 
 
 
 def encode_json(value: Any) -> bytes:
-    """JSON bytes."""
+    """Encode a value as JSON bytes."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def encode_sse(event: ApiEvent) -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), encode_json(event))
 
 
 def split_text(text: str, chunks: int | Sequence[str] | None) -> list[str]:
-    """A text in pieces; at least one piece, even of an empty text."""
+    """Split a text into pieces; an empty text gives one piece."""
     if chunks is not None and not isinstance(chunks, int):
         return list(chunks)
     if chunks is None:
@@ -164,7 +164,7 @@ def _tool_json(part: ToolUse) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _BlockShape:
-    """How a part becomes a block: what opens it, its deltas, what is counted as its text."""
+    """How to convert a part to a block: its opening, its text, its deltas, its whole form."""
 
     opening: Callable[[Any], dict[str, Any]]
     text: Callable[[Any], str]
@@ -178,7 +178,7 @@ def _tool_whole(part: ToolUse) -> dict[str, Any]:
     try:
         value = json.loads(_tool_json(part))
     except ValueError:
-        # Outside a stream the API cannot send broken JSON; the text is the nearest thing.
+        # Outside a stream the API cannot send broken JSON; the text is the closest substitute.
         value = {"_raw": _tool_json(part)}
     return {"type": "tool_use", "id": part.id, "name": part.name, "input": value}
 
@@ -253,7 +253,7 @@ def _make_whole_block(part: Part) -> dict[str, Any]:
 
 
 def _make_events(reply: Reply, model: str, ids: IdFactory) -> Iterator[ApiEvent | float | Gate]:
-    """The events of a whole stream, with the waits between them."""
+    """Make the events of a whole stream, with the waits between them."""
     message = _make_message(reply, model, ids)
     yield {"type": "message_start", "message": {**message, "usage": {**message["usage"], "output_tokens": 1}}}
     yield {"type": "ping"}
@@ -291,7 +291,7 @@ def _to_items(events: Iterator[ApiEvent | float | Gate]) -> Iterator[ResponseIte
 
 
 def _make_content_items(events: Iterator[ApiEvent | float | Gate]) -> list[ResponseItem]:
-    """The items of a stream up to its last delta."""
+    """Return the items of a stream up to its last delta."""
     listed = list(events)
     ends = ("message_delta", "message_stop", "content_block_stop")
     while listed and isinstance(listed[-1], dict) and listed[-1]["type"] in ends:
@@ -300,7 +300,7 @@ def _make_content_items(events: Iterator[ApiEvent | float | Gate]) -> list[Respo
 
 
 def _take_until_delta(events: list[ApiEvent | float | Gate], after: int | None) -> list[ApiEvent | float | Gate]:
-    """The beginning of a stream that holds `after` deltas; None: half of them, at least one."""
+    """Return the beginning of a stream that contains `after` deltas; None: half of them, at least one."""
     places = [i for i, e in enumerate(events) if isinstance(e, dict) and e["type"] == "content_block_delta"]
     wanted = max(1, len(places) // 2) if after is None else min(after, len(places))
     if wanted < len(places):

@@ -1,7 +1,7 @@
 """The Messages API on loopback: Starlette routes, uvicorn's HTTP, one thread with its own loop.
 
-Owns the life of the server and carrying out a `ResponsePlan`. Knows nothing of scripts: a function gives
-what to send. Needs the extra `pilothouse[testing]`.
+Owns the life of the server and the execution of a `ResponsePlan`. Knows nothing of scripts: a function supplies the
+plan. Needs the extra `pilothouse[testing]`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 Respond = Callable[[str, str, Mapping[str, str], bytes], ResponsePlan]
 
 START_SECONDS = 10.0
-# Aborted connections end their tasks at once; this bounds the time if one does not.
+# Tasks of aborted connections end at once; this is the limit if one does not.
 STOP_SECONDS = 2.0
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 class _ServerStopped(Exception):  # noqa: N818 - a signal inside this file
-    """The server stops, or the socket is to be cut."""
+    """The server stops, or the socket has to be cut."""
 
 
 class ApiServer:
     """A loopback HTTP server in a thread.
 
     Args:
-        respond: called in the server's thread with method, path, headers and body; says what to send.
+        respond: called in the server's thread with method, path, headers and body; returns the plan.
     """
 
     def __init__(self, respond: Respond) -> None:
@@ -56,8 +56,8 @@ class ApiServer:
     def start(self) -> None:
         """Listen on a free port of 127.0.0.1; returns when requests are served."""
         listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        # Inherited by connections. asyncio sets it only on sockets that name their protocol, which this one does not;
-        # without it an answer after the first on a connection waits 40 ms for the client's kernel.
+        # Inherited by connections. asyncio sets it only on sockets that name their protocol, which this one does
+        # not; without it each response after the first on a connection waits 40 ms for the client's kernel.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         self._thread = threading.Thread(target=self._run, args=(listener,), name="scripted-model", daemon=True)
@@ -88,7 +88,7 @@ class ApiServer:
         config.load()
         self._server = server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
-        # `Server.serve` would poll for its end every 0.1 s and wait for open connections; tests want neither.
+        # Not `Server.serve`: it polls for its end every 0.1 s and waits for open connections.
         await server.startup(sockets=[listener])
         self._ready.set()
         await self._stopping.wait()
@@ -104,7 +104,7 @@ class ApiServer:
             _, late = await asyncio.wait(tasks, timeout=STOP_SECONDS)
             for task in late:
                 task.cancel()
-        # Aborted transports close their sockets in the next turn of the loop.
+        # Aborted transports close their sockets in the next iteration of the loop.
         await asyncio.sleep(0)
 
     async def _endpoint(self, request: Request) -> _PlannedResponse:
@@ -115,7 +115,7 @@ class ApiServer:
         return _PlannedResponse(self, self._respond(request.method, request.url.path, request.headers, body))
 
     async def wait_for(self, item: float | Gate | ServerAction) -> None:
-        """Wait as an item says; raises `_ServerStopped` when the server stops meanwhile, and for a cut."""
+        """Carry out a wait; raises `_ServerStopped` for a cut, or when the server stops meanwhile."""
         assert self._stopping is not None
         if item is ServerAction.CUT:
             raise _ServerStopped
@@ -133,7 +133,7 @@ class ApiServer:
             stopping.cancel()
 
     def close_connection(self, scope: Scope) -> None:
-        """Close the socket of a request; what was written before still arrives."""
+        """Close the socket of a request; bytes written before still arrive."""
         assert self._server is not None
         for connection in cast("list[H11Protocol]", list(self._server.server_state.connections)):
             if connection.client == scope["client"]:
@@ -141,7 +141,7 @@ class ApiServer:
 
 
 class _PlannedResponse:
-    """Carries out a plan as an ASGI response, and stops when the client goes away."""
+    """Carries out a plan as an ASGI response, and stops when the client disconnects."""
 
     def __init__(self, server: ApiServer, plan: ResponsePlan) -> None:
         self._server = server
@@ -156,14 +156,14 @@ class _PlannedResponse:
                 cut = sending.result()
                 if cut:
                     self._server.close_connection(scope)
-                    # uvicorn complains about an unfinished response unless it knows that the client has gone.
+                    # uvicorn logs an unfinished response as an error unless the client has disconnected.
                     await gone
         finally:
             sending.cancel()
             gone.cancel()
 
     async def _send(self, scope: Scope, send: Send) -> bool:
-        """Send everything; True if the socket is to be closed in the middle."""
+        """Send everything; returns True if the socket has to be closed in the middle."""
         plan = self._plan
         try:
             async for _ in self._bytes(plan.before_status):
@@ -180,7 +180,7 @@ class _PlannedResponse:
         return False
 
     async def _bytes(self, items: Any) -> AsyncIterator[bytes]:
-        """The bytes among the items, with neighbours joined; the waits are waited."""
+        """Yield the bytes of the items, with neighbours joined, and carry out the waits."""
         joined: list[bytes] = []
         for item in items:
             if isinstance(item, bytes):

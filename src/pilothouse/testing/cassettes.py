@@ -1,6 +1,6 @@
-"""Cassettes for tests: one for each, beside the test file; recorded, replayed or verified as the command line says.
+"""Cassettes for tests: one per test, beside the test file; `--cassette` says whether to record, replay or verify.
 
-The part of the pytest plugin that knows recordings. Loaded when a test asks for a cassette.
+The part of the pytest plugin that handles recordings. Loaded when a test requests a cassette.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from pilothouse.transports.cassettes.comparing import difference
 
 Mode = Literal["record", "replay", "verify"]
 DIRECTORY = "cassettes"
-# Both runs of an async test say the same: they share a cassette.
+# The runs of an async test on different backends share a cassette.
 _BACKENDS = frozenset({"asyncio", "asyncio+uvloop", "trio"})
 
 
 class CassetteUse:
-    """The cassette of one test; its `transport` is the default of every query of the test.
+    """The cassette of one test; its `transport` is the default transport of all queries in the test.
 
     Attributes:
         path: the file.
         mode: "replay", "record" or "verify".
-        inner: what is recorded: a callable that makes transports; by default the local CLI. Set it before the first
-            query.
+        inner: makes the transports that are recorded; by default the local CLI. Set it before the first query.
     """
 
     def __init__(self, path: Path, mode: Mode, **settings: Any) -> None:
@@ -46,16 +45,16 @@ class CassetteUse:
         self._recorder = None if mode == "replay" else Recorder(self._new_path, lambda: self.inner())
 
     def transport(self) -> Transport:
-        """Makes the transport of one connection; for `transport=cassette.transport`."""
+        """Make the transport of one connection; for `transport=cassette.transport`."""
         made = self._player or self._recorder
         assert made is not None
         return made()
 
     def finish(self) -> None:
-        """The test has passed: see whether it did what is recorded, or keep what it did.
+        """Finish after a passed test: check against the recording, or keep the new one.
 
         Raises:
-            CassetteError: it did not, or there is nothing to compare or to keep.
+            CassetteError: the test differs from the recording, or there is nothing to compare or to keep.
         """
         if self._player is not None:
             self._player.check_complete()
@@ -77,25 +76,25 @@ class CassetteUse:
             raise CassetteError(f"{self.path}: {words}:\n{found}", path=str(self.path))
 
     def discard(self) -> None:
-        """Remove what was written and not kept."""
+        """Remove a new recording that was not kept."""
         with suppress(OSError):
             self._new_path.unlink()
 
 
 def finish_cassette(cassette: CassetteUse) -> None:
-    """Finish the cassette of a test that has passed; it fails if that fails."""
+    """Finish the cassette of a passed test, and fail the test on an error."""
     words = ""
     try:
         cassette.finish()
     except CassetteError as error:
         words = str(error)
-    if words:  # outside: else both would be shown
+    if words:  # outside of `except`: else pytest would show both errors
         pytest.fail(words, pytrace=False)
 
 
 @contextmanager
 def open_cassette(request: pytest.FixtureRequest, mode: Mode) -> Generator[CassetteUse]:
-    """The cassette of the test that asks, as the transport of all its queries."""
+    """Open the cassette of the requesting test, as the transport of all its queries."""
     marker = request.node.get_closest_marker("cassette")
     given = marker.args[0] if marker is not None and marker.args else None
     path = get_default_path(request.node) if given is None else request.node.path.parent / given
@@ -112,7 +111,7 @@ def open_cassette(request: pytest.FixtureRequest, mode: Mode) -> Generator[Casse
 
 
 def get_default_path(item: pytest.Item) -> Path:
-    """Where the cassette of a test lies: `cassettes/<module>/<test>.jsonl` beside the test file."""
+    """Return the path of the cassette of a test: `cassettes/<module>/<test>.jsonl` beside the test file."""
     name = getattr(item, "originalname", None) or item.name
     callspec = getattr(item, "callspec", None)
     classes = [node.name for node in item.listchain() if isinstance(node, pytest.Class)]

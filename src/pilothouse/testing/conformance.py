@@ -1,9 +1,9 @@
-"""The suites that say what a transport, a store or a runner has to do; subclass them in a test module of your own.
+"""Test suites for your own transport, store or runner; subclass them in a test module.
 
-`TransportSuite`: the stream itself, with the peers of `MEMORY_PEERS` or `PEER_PROGRAMS`, or with your own.
-`AgentSuite`: what lies above it: queries, sessions, hooks, permissions, tools, interrupts, the blocking twin.
+`TransportSuite`: the byte stream itself, with `MEMORY_PEERS`, `PEER_PROGRAMS`, or your own programs on the other
+side. `AgentSuite`: the layers above: queries, sessions, hooks, permissions, tools, interrupts, the blocking API.
 `StoreSuite`: what every session store does. `StoreBackendSuite`: with compare-and-append, leases and many writers.
-`RunnerSuite`: what does the work of a fleet's attempts.
+`RunnerSuite`: for runners, which run the attempts of a fleet.
 
 They need pytest and its anyio plugin; `AgentSuite` needs the scripted model as well.
 """
@@ -44,18 +44,18 @@ LIMIT = 60.0
 
 @pytest.mark.anyio
 class AgentSuite(ABC):
-    """Subclass it in a test module. Each test scripts the model anew, and asks for settings once.
+    """Subclass it in a test module. Each test scripts the model anew, and calls `settings` once.
 
     The agent runs a tool named Bash, in the directory that `settings` gave as `cwd`, or in its own.
     """
 
     @abstractmethod
     def settings(self, model: ScriptedModel) -> dict[str, Any]:
-        """Settings of queries whose peer talks to `model`: `transport`, and what it needs beside."""
+        """Return settings for queries that use `model`: `transport`, and other options that it needs."""
 
     @pytest.fixture
     def agent(self, scripted_model: ScriptedModel) -> Agent:
-        """An agent with the settings."""
+        """An agent with these settings."""
         return Agent(**self.settings(scripted_model))
 
     async def test_a_question_is_answered(self, agent: Agent, scripted_model: ScriptedModel) -> None:
@@ -131,7 +131,7 @@ class AgentSuite(ABC):
         assert [use.name for use in result.tool_uses] == ["mcp__tools__depth"]
 
     async def test_an_interrupt_ends_the_turn(self, agent: Agent, scripted_model: ScriptedModel) -> None:
-        # The interrupt may come before the model was asked: then it never sees the first prompt alone.
+        # The interrupt may come before the request to the model: then the model never sees the first prompt alone.
         scripted_model.default = lambda request: "Here again." if "there?" in request.last_user_text else Hang()
         with anyio.fail_after(LIMIT):
             async with agent.session() as session:
@@ -159,7 +159,7 @@ class AgentSuite(ABC):
 
 
 def local_settings(cli: str | Path, model: ScriptedModel) -> dict[str, Any]:
-    """The settings of a hermetic local CLI that talks to `model`."""
+    """Return the settings of a hermetic local CLI that uses `model`."""
     project = model.home / "project"
     project.mkdir(exist_ok=True)
     return {"cli": str(cli), "env": model.env(max_retries=0), "inherit_env": False, "cwd": str(project)}

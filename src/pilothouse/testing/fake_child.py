@@ -1,7 +1,7 @@
-"""The child that a `FakeCLI` starts: plays steps on stdout, reads and records stdin.
+"""The child process of a `FakeCLI`: plays steps on stdout, reads and records stdin.
 
-Runs as a program of its own under `python -S -E`, beside a `scenario.json`; it is copied there, so it imports nothing
-but the standard library, and little of that. Owns playing; what is played is decided in `fake_cli.py`.
+Runs as a separate program under `python -S -E`, beside a `scenario.json`; the file is copied there, so it imports
+only the standard library, and little of that. Owns playing; `fake_cli.py` decides what is played.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
-# Frames that the CLI marks with the uuids of the user messages that they answer.
+# Frames in which the CLI puts the uuids of the user messages that they answer.
 MARKED_TYPES = ("result", "assistant")
 UUID_FIELDS = ("user_message_uuid", "user_message_uuids")
 
 
 class FakeChild:
-    """The verbs of a scenario; functions given to `FakeCLI.from_function` get one of these."""
+    """The verbs of a scenario; functions given to `FakeCLI.from_function` get an instance."""
 
     def __init__(self, scenario: dict[str, Any], record: str) -> None:
         self.scenario = scenario
@@ -45,16 +45,16 @@ class FakeChild:
         self._asks = 0
         self.note(argv=self.argv, env=self.env, cwd=os.getcwd(), pid=os.getpid())  # noqa: PTH109 - pathlib is slow to load
 
-    # bookkeeping
+    # recording
 
     def note(self, **entry: Any) -> None:
-        """Append one line to the record; it is on disk when this returns, so that a kill loses nothing."""
+        """Append one line to the record and flush it, so that a kill loses nothing."""
         with self._writing:
             self._record_file.write(json.dumps(entry) + "\n")
             self._record_file.flush()
 
     def listen(self) -> None:
-        """Read stdin in the background, until `stop_reading`."""
+        """Read stdin in a background thread."""
         if self.streaming:
             threading.Thread(target=self._read, daemon=True).start()
 
@@ -107,7 +107,7 @@ class FakeChild:
     # verbs: output
 
     def write(self, data: bytes) -> None:
-        """Write bytes to stdout, in pieces after `chunked`; ends the process when nobody reads any more."""
+        """Write bytes to stdout, in pieces after `chunked`; ends the process if the reader has closed the pipe."""
         size, delay = self._chunk
         with self._writing:
             try:
@@ -121,7 +121,7 @@ class FakeChild:
                 self.end(1)
 
     def raw(self, text: str) -> None:
-        """Write text that stands for bytes: one character, one byte."""
+        """Write text as bytes, in Latin-1: one character, one byte."""
         self.write(text.encode("latin-1"))
 
     def emit(self, *frames: Any, when: str | None = None, unless: str | None = None) -> None:
@@ -139,7 +139,7 @@ class FakeChild:
                     self._write_lifecycle(self._open_prompts.pop(0), "completed")
 
     def _write_lifecycle(self, uuid: str, *states: str) -> None:
-        """Say what becomes of a user message."""
+        """Report the states of a user message."""
         for state in states:
             told = {"type": "command_lifecycle", "command_uuid": uuid, "state": state}
             self.write(json.dumps(told).encode() + b"\n")
@@ -157,7 +157,7 @@ class FakeChild:
         return frame
 
     def repeat(self, count: int, frame: dict[str, Any]) -> None:
-        """Write one frame `count` times, as fast as the pipe takes it."""
+        """Write one frame `count` times, as fast as the pipe accepts it."""
         line = json.dumps(frame).encode() + b"\n"
         batch = max(1, 65536 // len(line))
         for at in range(0, count, batch):
@@ -173,7 +173,7 @@ class FakeChild:
         sys.stderr.flush()
 
     def close_stdout(self) -> None:
-        """Close stdout and live on."""
+        """Close stdout and keep running."""
         os.close(1)
 
     # verbs: input
@@ -184,7 +184,7 @@ class FakeChild:
         subtype: str | None = None,
         rename: str | None = None,
     ) -> dict[str, Any]:
-        """Wait for a frame and return it. When stdin ends instead, the process ends, as the real CLI does."""
+        """Wait for a frame and return it. If stdin ends first, the process ends, as the real CLI does."""
         if not self.streaming:
             return self._expect_argument(type)
         with self._changed:
@@ -210,7 +210,7 @@ class FakeChild:
         return found
 
     def _expect_argument(self, kind: str) -> dict[str, Any]:
-        """The argv form: the prompt is the last argument, there is nothing else to wait for."""
+        """Handle the argv form: the prompt is the last argument, and there is nothing else to wait for."""
         if kind != "user":
             return {}
         if self._prompted:
@@ -220,7 +220,7 @@ class FakeChild:
         return self.user
 
     def reply(self, payload: Any = None, error: str | None = None, code: str | None = None) -> None:
-        """Answer the control request that was expected last."""
+        """Respond to the control request that was expected last."""
         self._respond(self.request.get("request_id", ""), payload, error, code)
 
     def ask(self, subtype: str, wait: bool = True, **body: Any) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class FakeChild:
                 return response
 
     def cancel(self) -> None:
-        """Withdraw the control request that was asked last."""
+        """Cancel the control request that was sent last."""
         self.emit({"type": "control_cancel_request", "request_id": self.asked})
 
     def wait_eof(self) -> None:
@@ -255,21 +255,21 @@ class FakeChild:
         time.sleep(seconds)
 
     def hang(self) -> NoReturn:
-        """Do nothing until killed, whatever stdin says."""
+        """Do nothing until killed, even when stdin ends."""
         while True:
             time.sleep(3600)
 
     def exit(self, code: int = 0) -> NoReturn:
-        """End at once."""
+        """Exit at once."""
         self.end(code)
 
     def end(self, code: int) -> NoReturn:
-        """End at once, from whatever thread."""
+        """Exit at once, from any thread."""
         self.note(exit=int(code))
         os._exit(int(code))
 
     def kill(self, name: str = "SIGKILL") -> None:
-        """Die of a signal."""
+        """Die by a signal."""
         self.note(killed=name)
         signal.signal(getattr(signal, name), signal.SIG_DFL) if name not in ("SIGKILL", "SIGSTOP") else None
         os.kill(os.getpid(), getattr(signal, name))
@@ -280,7 +280,7 @@ class FakeChild:
         signal.signal(signal.SIGTERM, lambda number, frame: self.note(signal="SIGTERM"))
 
     def spawn_grandchild(self, seconds: float = 60.0, own_group: bool = False) -> None:
-        """Start a process that holds stdout open for `seconds`; `own_group` takes it out of this one's group."""
+        """Start a process that holds stdout open for `seconds`; `own_group` puts it into a separate process group."""
         import subprocess
 
         code = f"import time; time.sleep({float(seconds)})"
@@ -310,7 +310,7 @@ class FakeChild:
         self.end(self.failed)
 
     def listen_if_reading(self) -> None:
-        """Start reading, except in a scenario of a child that never reads."""
+        """Start reading, unless the scenario says that the child never reads."""
         if self.scenario["reads"]:
             self.listen()
 

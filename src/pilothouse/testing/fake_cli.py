@@ -1,6 +1,6 @@
 """`FakeCLI`: an executable that plays a scenario on the wire in place of `claude`.
 
-Owns the scenario (steps, as data), its files, reading its record, and turning a recorded transcript into steps.
+Owns the scenario (steps, as data), its files, reading its record, and converting a recorded transcript to steps.
 `fake_child.py` plays the steps; `frames.py` has the frames.
 """
 
@@ -27,13 +27,13 @@ from pilothouse.transports.cassettes.form import Entry, read_cassette
 Output: TypeAlias = Mapping[str, Any] | str | bytes
 
 PARTIAL = "--include-partial-messages"
-# Linux cuts a `#!` line after 255 bytes, and blanks in it split arguments; longer paths go through a shell.
+# Linux cuts a `#!` line after 255 bytes and splits it at blanks; longer paths go through a shell.
 SHEBANG_BYTES = 200
 # -S: no site directories, -E: no PYTHON* variables; the child starts in about 15 ms.
 PYTHON_FLAGS = "-SE"
 CHILD = Path(__file__).with_name("fake_child.py")
 
-# How control requests are answered that no step waits for.
+# Responses to control requests that no step waits for.
 CONTROL_ANSWERS: dict[str, dict[str, Any]] = {
     "initialize": {"payload": frames.server_info()},
     "interrupt": {"payload": {"still_queued": []}},
@@ -48,14 +48,14 @@ class FakeCall:
 
     Args:
         argv: the arguments, without the executable.
-        env: the environment that it got.
+        env: the environment of the child.
         cwd: its working directory.
         pid: its process id.
-        stdin: the lines that it read, newlines included.
-        exit_code: with which code it ended by itself, or None.
+        stdin: the lines that it read, including newlines.
+        exit_code: its exit code if it exited by itself, or None.
         signals: names of the signals that it survived.
-        grandchildren: process ids of what `spawn_grandchild` started.
-        saw_eof: whether its stdin ended while it lived.
+        grandchildren: process ids of the processes started by `spawn_grandchild`.
+        saw_eof: whether its stdin ended while it was running.
     """
 
     argv: list[str] = field(default_factory=list[str])
@@ -85,23 +85,23 @@ class FakeCall:
 
 
 class FakeCLI:
-    """A scripted child in the place of `claude`: `cli=fake.path`. (R39, E80)
+    """A scripted child in place of `claude`: `cli=fake.path`.
 
     Verbs add steps and return the fake, so that a scenario reads from left to right. The child plays them in order,
-    waits for the end of its stdin and exits: with 1 if the last result was an error, else with 0. Meanwhile it answers
-    `initialize`, `interrupt`, `set_model` and `set_permission_mode` by itself, and other control requests with an
-    error, unless a step waits for them. Without `--input-format stream-json` the prompt is the last argument and
-    nothing is read. `--version` prints `version`, and is not recorded.
+    waits for the end of its stdin and exits: with 1 if the last result was an error, else with 0. Meanwhile it
+    responds to `initialize`, `interrupt`, `set_model` and `set_permission_mode` by itself, and to other control
+    requests with an error, unless a step waits for them. Without `--input-format stream-json` the prompt is the last
+    argument and stdin is not read. `--version` prints `version`, and is not recorded.
 
     The files are removed by `close`, at the end of a `with` block, or with the object.
 
     Args:
-        version: what `--version` prints.
+        version: the version that `--version` prints.
         reads: False: never reads stdin, so that the writer finds a full pipe.
         mark: whether frames name the uuid of the user message that they answer, as those of the real CLI do.
-        lifecycle: whether it tells what becomes of each user message that has a uuid, as the real CLI does, in
-            `command_lifecycle` frames: "queued" and "started" when a step takes it, "completed" after its result. False
-            where the scenario writes these frames itself.
+        lifecycle: whether the child reports the state of each user message that has a uuid, as the real CLI does, in
+            `command_lifecycle` frames: "queued" and "started" when a step takes it, "completed" after its result.
+            False if the scenario writes these frames itself.
 
     Example:
         >>> import subprocess
@@ -133,16 +133,16 @@ class FakeCLI:
         self._write_executable()
         self._save()
 
-    # making
+    # constructors
 
     @classmethod
     def from_function(cls, play: Callable[[Any], object], *, manual: tuple[str, ...] = (), **settings: Any) -> Self:
-        """A child that runs the source of a function.
+        """Make a child that runs the source of a function.
 
         Args:
-            play: takes the child, whose methods are the verbs (and `argv`, `env`, `user`); it is copied as text, so it
-                imports what it needs inside and sees nothing of the test around it.
-            manual: subtypes of control requests that it expects itself.
+            play: takes the child, whose methods are the verbs (and `argv`, `env`, `user`); it is copied as text, so
+                it must import what it needs inside and cannot use names of the test around it.
+            manual: subtypes of control requests that the function expects itself.
             **settings: as for `FakeCLI`.
         """
         source = textwrap.dedent(inspect.getsource(play))
@@ -157,11 +157,11 @@ class FakeCLI:
 
     @classmethod
     def from_transcript(cls, path: str | Path, **settings: Any) -> Self:
-        """A child that says what a recorded one said.
+        """Make a child that writes what a recorded one wrote.
 
-        What was recorded as sent to the CLI is waited for (user messages, control requests, control responses);
-        request ids and uuids of user messages are replaced by those that come now. Stderr, exit code and a deadly
-        signal are played too; times are not.
+        The child waits for the recorded input (user messages, control requests, control responses); request ids and
+        uuids of user messages are replaced by the current ones. Stderr, exit code and a deadly signal are played too;
+        times are not.
 
         Args:
             path: a cassette (its first connection), or any recording of one JSON object
@@ -176,7 +176,7 @@ class FakeCLI:
 
     @classmethod
     def shell(cls, script: str, **settings: Any) -> Self:
-        """A plain shell script as the CLI; it records nothing.
+        """Use a plain shell script as the CLI; it records nothing.
 
         >>> FakeCLI.shell("echo done").calls
         []
@@ -212,7 +212,7 @@ class FakeCLI:
 
     @property
     def path(self) -> str:
-        """The executable."""
+        """The path of the executable."""
         return str(self._home / "claude")
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class FakeCLI:
     # whole turns
 
     def text(self, text: str, **result: Any) -> Self:
-        """Wait for a prompt and answer it with a text: init, assistant, result; stream events if they are asked for.
+        """Wait for a prompt and answer with a text: init, assistant, result; also stream events if `argv` wants them.
 
         Args:
             text: the answer.
@@ -250,7 +250,7 @@ class FakeCLI:
         return self.expect("user").emit(*outputs)
 
     def forever(self) -> Self:
-        """Play the steps again and again, until stdin ends at an `expect`."""
+        """Repeat the steps until stdin ends at an `expect`."""
         self._scenario["forever"] = True
         return self._save()
 
@@ -267,7 +267,7 @@ class FakeCLI:
         return self
 
     def repeat(self, count: int, frame: Mapping[str, Any]) -> Self:
-        """Write one frame `count` times, as fast as the pipe takes it."""
+        """Write one frame `count` times, as fast as the pipe accepts it."""
         return self._add("repeat", count, dict(frame))
 
     def chunked(self, size: int, delay: float = 0.0) -> Self:
@@ -279,20 +279,20 @@ class FakeCLI:
         return self._add("stderr", text)
 
     def close_stdout(self) -> Self:
-        """Close stdout and go on."""
+        """Close stdout and keep running."""
         return self._add("close_stdout")
 
     # verbs: input and control
 
     def expect(self, type: str = "user", subtype: str | None = None) -> Self:  # noqa: A002 - the wire's name
-        """Wait for a frame from the other side: "user", "control_request" of a subtype, "control_response", …
+        """Wait for a frame from the client: "user", "control_request" of a subtype, "control_response", …
 
-        If stdin ends before, the child exits. Other frames are kept for later steps.
+        If stdin ends first, the child exits. Other frames are kept for later steps.
         """
         return self._add("expect", type, subtype)
 
     def reply(self, payload: Any = None, *, error: str | None = None, code: str | None = None) -> Self:
-        """Answer the control request that was expected last, with a payload or with an error and its code."""
+        """Respond to the control request that was expected last, with a payload or with an error and its code."""
         return self._add("reply", payload, error=error, code=code)
 
     def on_control(
@@ -304,7 +304,7 @@ class FakeCLI:
         code: str | None = None,
         silent: bool = False,
     ) -> Self:
-        """Say how control requests of a subtype are answered whenever they come; `silent`: never."""
+        """Set the response to all control requests of a subtype; `silent`: no response."""
         answer = {"silent": True} if silent else {"payload": payload, "error": error, "code": code}
         self._scenario["controls"][subtype] = answer
         return self._save()
@@ -313,14 +313,14 @@ class FakeCLI:
         """Send a control request, such as `ask("can_use_tool", tool_name="Bash", input={…})`.
 
         Args:
-            subtype: of the request.
-            wait: whether the next step waits for the answer (it is recorded in `calls` either way).
+            subtype: subtype of the request.
+            wait: whether the next step waits for the response (it is recorded in `calls` either way).
             **body: more fields of the request.
         """
         return self._add("ask", subtype, wait=wait, **body)
 
     def cancel(self) -> Self:
-        """Withdraw the last `ask`."""
+        """Cancel the last `ask`."""
         return self._add("cancel")
 
     def wait_eof(self) -> Self:
@@ -338,19 +338,19 @@ class FakeCLI:
         return self._add("hang")
 
     def exit(self, code: int = 0) -> Self:
-        """End here."""
+        """Exit here."""
         return self._add("exit", code)
 
     def kill(self, signal: str = "SIGKILL") -> Self:
-        """Die of a signal here."""
+        """Die by a signal here."""
         return self._add("kill", signal)
 
     def ignore_sigterm(self) -> Self:
-        """Survive SIGTERM from here on; those that come are in `FakeCall.signals`."""
+        """Survive SIGTERM from here on; each one is listed in `FakeCall.signals`."""
         return self._add("ignore_sigterm")
 
     def spawn_grandchild(self, seconds: float = 60.0, *, own_group: bool = False) -> Self:
-        """Start a process that holds stdout open for `seconds`; `own_group` takes it out of the child's group."""
+        """Start a process that holds stdout open for `seconds`; `own_group` puts it into a separate process group."""
         return self._add("spawn_grandchild", seconds, own_group=own_group)
 
 
@@ -391,18 +391,18 @@ FakeStep: TypeAlias = tuple[str, list[Any], dict[str, Any]]
 
 
 def make_transcript_steps(data: bytes, name: str = "the recording") -> list[FakeStep]:
-    """The steps that play a recording: waiting for what was sent to the CLI, saying what it said.
+    """Make the steps that play a recording: wait for the recorded input, write the recorded output.
 
     Args:
-        data: the recording; the first connection of it is played.
+        data: the recording; its first connection is played.
         name: the name of the file, for messages.
 
     Raises:
-        CassetteError: it is no recording, or damaged.
+        CassetteError: the data is not a recording, or is damaged.
     """
     entries = read_cassette(data, name).connections[0].entries
     steps: list[FakeStep] = []
-    # A prompt that was an argument then may come through stdin now.
+    # A prompt that was recorded as an argument may now come through stdin.
     if _has_output(entries, "result") and not any(entry.direction == "in" for entry in entries):
         steps.append(("expect", ["user", None], {}))
     for entry in entries:
@@ -411,7 +411,7 @@ def make_transcript_steps(data: bytes, name: str = "the recording") -> list[Fake
 
 
 def _make_end_steps(entries: tuple[Entry, ...]) -> list[FakeStep]:
-    """How the recorded process ended; a healthy one waited for the end of its stdin."""
+    """Make the steps for the end of the recorded process; a healthy one waited for the end of its stdin."""
     events = {entry.event.get("event"): entry.event for entry in entries if entry.direction == "meta"}
     how = events.get("exit", {})
     code, name = int(how.get("returncode") or 0), how.get("signal")
@@ -430,7 +430,7 @@ def _has_output(entries: tuple[Entry, ...], kind: str) -> bool:
 
 
 def _make_input_steps(entry: Entry) -> list[FakeStep]:
-    """What was written to the CLI: wait for its like. Lines that were no frames are not waited for."""
+    """Wait for a frame like the one written to the CLI. Lines that were not frames are skipped."""
     frame = entry.frame or {}
     match frame.get("type"):
         case "user":

@@ -1,7 +1,7 @@
 """Frames as the CLI writes them: realistic dictionaries for fake children, mock transports and unit tests.
 
-Owns the shapes (of CLI 2.1.330, shortened to what matters). Pure: reads no recording, starts nothing. Every builder
-takes further fields by name; they win.
+Owns the format (of CLI 2.1.330, reduced to what matters). Pure: reads no recording, starts nothing. Every builder
+accepts further fields by name; they override the defaults.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tool_use(name: str, input: Mapping[str, Any] | None = None, id: str = "toolu
 
 
 def server_info(**extra: Any) -> Frame:
-    """The body of the CLI's answer to `initialize`."""
+    """The body of the CLI's response to `initialize`."""
     return {
         "commands": [{"name": "compact", "description": "Compact the conversation", "argumentHint": ""}],
         "agents": [{"name": "general-purpose", "description": "General purpose agent"}],
@@ -60,7 +60,7 @@ def server_info(**extra: Any) -> Frame:
 
 
 def init(*, session_id: str = SESSION_ID, model: str = MODEL, tools: Iterable[str] = TOOLS, **extra: Any) -> Frame:
-    """`system/init`, which opens every turn."""
+    """`system/init`, the first frame of every turn."""
     return {
         "type": "system",
         "subtype": "init",
@@ -147,7 +147,7 @@ def result(
     session_id: str = SESSION_ID,
     **extra: Any,
 ) -> Frame:
-    """The result that closes a turn. As from the real CLI, `type` is not its first key.
+    """The result, which ends a turn. As from the real CLI, `type` is not its first key.
 
     An API error is `result("API Error: …", is_error=True, api_error_status=529, terminal_reason="api_error")`; a run
     that hit a limit has no text: `result(None, subtype="error_max_turns", is_error=True, errors=[…])`.
@@ -191,12 +191,12 @@ def stream_event(event: Mapping[str, Any], *, session_id: str = SESSION_ID, **ex
 
 
 def stream_text(value: str, *, chunks: int | None = None, session_id: str = SESSION_ID) -> list[Frame]:
-    """A streamed text: its events, and its assistant message where the CLI puts it, before the block's end.
+    """A streamed text: its events, and its assistant message where the CLI puts it, before the end of the block.
 
     Args:
         value: the text.
-        chunks: how many deltas; None: pieces of 16 characters.
-        session_id: goes into every frame.
+        chunks: number of deltas; None: pieces of 16 characters.
+        session_id: session id for every frame.
     """
     size = DELTA_CHARACTERS if chunks is None else max(1, -(-len(value) // chunks))
     pieces = [value[at : at + size] for at in range(0, len(value), size)]
@@ -241,7 +241,7 @@ def api_retry(
     session_id: str = SESSION_ID,
     **extra: Any,
 ) -> Frame:
-    """`system/api_retry`: the CLI waits and asks the API again."""
+    """`system/api_retry`: the CLI waits and repeats its request to the API."""
     return {
         "type": "system",
         "subtype": "api_retry",
@@ -257,18 +257,18 @@ def api_retry(
 
 
 def lifecycle(command_uuid: str, state: str, *, session_id: str = SESSION_ID) -> Frame:
-    """What has become of a user message that has a uuid: "queued", "started", "completed" or "cancelled"."""
+    """The state of a user message that has a uuid: "queued", "started", "completed" or "cancelled"."""
     about = {"command_uuid": command_uuid, "state": state}
     return {"type": "command_lifecycle", **about, "session_id": session_id, "uuid": _uuid()}
 
 
 def control_request(subtype: str, *, request_id: str = "fake_1", **body: Any) -> Frame:
-    """A question of the CLI, such as `control_request("can_use_tool", tool_name="Bash", input={…})`."""
+    """A request of the CLI, such as `control_request("can_use_tool", tool_name="Bash", input={…})`."""
     return {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **body}}
 
 
 def control_response(request_id: str, payload: Any = None, *, error: str | None = None) -> Frame:
-    """An answer to a control request."""
+    """A response to a control request."""
     response: Frame = {"subtype": "success", "request_id": request_id, "response": {} if payload is None else payload}
     if error is not None:
         response = {"subtype": "error", "request_id": request_id, "error": error}
@@ -276,7 +276,7 @@ def control_response(request_id: str, payload: Any = None, *, error: str | None 
 
 
 def sample_messages() -> list[Frame]:
-    """A whole turn with thinking, a tool and its result: one frame of each common kind, in the CLI's order. (R39)
+    """A whole turn with thinking, a tool and its result: one frame of each common kind, in the CLI's order.
 
     >>> [frame["type"] for frame in sample_messages()]
     ['system', 'assistant', 'assistant', 'assistant', 'user', 'system', 'assistant', 'result']
@@ -295,7 +295,7 @@ def sample_messages() -> list[Frame]:
 
 
 def lines(frames: Iterable[Frame]) -> bytes:
-    """Frames as bytes on the wire, one JSON object a line.
+    """Encode frames as bytes on the wire, one JSON object per line.
 
     >>> lines([{"type": "keep_alive"}]).decode().splitlines()
     ['{"type": "keep_alive"}']

@@ -1,7 +1,7 @@
 """The lightest stand-ins for tests.
 
-A transport in memory that answers prompts with frames, and another default agent for the length of a block. For
-signals, pipes and exit codes of a real process see `FakeCLI`.
+A transport in memory that answers prompts with frames, and a temporary default agent for a block. For signals,
+pipes and exit codes of a real process see `FakeCLI`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MockTurn: TypeAlias = str | Sequence[Mapping[str, Any]]
 
 
 def mock_transport(*turns: MockTurn, **controls: Any) -> MemoryTransport:
-    """A transport whose peer answers the first prompt with the first turn, and so on. (R39)
+    """Make a transport that answers the first prompt with the first turn, and so on.
 
-    What was sent is in `MemoryTransport.sent_frames`; `MemoryTransport.feed` lets the peer speak unasked.
+    `MemoryTransport.sent_frames` has what was sent; `MemoryTransport.feed` sends more frames to the client.
 
     Args:
-        *turns: what each prompt is answered with: a text (init, assistant and result are made for it), or frames.
-        **controls: by subtype, the payload of the answer to a control request; `initialize` and `interrupt` have one,
-            others are answered with an error.
+        *turns: the answer to each prompt: a text (becomes init, assistant and result frames), or frames.
+        **controls: by subtype, the payload of the response to a control request; `initialize` and `interrupt` have
+            one, others get an error.
 
     Example:
         >>> import anyio
@@ -43,7 +43,7 @@ def mock_transport(*turns: MockTurn, **controls: Any) -> MemoryTransport:
     async def next_turn(peer: MemoryPeer, uuid: str | None = None) -> None:
         nothing_left = [frames.init(), frames.result("mock_transport has no turn left", is_error=True)]
         turn = answers.popleft() if answers else nothing_left
-        if uuid is not None:  # the CLI says what becomes of a prompt that has one
+        if uuid is not None:  # the CLI reports the state of a prompt with a uuid
             begin = [frames.lifecycle(uuid, state) for state in ("queued", "started")]
             turn = [*begin, *turn, frames.lifecycle(uuid, "completed")]
         for frame in turn:
@@ -72,13 +72,14 @@ def _make_frames(turn: MockTurn) -> list[Frame]:
 
 @contextmanager
 def as_default(agent: Agent | None = None) -> Generator[Agent]:
-    """Put `agent` behind the module-level `query` for the length of the block.
+    """Use `agent` for the module-level `query` in a block.
 
-    It holds for this thread or task and for tasks that are started from it; other threads and requests keep theirs.
-    What the block configures with `pilothouse.configure`, which is for the whole process, is also gone at its end.
+    The agent is the default for this thread or task and for tasks that are started from it; other threads and
+    requests keep theirs. Settings that the block makes with `pilothouse.configure`, which is process-wide, are undone
+    at its end.
 
     Args:
-        agent: None for a fresh one without settings.
+        agent: None for a new one without settings.
 
     Yields:
         The agent.

@@ -1,16 +1,16 @@
 """The pytest plugin: fixtures for a scripted model, a fake CLI and a real one.
 
-pytest loads it in every run of every project that has pilothouse installed, so it imports nothing at the top but
-pytest; the rest is imported by the fixture that needs it.
+pytest loads the plugin in every run of every project that has pilothouse installed, so the module imports only
+pytest at the top; each fixture imports the rest.
 
 Fixtures:
     scripted_model: a running `ScriptedModel`.
-    hermetic_env: the environment for a child that talks to `scripted_model` and sees nothing of this machine.
-    fake_cli: a factory, `fake_cli().text("Hello")`; the files go when the test ends.
+    hermetic_env: the environment for a child process that uses `scripted_model` and nothing of this machine.
+    fake_cli: a factory, `fake_cli().text("Hello")`; its files are removed when the test ends.
     real_cli: the path of a real `claude`, or the test is skipped. Tests that use it have the marker `real_cli`.
-    cassette: the recording that the queries of the test are answered from; `@pytest.mark.cassette` asks for it as well.
+    cassette: the recording that answers the queries of the test; `@pytest.mark.cassette` requests it as well.
 
-Option `--cassette`: replay (the default), record, or verify against the real thing.
+Option `--cassette`: replay (the default), record, or verify against the real CLI.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MARKERS = {
     "real_cli": "real_cli: runs the real claude binary, hermetically",
     "local_model": "local_model: runs the embedded open model",
 }
-# Read when the plugin loads: the fixtures of a hermetic suite may remove them from the environment of each test.
+# Read when the plugin loads: fixtures of a hermetic suite may remove the variables for each test.
 _SETTINGS = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers that the project has not registered itself."""
+    """Register the markers that the project has not registered."""
     config.stash[_SETTINGS] = {n: os.environ[n] for n in (CLI_VARIABLE, REQUIRE_VARIABLE) if n in os.environ}
     known = {str(line).partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     for name, line in MARKERS.items():
@@ -60,29 +60,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test that is marked with `cassette` has the fixture, and a test that uses `real_cli` has the marker."""
+    """Add the fixture to tests marked `cassette`, and the marker to tests that use `real_cli`."""
     names = getattr(item, "fixturenames", None)
     if names is not None and "real_cli" in names:
-        item.add_marker("real_cli")  # so that `-m "not real_cli"` leaves out all of them
+        item.add_marker("real_cli")  # so that `-m "not real_cli"` excludes all of them
     if names is not None and "cassette" not in names and item.get_closest_marker("cassette") is not None:
         names.append("cassette")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """A test that has done something else than was recorded fails."""
+    """Fail a test that did not do what its cassette recorded."""
     done = yield
     if (cassette := pyfuncitem.funcargs.get("cassette")) is not None:
         from pilothouse.testing.cassettes import CassetteUse, finish_cassette
 
-        if isinstance(cassette, CassetteUse):  # else it is a fixture of the project's own
+        if isinstance(cassette, CassetteUse):  # else the project defines its own fixture of this name
             finish_cassette(cassette)
     return done
 
 
 @pytest.fixture
 def cassette(request: pytest.FixtureRequest) -> Iterator[CassetteUse]:
-    """The recording of this test, and the transport of all its queries that have no other one."""
+    """The recording of this test, and the default transport of its queries."""
     from pilothouse.testing.cassettes import open_cassette
 
     with open_cassette(request, cast("Mode", request.config.getoption("--cassette"))) as made:
@@ -100,13 +100,13 @@ def scripted_model() -> Iterator[ScriptedModel]:
 
 @pytest.fixture
 def hermetic_env(scripted_model: ScriptedModel) -> dict[str, str]:
-    """The whole environment of a child that talks to `scripted_model`, with a home of its own."""
+    """The complete environment of a child process that uses `scripted_model`, with its own home directory."""
     return scripted_model.env()
 
 
 @pytest.fixture
 def fake_cli() -> Iterator[Callable[..., FakeCLI]]:
-    """Makes `FakeCLI`s; takes the arguments of the class."""
+    """A factory for `FakeCLI`s; takes the arguments of the class."""
     from pilothouse.testing.fake_cli import FakeCLI
 
     made: list[FakeCLI] = []
@@ -122,7 +122,7 @@ def fake_cli() -> Iterator[Callable[..., FakeCLI]]:
 
 @pytest.fixture(scope="session")
 def real_cli(pytestconfig: pytest.Config) -> str:
-    """The path of a real `claude`: that of PILOTHOUSE_CLI, or the managed copy. (R38, E82)
+    """The path of a real `claude`: from PILOTHOUSE_CLI, or the managed copy.
 
     Without one the test is skipped; with PILOTHOUSE_REQUIRE_CLI=1 it fails.
     """
@@ -134,7 +134,7 @@ def real_cli(pytestconfig: pytest.Config) -> str:
 
 
 def _find_cli(given: str | None) -> tuple[Path | None, str]:
-    """The CLI, or why there is none."""
+    """Return the CLI, or the reason why there is none."""
     if given:
         return (Path(given), "") if Path(given).is_file() else (None, f"{CLI_VARIABLE}={given} is no file")
     from pilothouse.provision.cli import managed_cli_path

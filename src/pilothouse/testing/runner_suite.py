@@ -1,16 +1,17 @@
-"""The contract that every `Runner` of a fleet keeps, as tests.
+"""The contract of every `Runner` of a fleet, as tests.
 
-Subclass `RunnerSuite`, say how to make a runner, run pytest::
+Subclass `RunnerSuite`, define how to make a runner, run pytest::
 
     class TestMyRunner(RunnerSuite):
         def make_runner(self, agent):
             return MyRunner(agent)
 
-The tests are marked `anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture. The
-children are `FakeCLI`s, so the runner has to work on this machine. Knows the seam, not its implementations.
+The tests are marked `anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture.
+The child processes are `FakeCLI`s, so the runner has to work on this machine. Knows the protocol, not its
+implementations.
 """
 
-# ruff: noqa: ASYNC110, D102 - the end of a process of nobody here is no event; the name of a test says what it does
+# ruff: noqa: ASYNC110, D102 - the exit of another process is not an event here; test names say what they do
 
 from __future__ import annotations
 
@@ -52,21 +53,21 @@ MESSAGES = 2000
 
 
 class ExampleOutput(msgspec.Struct):
-    """What typed answers are in these tests."""
+    """The output type of typed answers in these tests."""
 
     number: int
     lines: list[str] = []
 
 
 class ReceivedMessages(list[Message]):
-    """What an attempt has said; `said` is set once there was an init."""
+    """The messages of an attempt; `initialized` is set once there was a system message."""
 
     def __init__(self) -> None:
         super().__init__()
         self.initialized = anyio.Event()
 
     async def __call__(self, message: Message) -> None:
-        """Hear it."""
+        """Record a message."""
         self.append(message)
         if isinstance(message, SystemMessage):
             self.initialized.set()
@@ -82,11 +83,11 @@ class RunnerSuite(ABC):
 
     @abstractmethod
     def make_runner(self, agent: Agent) -> Runner:
-        """A runner whose attempts are queries of `agent`."""
+        """Make a runner whose attempts are queries of `agent`."""
 
     @asynccontextmanager
     async def runner(self, cli: str | FakeCLI, **settings: Any) -> AsyncGenerator[Runner]:
-        """A runner in its block."""
+        """Run a runner in a block."""
         path = cli if isinstance(cli, str) else cli.path
         with anyio.fail_after(LIMIT):
             runner = self.make_runner(Agent(cli=path, **settings))
@@ -207,7 +208,9 @@ class RunnerSuite(ABC):
     async def test_a_session_goes_on(self) -> None:
         with FakeCLI.from_function(forgetful) as fake:
             async with self.runner(fake) as runner:
-                settings = {"session_id": "5e551017-0000-4000-8000-000000000008"}  # that of the run counts
+                settings = {
+                    "session_id": "5e551017-0000-4000-8000-000000000008"
+                }  # the session id of the attempt takes precedence
                 result = await runner.run(make_attempt(ReceivedMessages(), settings=settings, session_id=SESSION))
             [call] = fake.calls
         assert [word for word in call.argv if "5e551017" in word] == [f"--resume={SESSION}"]
@@ -343,17 +346,17 @@ class RunnerSuite(ABC):
         assert [result.text for result in results] == ["wait for it"]
 
 
-# What they ask, and who answers.
+# Attempts and fake CLIs.
 
 
 def make_attempt(listener: Any, *, key: str = "a", prompt: str = "the prompt", **fields: Any) -> Attempt:
-    """An attempt with these fields."""
+    """Make an attempt with these fields."""
     settings = fields.pop("settings", {})
     return Attempt(key, prompt, settings, listener, **fields)
 
 
 async def run_to_end(runner: Runner, attempt: Attempt) -> tuple[QueryResult | None, PilothouseError | None]:
-    """How it ended; an error may be raised, or stand in the answer."""
+    """Run an attempt; returns its result and its error, whether raised or in the result."""
     try:
         result = await runner.run(attempt)
     except PilothouseError as error:
@@ -367,12 +370,12 @@ def refuse(request: Any) -> Deny:
 
 
 def make_waiting_cli() -> FakeCLI:
-    """A child that says who it is, and waits until its input ends."""
+    """Make a child that writes its init frame, and waits until its input ends."""
     return FakeCLI().expect().emit(frames.init()).expect()
 
 
 def echo(child: Any) -> None:
-    """Answers with the prompt."""
+    """Answer with the prompt."""
     prompt = child.expect("user")["message"]["content"]
     child.emit(
         {"type": "system", "subtype": "init", "session_id": "s"},
@@ -381,7 +384,7 @@ def echo(child: Any) -> None:
 
 
 def echo_late(child: Any) -> None:
-    """Answers with the prompt, once there is a file named go beside the executable."""
+    """Answer with the prompt, once there is a file named go beside the executable."""
     import pathlib
     import sys
 
@@ -393,7 +396,7 @@ def echo_late(child: Any) -> None:
 
 
 def forgetful(child: Any) -> None:
-    """Answers with the prompt; knows one session alone."""
+    """Answer with the prompt; only one session can be resumed."""
     found = [word for word in child.argv if "resume" in word]
     if found and not found[0].endswith("9"):
         words = "No conversation found with session ID: " + found[0].partition("=")[2]
@@ -407,7 +410,7 @@ def forgetful(child: Any) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and no mere remains of one."""
+    """Whether there is such a process, other than a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -420,6 +423,6 @@ def is_alive(pid: int) -> bool:
 
 
 async def wait_all_exited(calls: list[FakeCall]) -> None:
-    """Wait for the end of all children; the limit of the test says when that is too long."""
+    """Wait until all children have exited; the limit of the test bounds the wait."""
     while any(is_alive(call.pid) for call in calls):
         await anyio.sleep(POLL_SECONDS)

@@ -18,7 +18,7 @@ from pilothouse.options.secrets import MASK
 
 
 class Gate:
-    """Stops a scripted stream at a known place until the test opens it; no sleeping, no guessing.
+    """Stops a scripted stream at a known place until the test opens the gate, so that no test has to sleep.
 
     Put it into a reply with `Pause(gate)`. Thread-safe; once open it stays open.
 
@@ -38,11 +38,11 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether streams pass."""
+        """Whether the gate lets streams pass."""
         return self._open
 
     def open(self) -> None:
-        """Let all streams that wait here go on, and all that come."""
+        """Let all waiting and later streams pass."""
         with self._lock:
             self._open = True
             for loop, event in self._waiters:
@@ -50,12 +50,12 @@ class Gate:
             self._waiters.clear()
 
     def wait_reached(self, timeout: float = 10.0) -> None:
-        """Block until a stream has come to the gate; `TimeoutError` after `timeout` seconds."""
+        """Block until a stream has reached the gate; `TimeoutError` after `timeout` seconds."""
         if not self._reached.wait(timeout):
             raise TimeoutError(f"no scripted stream reached the gate within {timeout} s")
 
     async def wait_open(self) -> None:
-        """Wait on the server's side until the gate is open."""
+        """Wait in the server until the gate is open."""
         event = asyncio.Event()
         entry = (asyncio.get_running_loop(), event)
         with self._lock:
@@ -80,7 +80,7 @@ SIDE_QUESTION = "<system-reminder>This is a side question"
 
 @dataclass(frozen=True, slots=True)
 class RecordedToolResult:
-    """The result of one tool call, as the model gets it."""
+    """The result of one tool call, as the model receives it."""
 
     tool_use_id: str
     content: Any
@@ -101,7 +101,7 @@ class RecordedRequest:
         path: the path without the query.
         headers: names in lower case; the values of keys are replaced by "[redacted]".
         body: the JSON body, or an empty dict.
-        side: None for a request of the conversation; else what it is for: "title", "compact", "quota",
+        side: None for a request of the conversation; else its purpose: "title", "compact", "quota",
             "count_tokens", "probe", "other", … (`SIDE_KINDS` has those of the Messages endpoint).
         number: 1 for the first request that arrived, and so on.
         received: `time.monotonic()` of its arrival, in seconds.
@@ -117,17 +117,17 @@ class RecordedRequest:
 
     @property
     def is_side(self) -> bool:
-        """Whether it is not part of the conversation."""
+        """Whether the request is not part of the conversation."""
         return self.side is not None
 
     @property
     def model(self) -> str:
-        """The model that is asked."""
+        """The requested model."""
         return str(self.body.get("model", ""))
 
     @property
     def stream(self) -> bool:
-        """Whether the answer is wanted as a stream."""
+        """Whether the request wants a stream."""
         return bool(self.body.get("stream"))
 
     @property
@@ -146,7 +146,7 @@ class RecordedRequest:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The names of the tools on offer."""
+        """The names of the offered tools."""
         return tuple(str(tool.get("name", "")) for tool in self.body.get("tools") or ())
 
     @property
@@ -156,7 +156,7 @@ class RecordedRequest:
 
     @property
     def last_user_text(self) -> str:
-        """The newest text of the user; reminders that the CLI adds by itself are left out."""
+        """The newest text of the user, without the reminders that the CLI adds."""
         for message in reversed(self.messages):
             if message.get("role") == "user":
                 texts = get_user_texts(message.get("content", ""))
@@ -166,7 +166,7 @@ class RecordedRequest:
 
     @property
     def tool_results(self) -> tuple[RecordedToolResult, ...]:
-        """The tool results that came since the model last spoke, in order; empty when a user speaks."""
+        """The tool results since the last assistant message, in order; empty if the user wrote."""
         return tuple(result for message in get_newest_messages(self.messages) for result in get_tool_results(message))
 
     @property
@@ -182,7 +182,7 @@ class RecordedRequest:
 
     @property
     def newest_text(self) -> str:
-        """What came since the model last spoke: the user's text and the texts of tool results."""
+        """The user's text and the texts of tool results since the last assistant message."""
         texts: list[str] = []
         for message in get_newest_messages(self.messages):
             texts.extend(get_user_texts(message.get("content", "")))
@@ -191,7 +191,7 @@ class RecordedRequest:
 
 
 def get_block_texts(content: Any) -> list[str]:
-    """All texts in a content that is a string or a list of blocks."""
+    """Return all texts in a content that is a string or a list of blocks."""
     if isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, Sequence):
@@ -200,7 +200,7 @@ def get_block_texts(content: Any) -> list[str]:
 
 
 def to_blocks(content: Sequence[Any]) -> list[dict[str, Any]]:
-    """The blocks of a list content; strings among them become text blocks."""
+    """Return the blocks of a list content; strings among them become text blocks."""
     return [
         {"type": "text", "text": block} if isinstance(block, str) else cast("dict[str, Any]", block)
         for block in content
@@ -209,12 +209,12 @@ def to_blocks(content: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def get_user_texts(content: Any) -> list[str]:
-    """Texts that a user wrote: without the reminders of the CLI."""
+    """Return the texts that the user wrote, without the CLI's reminders."""
     return [text for text in get_block_texts(content) if not text.lstrip().startswith(REMINDER_TAG)]
 
 
 def get_newest_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The user messages after the last assistant message."""
+    """Return the user messages after the last assistant message."""
     newest: list[dict[str, Any]] = []
     for message in reversed(messages):
         if message.get("role") == "assistant":
@@ -225,7 +225,7 @@ def get_newest_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, An
 
 
 def get_tool_results(message: Mapping[str, Any]) -> list[RecordedToolResult]:
-    """The tool results of one message."""
+    """Return the tool results of one message."""
     content = message.get("content", "")
     if isinstance(content, str):
         return []
@@ -237,12 +237,12 @@ def get_tool_results(message: Mapping[str, Any]) -> list[RecordedToolResult]:
 
 
 def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers in lower case, without the values of keys."""
+    """Return headers in lower case, without the values of keys."""
     return {name.lower(): REDACTED if name.lower() in SECRET_HEADERS else value for name, value in headers.items()}
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body, or an empty dict."""
+    """Return the JSON object in a body, or an empty dict."""
     try:
         value = json.loads(body)
     except ValueError:
@@ -268,14 +268,14 @@ def _is_quota_probe(request: RecordedRequest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SideKind:
-    """A kind of side request: how it is recognised and what it is answered unless a rule says otherwise."""
+    """A kind of side request: how to recognise it, and the default answer."""
 
     name: str
     matches: Callable[[RecordedRequest], bool]
     text: str
 
 
-# Recognised by what CLI 2.1.330 writes into them.
+# Recognised by texts of CLI 2.1.330.
 SIDE_KINDS: tuple[SideKind, ...] = (
     SideKind("quota", _is_quota_probe, "ok"),
     SideKind("title", _match_system("You are naming a coding session"), '{"title": "Scripted session"}'),
@@ -292,14 +292,14 @@ SIDE_KINDS: tuple[SideKind, ...] = (
 
 
 def find_side_kind(request: RecordedRequest) -> SideKind | None:
-    """Which kind of side request a Messages request is; None: it belongs to the conversation."""
+    """Return the kind of a side request among Messages requests; None if it belongs to the conversation."""
     return next((kind for kind in SIDE_KINDS if kind.matches(request)), None)
 
 
 BrokenKind = Literal["bad_json", "no_stop", "no_message_stop", "empty", "cut", "html", "no_response"]
 BROKEN_KINDS: tuple[str, ...] = get_args(BrokenKind)
 
-# What the Messages API says for each status: error type and a message.
+# The error type and message of the Messages API for each status.
 HTTP_ERRORS: dict[int, tuple[str, str]] = {
     400: ("invalid_request_error", "The request is not valid."),
     401: ("authentication_error", "invalid x-api-key"),
@@ -367,7 +367,7 @@ class RawBlock:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The stream stands still here: for a number of seconds, or until a `Gate` is opened."""
+    """Pauses the stream: for a number of seconds, or until a `Gate` is opened."""
 
     until: float | Gate
 
@@ -378,16 +378,16 @@ Parts: TypeAlias = str | Part | Sequence[str | Part]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One whole reply, for when parts alone do not say enough.
+    """One whole reply, for settings that parts alone cannot express.
 
     Args:
         parts: a text, a part, or a list of them.
         stop_reason: None: "tool_use" if a tool is called, else "end_turn".
         usage: entries that replace those of the computed usage.
-        model: the model that claims to have answered; None: the one that was asked for.
+        model: the model named in the reply; None: the requested one.
         delay: seconds before the first byte.
         chunk_delay: seconds before every delta that has no delay of its own.
-        stop_sequence: what the API reports next to `stop_reason="stop_sequence"`.
+        stop_sequence: the stop sequence that the API reports with `stop_reason="stop_sequence"`.
         headers: extra HTTP headers, such as the anthropic-ratelimit ones.
     """
 
@@ -427,11 +427,11 @@ class HttpError:
 
 @dataclass(frozen=True, slots=True)
 class StreamError:
-    """A stream that starts well and then carries an SSE `error` event. A request without streaming gets it all.
+    """A stream that starts well and then carries an SSE `error` event. Without streaming, the whole answer is sent.
 
     Args:
         parts: the answer that would have come.
-        after: how many deltas go out before the error; None: half of them, at least one.
+        after: number of deltas before the error; None: half of them, at least one.
         type: the API's error type.
         message: the API's error message.
     """
@@ -447,7 +447,7 @@ class BrokenSse:
     """A stream that breaks the rules. A request without streaming gets the parts, except for "html", "no_response".
 
     Args:
-        kind: "bad_json": half of the deltas, then an event whose data is no JSON;
+        kind: "bad_json": half of the deltas, then an event whose data is not valid JSON;
             "no_stop": half of the deltas, then a clean end; "no_message_stop": all blocks, then a clean end without
             `message_delta` and `message_stop` (CLI 2.1.330 keeps the blocks and asks three times to go on);
             "empty": status 200 and not one event; "cut": half of the deltas, then the socket is closed;
@@ -465,7 +465,7 @@ class BrokenSse:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Sends `parts`, if there are any, and then nothing more until the client or the server goes away.
+    """Sends `parts`, if any, and then nothing more until the client or the server disconnects.
 
     Without parts not even the HTTP status arrives.
     """
@@ -486,10 +486,10 @@ class Times:
 
 
 class Steps:
-    """Answers that one rule gives one after the other, each conversation from the first.
+    """Answers that one rule gives in order, from the first one in each conversation.
 
-    The results of the tools that one step calls come back to the next step of the same rule, whatever other rules say.
-    After the last step the rule does not match that conversation any more.
+    The results of the tools that one step calls go to the next step of the same rule, before other rules are tried.
+    After the last step the rule no longer matches that conversation.
 
         >>> Steps([ToolUse("Bash", {"command": "date"})], "Done.").answers[1]
         'Done.'
@@ -531,15 +531,15 @@ def as_parts(parts: Parts) -> tuple[Part, ...]:
 
 
 def as_answer(value: Answer | Parts) -> Answer:
-    """Resolve shorthand to an answer; raises `TypeError` for anything that is none."""
+    """Resolve shorthand to an answer; raises `TypeError` for other values."""
     if isinstance(value, Answer):
         as_parts(getattr(value, "parts", ()))
         return value
     return Reply(as_parts(value))
 
 
-# The CLI (2.1.330) asks again after these, with fewer features or without streaming. The real API would refuse it
-# again; so does the script, without using up what is meant for the next request.
+# After these the CLI (2.1.330) repeats the request, with fewer features or without streaming. The real API would
+# refuse that, too; so does the script, without using up the answer for the next request.
 REPEATED_STATUSES = frozenset({400, 404})
 
 Match: TypeAlias = "str | re.Pattern[str] | Callable[[RecordedRequest], object] | None"
@@ -560,7 +560,7 @@ class ScriptRule:
 
     @property
     def label(self) -> str:
-        """How the rule is called in messages."""
+        """The name of the rule in messages."""
         if self.name:
             return self.name
         if isinstance(self.match, re.Pattern):
@@ -586,7 +586,7 @@ class ScriptRule:
                 return bool(self.match(request))
 
     def next_answer(self, request: RecordedRequest, position: int | None = None) -> tuple[AnswerLike, int]:
-        """Use the rule: the answer, and the position of the one after it."""
+        """Use the rule; returns the answer, and the position of the next one."""
         self.used += 1
         if not self.is_sequence:
             return self.answers[0], 0
@@ -597,7 +597,7 @@ class ScriptRule:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
-    """What a request is answered with, by whom, and who gets the results of its tools."""
+    """The answer to a request, its source, and the rule that gets the results of its tools."""
 
     answer: Answer
     source: str
@@ -607,7 +607,7 @@ class ScriptedAnswer:
 
 @dataclass(slots=True)
 class Script:
-    """Rules first, in the order in which they were added; then the queue; then the default; then a clear error."""
+    """Chooses answers: rules first, in order of addition; then the queue; then the default; else an error."""
 
     rules: list[ScriptRule] = field(default_factory=list[ScriptRule])
     queue: deque[AnswerLike] = field(default_factory=deque["AnswerLike"])
@@ -629,7 +629,7 @@ class Script:
         return rule
 
     def choose(self, request: RecordedRequest, side: SideKind | None) -> ScriptedAnswer:
-        """Decide what a request gets. Never raises: what goes wrong becomes an answer and an entry in `errors`."""
+        """Choose the answer to a request. Never raises: a failure becomes an answer and an entry in `errors`."""
         key = (request.session_id, len(request.messages), request.newest_text)
         if key in self.refused:
             return self.refused[key]
@@ -642,7 +642,7 @@ class Script:
         return choice
 
     def expect_results(self, tool_ids: tuple[str, ...], choice: ScriptedAnswer) -> None:
-        """Remember that the results of these calls belong to the next step of the rule that made them."""
+        """Record that the results of these calls belong to the next step of the rule that made them."""
         if choice.rule is not None and choice.next_position < len(choice.rule.answers):
             self.continuations.update(dict.fromkeys(tool_ids, (choice.rule, choice.next_position)))
 
@@ -650,7 +650,7 @@ class Script:
         for result in request.tool_results:
             if result.tool_use_id in self.continuations:
                 rule, position = self.continuations[result.tool_use_id]
-                # A retry of the same request must find the step after the one that failed.
+                # A retry of the same request must get the step after the failed one.
                 position = max(position, rule.positions.get(request.session_id, 0))
                 if position < len(rule.answers):
                     return self._use(rule, request, position)

@@ -1,7 +1,7 @@
 """`ScriptedModel`: a Messages API on loopback whose answers are written in the test.
 
-Owns what a test touches: the life of the model, its script, what it recorded. How answers look on the wire, which
-request gets which answer and how HTTP is served are in the files beside this one.
+Owns the public interface: the life of the model, its script, its records. Other modules here have the wire format
+(`api_responses`), the choice of answers (`script`) and HTTP (`api_server`).
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ NOT_RUNNING = "this ScriptedModel does not run; use it in a `with` block"
 
 
 class ScriptedModel:
-    """A Messages API server for tests: the real CLI, or anything else, talks to it over loopback. (R38, E82)
+    """A Messages API server for tests: the real CLI, or any other client, uses it over loopback.
 
-    Use it as a context manager, blocking or async (on asyncio and trio); it serves from a thread of its own.
+    Use it as a context manager, blocking or async (on asyncio and trio); it serves from its own thread.
 
-    A request of the conversation is answered by, in this order: the rule whose tools it brings results for; the first
-    rule that matches; the next queued reply; `default`; and if there is none of these by an HTTP 400 that says so.
+    A request of the conversation is answered by, in this order: the rule whose tool results it carries; the first
+    rule that matches; the next queued reply; `default`; and else by an HTTP 400 that says so.
     Side requests (titles, summaries, token counts, probes) take nothing from the queue and are recorded apart.
 
     Args:
         *replies: the queue, as if given to `reply` one by one.
-        default: the answer when nothing else has one.
+        default: the answer when there is no other one.
 
     Attributes:
         default: may be set at any time.
@@ -98,7 +98,7 @@ class ScriptedModel:
     # life
 
     def start(self) -> Self:
-        """Start serving; `with` does it for you. Raises `RuntimeError` if it runs already."""
+        """Start serving; `with` does it for you. Raises `RuntimeError` if the model is already running."""
         if self._server is not None:
             raise RuntimeError("this ScriptedModel runs already")
         try:
@@ -140,25 +140,25 @@ class ScriptedModel:
 
     @property
     def url(self) -> str:
-        """The base URL, for `ANTHROPIC_BASE_URL`. Raises `RuntimeError` while the model does not run."""
+        """The base URL, for `ANTHROPIC_BASE_URL`. Raises `RuntimeError` while the model is not running."""
         if self._server is None:
             raise RuntimeError(NOT_RUNNING)
         return f"http://127.0.0.1:{self._server.port}"
 
     def env(self, *, max_retries: int = 2, **extra: str) -> dict[str, str]:
-        """The complete environment of a hermetic child that talks to this model.
+        """Return the complete environment of a hermetic child process that uses this model.
 
-        HOME and the CLI's configuration lie in a temporary directory that is removed when the model stops.
+        HOME and the CLI's configuration are in a temporary directory that is removed when the model stops.
 
         Args:
             max_retries: how often the CLI retries a failed request.
-            **extra: more variables; they win.
+            **extra: more variables; they override the others.
         """
         return hermetic_environment(self.home, base_url=self.url, max_retries=max_retries, **extra)
 
     @property
     def home(self) -> Path:
-        """The temporary HOME of `env`; also good as a working directory. Raises `RuntimeError` if it does not run."""
+        """The temporary HOME of `env`; also usable as a working directory. Raises `RuntimeError` if not running."""
         if self._home is None:
             raise RuntimeError(NOT_RUNNING)
         return self._home
@@ -167,7 +167,7 @@ class ScriptedModel:
 
     @property
     def default(self) -> AnswerLike | None:
-        """The answer to requests of the conversation that nothing else answers."""
+        """The answer to requests of the conversation that have no other answer."""
         return self._script.default
 
     @default.setter
@@ -178,8 +178,8 @@ class ScriptedModel:
         """Queue an answer for the next request of the conversation that no rule matches.
 
         Args:
-            answer: a text, a part, a list of parts, a `Reply`, a failure, or a function of the request; `Steps` queues
-                each of its answers.
+            answer: a text, a part, a list of parts, a `Reply`, a failure, or a function of the request; `Steps`
+                queues each of its answers.
         """
         with self._changed:
             self._script.queue.extend(answer.answers if isinstance(answer, Steps) else (answer,))
@@ -196,17 +196,17 @@ class ScriptedModel:
         """Add a rule.
 
         Args:
-            match: a substring of, or a compiled pattern found in, what came since the model last spoke (the user's
-                text, or the text of tool results); or a function of the `RecordedRequest`; None matches all.
-            reply: as in `reply`; `Steps` gives its answers one after the other, in each conversation anew.
+            match: a substring of, or a compiled pattern found in, the text since the last assistant message (the
+                user's text, or the text of tool results); or a function of the `RecordedRequest`; None matches all.
+            reply: as in `reply`; `Steps` gives its answers in order, from the first one in each conversation.
             times: how many requests the rule may answer; None: any number.
             side: answer side requests of this kind (such as "title" or "compact") instead of the conversation.
-            name: how messages call the rule.
+            name: the name of the rule in messages.
         """
         with self._changed:
             return self._script.add(match, reply, times, side, name)
 
-    # what happened
+    # records
 
     @property
     def requests(self) -> tuple[RecordedRequest, ...]:
@@ -222,19 +222,19 @@ class ScriptedModel:
 
     @property
     def answered_by(self) -> tuple[str, ...]:
-        """What answered each of `requests`: a rule, "queue", "default", or "nothing"."""
+        """The source of the answer to each of `requests`: a rule, "queue", "default", or "nothing"."""
         with self._changed:
             return tuple(self._answered_by)
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """Requests that the script had no answer for, and failures of its own functions."""
+        """Requests without an answer in the script, and failures of the script's functions."""
         with self._changed:
             return tuple(self._script.errors)
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Rules that never answered, rules whose steps are not used up, and queued replies that are left."""
+        """Rules that never answered, rules with unused steps, and queued replies that are left."""
         with self._changed:
             rules = [r.label for r in self._script.rules if r.used == 0]
             begun = [
@@ -245,7 +245,7 @@ class ScriptedModel:
             return (*rules, *begun, *(f"queued: {_shorten(answer)}" for answer in self._script.queue))
 
     def assert_done(self) -> None:
-        """Raise `AssertionError` unless every rule and queued reply was used and nothing went unanswered."""
+        """Raise `AssertionError` unless every rule and queued reply was used and every request had an answer."""
         problems = [*self.errors, *(f"never used: {rule}" for rule in self.unused)]
         if problems:
             raise AssertionError("the script was not followed:\n  " + "\n  ".join(problems))
@@ -311,13 +311,13 @@ class ScriptedModel:
 
 
 def _shorten(answer: AnswerLike) -> str:
-    """A short text for an answer in a message."""
+    """Return a short text for an answer in a message."""
     text = getattr(answer, "__name__", None) or (answer if isinstance(answer, str) else repr(answer))
     return text if len(text) <= MAX_LABEL_CHARS else text[:MAX_LABEL_CHARS] + "…"
 
 
 FAKE_KEY = "sk-ant-scripted-model-no-real-key"
-# Off: telemetry, update checks, error reports, and whatever else the CLI would ask the network for.
+# Turn off telemetry, update checks, error reports, and all other network use of the CLI.
 QUIET_VARIABLES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -332,14 +332,14 @@ WINDOWS_VARIABLES = ("COMSPEC", "PATHEXT", "SYSTEMDRIVE", "SYSTEMROOT", "WINDIR"
 def hermetic_environment(
     home: str | Path, *, base_url: str, api_key: str = FAKE_KEY, max_retries: int = 2, **extra: str
 ) -> dict[str, str]:
-    """The complete environment of a hermetic child.
+    """Return the complete environment of a hermetic child process.
 
     Args:
-        home: a directory of your own for HOME; its `.claude` becomes the CLI's configuration directory.
-        base_url: where the Messages API is.
-        api_key: a key that may be seen.
+        home: a directory for HOME; its `.claude` becomes the CLI's configuration directory.
+        base_url: URL of the Messages API.
+        api_key: a key that need not be secret.
         max_retries: how often the CLI retries a failed request; the waits grow from about 0.5 s.
-        **extra: more variables; they win.
+        **extra: more variables; they override the others.
 
     Example:
         >>> env = hermetic_environment("/tmp/h", base_url="http://127.0.0.1:1", max_retries=0)
@@ -364,6 +364,6 @@ def hermetic_environment(
     else:
         env["PATH"] = POSIX_PATH
         if os.getuid() == 0:
-            # The CLI refuses some permission modes to root unless it is told that this is a sandbox.
+            # The CLI refuses some permission modes to root unless IS_SANDBOX says that this is a sandbox.
             env["IS_SANDBOX"] = "1"
     return env | extra

@@ -1,7 +1,7 @@
-"""The contract that every session store keeps, as tests.
+"""The contract of every session store, as tests.
 
-`StoreSuite` is for any store: `append`, `load`, and what else it has; `store_suite` adds what the stores of
-this package promise. Subclass one, say how to make a store, run pytest::
+`StoreSuite` is for any store: `append`, `load`, and the optional calls; `StoreBackendSuite` adds what the stores of
+this package guarantee. Subclass one, define how to make a store, run pytest::
 
     class TestMyStore(StoreSuite):
         def make_store(self):
@@ -35,7 +35,7 @@ OTHER: SessionKey = {"project_key": "-work-project", "session_id": "22222222-222
 SUB: SessionKey = {**KEY, "subpath": "subagents/agent-1"}
 
 LIMIT = 60.0
-"""Seconds for anything."""
+"""Seconds for one test."""
 
 HARD_ENTRIES: tuple[tuple[str, Entry], ...] = (
     ("plain", {"type": "user", "uuid": "u-1", "message": {"role": "user", "content": "Grüße, 漢字 🚢"}}),
@@ -55,12 +55,12 @@ HARD_ENTRIES: tuple[tuple[str, Entry], ...] = (
 
 
 def entries(first: int, last: int, **fields: Any) -> list[Entry]:
-    """Entries with the numbers `first` to `last - 1`, each with a uuid."""
+    """Make entries with the numbers `first` to `last - 1`, each with a uuid."""
     return [{"type": "user", "uuid": f"u-{n}", "n": n, **fields} for n in range(first, last)]
 
 
 def numbers(found: list[Entry] | None) -> list[int]:
-    """The numbers of such entries."""
+    """Return the numbers of such entries."""
     return [entry["n"] for entry in found or []]
 
 
@@ -70,11 +70,11 @@ class StoreSuite(ABC):
 
     @abstractmethod
     def make_store(self) -> SessionStore:
-        """A store. The first one of a test is empty; the others of the same test are more clients of the same store."""
+        """Make a store. The first one of a test is empty; later ones are more clients of the same store."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[Any]:
-        """A store, closed at the end if it can be closed."""
+        """Open a store, and close it at the end if it can be closed."""
         with anyio.fail_after(LIMIT):
             store = self.make_store()
             try:
@@ -85,7 +85,7 @@ class StoreSuite(ABC):
 
     @asynccontextmanager
     async def having(self, call: OptionalCall) -> AsyncGenerator[Any]:
-        """A store with one of the optional calls; the test is skipped for one without."""
+        """Open a store with one of the optional calls; the test is skipped for a store without."""
         async with self.opened() as store:
             if not implements(store, call):
                 pytest.skip(f"this store has no {call}")
@@ -159,7 +159,7 @@ class StoreSuite(ABC):
             assert await store.load(KEY) == [title] * 3
 
     async def test_keys_do_not_mix(self) -> None:
-        # Parts that would be the same, were they joined, or their capitals or odd characters lost.
+        # Keys that would be equal if their parts were joined, or lost letter case or odd characters.
         keys: list[SessionKey] = [
             KEY, OTHER, SUB, {**OTHER, "subpath": "subagents/agent-1"},
             {"project_key": "a", "session_id": "b-c"}, {"project_key": "a-b", "session_id": "c"},
@@ -175,10 +175,10 @@ class StoreSuite(ABC):
                 await store.append(key, [{"type": "x", "uuid": "same", "n": number}])
             assert [numbers(await store.load(key)) for key in keys] == [[number] for number in range(len(keys))]
 
-    # --- what a store may have --------------------------------------------------------------------------------------
+    # --- optional calls ---------------------------------------------------------------------------------------------
 
     async def test_sessions_of_a_project_are_listed(self) -> None:
-        before = time.time() * 1000 - 86_400_000  # the clock of the store is its own
+        before = time.time() * 1000 - 86_400_000  # the store may have a different clock
         odd = {"project_key": KEY["project_key"], "session_id": "Odd ~7e=%2F " + "s" * 300}
         async with self.having("list_sessions") as store:
             for key in (KEY, OTHER, odd, SUB, {**KEY, "project_key": "another"}):
@@ -256,14 +256,14 @@ class StoreBackendSuite(StoreSuite):
     """Subclass it in a test module.
 
     Attributes:
-        short_ttl: seconds for a lease that is to run out; more than the smallest step of the store's clock.
+        short_ttl: seconds of a lease that has to expire; more than the resolution of the store's clock.
     """
 
     short_ttl = 0.3
 
     @abstractmethod
     def make_store(self) -> StoreBackend:
-        """A store. The first one of a test is empty; the others of the same test are more clients of the same store."""
+        """Make a store. The first one of a test is empty; later ones are more clients of the same store."""
 
     # --- compare-and-append -----------------------------------------------------------------------------------------
 
@@ -294,7 +294,7 @@ class StoreBackendSuite(StoreSuite):
             assert await store.append(KEY, batch, after=3) == 6
             assert await store.append(KEY, batch, after=3) == 6
             assert await store.append(KEY, [{"type": "tag"}], after=6) == 7
-            with pytest.raises(StoreConflictError):  # somebody has written behind it
+            with pytest.raises(StoreConflictError):  # there is a later write
                 await store.append(KEY, batch, after=3)
             assert await store.count(KEY) == 7
 
@@ -397,7 +397,7 @@ class StoreBackendSuite(StoreSuite):
             assert await second.append(KEY, entries(0, 1)) == 1
             newer = await second.acquire(KEY, "second", 600)
             assert newer.token > lease.token
-            await store.release(lease)  # not the newest: nothing happens
+            await store.release(lease)  # not the newest lease: no effect
             assert await second.append(KEY, entries(1, 2), lease=newer) == 2
 
     async def test_tokens_grow_over_release_and_deletion(self) -> None:
@@ -411,7 +411,7 @@ class StoreBackendSuite(StoreSuite):
                 tokens.append(lease.token)
             again = await store.acquire(KEY, "owner", 600)
             tokens += [again.token, (await store.acquire(KEY, "owner", 600)).token]
-            with pytest.raises(LeaseLostError):  # the same owner, started again, has fenced out its first life
+            with pytest.raises(LeaseLostError):  # a newer lease of the same owner fences out the older one
                 await store.append(KEY, entries(0, 1), lease=again)
         assert tokens == sorted(set(tokens))
 
@@ -448,7 +448,7 @@ class StoreBackendSuite(StoreSuite):
             lease = await store.renew(lease, 600)
             probe = await store.acquire(OTHER, "probe", self.short_ttl)
             assert lease.token == (await store.renew(lease)).token
-            await self._acquire_when_free(second, "another", OTHER)  # as long as the first would have held
+            await self._acquire_when_free(second, "another", OTHER)  # as long as the first lease would have lasted
             assert probe.token > 0
             with pytest.raises(SessionLeasedError):
                 await second.acquire(KEY, "second", 600)
@@ -473,7 +473,7 @@ class StoreBackendSuite(StoreSuite):
                 await anyio.sleep(min(0.05, max(error.seconds_left, 0.001)))
 
     async def _wait_until_free(self, store: StoreBackend) -> None:
-        # A write without a lease is what can tell that it ran out without taking another.
+        # A write without a lease shows that the lease has expired, without acquiring another one.
         while True:
             try:
                 await store.append(KEY, entries(0, 1))

@@ -1,13 +1,13 @@
-"""The contract that every `Transport` keeps, as tests.
+"""The contract of every `Transport`, as tests.
 
-Subclass `TransportSuite`, say how to make the peers, run pytest::
+Subclass `TransportSuite`, define how to make the transports, run pytest::
 
     class TestMyTransport(TransportSuite):
         def make(self, behaviour):
             return MyTransport(...), Invocation(...)
 
 The tests are marked `anyio`: they need its pytest plugin, and run on each backend of your `anyio_backend` fixture.
-Knows the seam, not its implementations.
+Knows the protocol, not its implementations. A *peer* is the process or script on the other side of the transport.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from pilothouse.transports.memory import MemoryPeer, Script
 
 
 Behaviour = Literal["deaf", "echo", "fail", "flood", "mute", "silent"]
-"""What a peer does:
+"""The behaviour of a peer:
 
 - ``echo``: sends back each line it gets; exits with code 0 when its input ends
-- ``fail``: sends ``b"bye\\n"``, writes the line ``it broke`` and then the line ``key: `` plus the value of the variable
-  ``SUITE_API_KEY`` to standard error, exits with code 3
+- ``fail``: sends ``b"bye\\n"``, writes the line ``it broke`` and then the line ``key: `` plus the value of the
+  variable ``SUITE_API_KEY`` to standard error, exits with code 3
 - ``flood``: sends the lines 0, 1, 2, … 199999, each a decimal number, and exits with code 0
-- ``silent``: sends nothing and does not end, even when its input ends
-- ``deaf``: as silent, and never reads its input
+- ``silent``: sends nothing and does not exit, even when its input ends
+- ``deaf``: like silent, and never reads its input
 - ``mute``: ends its output at once, and does not exit
 """
 
-SECRET = "suite-secret-value-1234567890"  # noqa: S105 - it has to look like one
+SECRET = "suite-secret-value-1234567890"  # noqa: S105 - must look like a secret
 FLOOD_LINES = 200_000
 CLOSE_LIMIT = 8.0
-"""Seconds that `close` may take with a peer that does not help."""
+"""Seconds that `close` may take with a peer that does not exit by itself."""
 LIMIT = 20.0
 """Seconds for anything else."""
 
@@ -55,8 +55,8 @@ class TransportSuite(ABC):
     """Subclass it in a test module.
 
     Attributes:
-        has_exit_code: the transport learns exit codes.
-        has_stderr: the transport learns what the peer writes to standard error.
+        has_exit_code: the transport reports exit codes.
+        has_stderr: the transport reports standard error of the peer.
         has_backpressure: `send` waits while the peer does not read.
     """
 
@@ -66,7 +66,7 @@ class TransportSuite(ABC):
 
     @abstractmethod
     def make(self, behaviour: Behaviour) -> tuple[Transport, Invocation]:
-        """A new transport, not started, and what to start it with. Its `env` need not have `SUITE_API_KEY` yet."""
+        """Return a new transport, not started, and its invocation, whose `env` need not have `SUITE_API_KEY` yet."""
 
     @asynccontextmanager
     async def running(self, behaviour: Behaviour, **changes: object) -> AsyncGenerator[Transport, None]:
@@ -118,7 +118,7 @@ class TransportSuite(ABC):
     async def test_nothing_is_sent_at_once_before_what_waits(self) -> None:
         if not self.has_backpressure:
             pytest.skip("nothing waits")
-        large = b"x" * 20_000_000  # more than a peer takes that does not read
+        large = b"x" * 20_000_000  # more than fits into the buffers to a peer that does not read
         async with self.running("deaf") as transport, anyio.create_task_group() as group:
             group.start_soon(transport.send, large)
             await anyio.wait_all_tasks_blocked()
@@ -185,12 +185,12 @@ class TransportSuite(ABC):
         async with self.running("echo") as transport:
             try:
                 for line in lines:
-                    with anyio.move_on_after(0.05):  # nobody receives, so the echo stops and `send` waits
+                    with anyio.move_on_after(0.05):  # the test does not receive, so the echo stops and `send` waits
                         await transport.send(line + b"\n")
                         sent.append(line)
                 received = await _send_last_and_read(transport, b"after\n")
             except anyio.BrokenResourceError:
-                return  # a stream that is broken for good leaves no damaged frame either
+                return  # a broken stream does not deliver damaged frames either
             *whole, last, rest = received.split(b"\n")
             assert (last, rest) == (b"after", b"")
             assert set(whole) <= set(lines)

@@ -1,4 +1,4 @@
-"""The content of tool results: Python values become MCP content blocks, and MCP blocks become what the model reads.
+"""The content of tool results: Python values become MCP content blocks, and MCP blocks become the model's input.
 
 Pure. Must not know tools, calls or servers.
 """
@@ -23,16 +23,16 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 class ToolContent(msgspec.Struct, frozen=True):
-    """One block of MCP content, as a tool may return it. `.body` is what goes over the wire."""
+    """One block of MCP content, as a tool may return it. `.body` is its wire form."""
 
     body: JsonObject
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer of a tool, for those who want to say more than a value.
+    """The whole result of a tool, for tools that return more than a value.
 
     Attributes:
-        content: whatever a tool may return.
+        content: any value that a tool may return.
         structured: a JSON object for programs. The CLI shows it to the model in place of the text in `content`.
         is_error: whether the model is told that the call failed.
         meta: `_meta` of the result.
@@ -44,7 +44,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] | None = None
 
 
-# What a file's first bytes say about it; the second pattern stands at the offset beside it.
+# Media types by the first bytes of a file; the second pattern is at the offset before it.
 _MAGIC_NUMBERS: tuple[tuple[bytes, int, bytes, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", 0, b"", "image/png"),
     (b"\xff\xd8\xff", 0, b"", "image/jpeg"),
@@ -59,7 +59,7 @@ _MAGIC_NUMBERS: tuple[tuple[bytes, int, bytes, str], ...] = (
     (b"fLaC", 0, b"", "audio/flac"),
 )
 
-# The kinds of blocks, with what each must have. A mapping that has it is a block, any other is data.
+# The kinds of blocks, with their required keys. A mapping that has these is a block, any other is data.
 _REQUIRED_KEYS: dict[str, frozenset[str]] = {
     "text": frozenset({"text"}),
     "image": frozenset({"data", "mimeType"}),
@@ -70,16 +70,16 @@ _REQUIRED_KEYS: dict[str, frozenset[str]] = {
 
 
 def text_content(text: str) -> ToolContent:
-    """A block of text."""
+    """Make a block of text."""
     return ToolContent({"type": "text", "text": text})
 
 
 def image_content(source: bytes | str | os.PathLike[str], *, mime_type: str | None = None) -> ToolContent:
-    """A picture.
+    """Make an image block.
 
     Args:
-        source: its bytes, or the path of its file.
-        mime_type: such as "image/png"; by default told from the bytes.
+        source: the bytes of the image, or the path of its file.
+        mime_type: such as "image/png"; by default detected from the bytes.
 
     Raises:
         UsageError: the file cannot be read, or the format is not known.
@@ -88,26 +88,26 @@ def image_content(source: bytes | str | os.PathLike[str], *, mime_type: str | No
 
 
 def audio_content(source: bytes | str | os.PathLike[str], *, mime_type: str | None = None) -> ToolContent:
-    """A sound; arguments and errors as with `image_content`."""
+    """Make an audio block; arguments and errors as with `image_content`."""
     return _make_media("audio", source, mime_type)
 
 
 def resource_link(
     uri: str, name: str, *, description: str | None = None, mime_type: str | None = None, size: int | None = None
 ) -> ToolContent:
-    """A pointer to something that can be read elsewhere. `size` is in bytes."""
+    """Make a link to a resource that can be read elsewhere. `size` is in bytes."""
     body = {"type": "resource_link", "uri": uri, "name": name}
     extra = {"description": description, "mimeType": mime_type, "size": size}
     return ToolContent(body | {key: value for key, value in extra.items() if value is not None})
 
 
 def embedded_resource(uri: str, content: str | bytes, *, mime_type: str | None = None) -> ToolContent:
-    """A text or a file, with the address it has."""
+    """Make a block with a text or a file, and its URI."""
     return ToolContent({"type": "resource", "resource": make_resource_contents(uri, content, mime_type)})
 
 
 def make_resource_contents(uri: str, value: Any, mime_type: str | None) -> JsonObject:
-    """What was read at `uri`: text as it is, bytes as base64, anything else as JSON."""
+    """Make the contents of the resource `uri`: text as it is, bytes as base64, any other value as JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(cast("bytes", value))
         kind = mime_type or sniff_media_type(data) or "application/octet-stream"
@@ -118,7 +118,7 @@ def make_resource_contents(uri: str, value: Any, mime_type: str | None) -> JsonO
 
 
 def sniff_media_type(data: bytes) -> str | None:
-    """The media type of a picture or a sound, told from its first bytes."""
+    """Detect the media type of an image or audio file from its first bytes; None if unknown."""
     return next(
         (kind for start, at, second, kind in _MAGIC_NUMBERS if data.startswith(start) and data.startswith(second, at)),
         None,
@@ -126,13 +126,14 @@ def sniff_media_type(data: bytes) -> str | None:
 
 
 def to_result(value: Any) -> JsonObject:
-    """The MCP result of a call that returned `value`.
+    """Make the MCP result of a call that returned `value`.
 
-    A text is a text; bytes are a picture, a sound or a file; a tuple is several blocks, and so is a list with a block
-    or bytes in it; an MCP result is taken as it is; anything else is JSON, and an object is `structuredContent`, too.
+    A str becomes text; bytes become an image, audio or a file; a tuple becomes several blocks, and so does a list
+    with a block or bytes in it; an MCP result is used as it is; any other value becomes JSON, and an object also
+    `structuredContent`.
 
     Raises:
-        ToolResultError: it holds something that is no JSON.
+        ToolResultError: part of the value cannot be written as JSON.
     """
     if isinstance(value, str):
         return {"content": [{"type": "text", "text": value}]}
@@ -153,12 +154,12 @@ def to_result(value: Any) -> JsonObject:
 
 
 def make_error_result(text: str) -> JsonObject:
-    """The MCP result of a call that failed."""
+    """Make the MCP result of a call that failed."""
     return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
 def result_size(result: JsonObject) -> int:
-    """How many bytes the model or the disk gets of a result: texts, base64 and structured data."""
+    """Return the size of a result in bytes, for the model or the disk: texts, base64 and structured data."""
     parts = [part for block in result["content"] for part in _find_large_parts(block)]
     size = sum(len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass")) for part in parts)
     if size or "structuredContent" not in result:
@@ -167,7 +168,7 @@ def result_size(result: JsonObject) -> int:
 
 
 def as_block(value: Any) -> JsonObject | None:
-    """The content block that a value is; None if it is data."""
+    """Return the content block for a value; None if the value is data."""
     convert = next((_BLOCK_CONVERTERS[cls] for cls in type(value).__mro__ if cls in _BLOCK_CONVERTERS), None)
     if convert is not None:
         return convert(value)
@@ -179,10 +180,10 @@ def as_block(value: Any) -> JsonObject | None:
 
 
 def to_json_value(value: Any) -> Any:
-    """`value` in dicts, lists, texts and numbers.
+    """Convert `value` to dicts, lists, texts and numbers.
 
     Raises:
-        ToolResultError: part of it is no JSON.
+        ToolResultError: part of the value cannot be written as JSON.
     """
     try:
         return to_plain_values(value, _convert_value)
@@ -191,10 +192,10 @@ def to_json_value(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON.
+    """Write compact JSON.
 
     Raises:
-        ToolResultError: part of it is no JSON.
+        ToolResultError: part of the value cannot be written as JSON.
     """
     try:
         return encode_line(value)[:-1].decode()
@@ -245,7 +246,7 @@ def _from_mapping(data: JsonObject) -> JsonObject:
     return {"content": [{"type": "text", "text": json_text(data)}], "structuredContent": data}
 
 
-# The words of an MCP result, also in the spelling that is usual in Python.
+# The keys of an MCP result, also in Python's spelling.
 _RESULT_KEYS = {
     "content": "content",
     "isError": "isError",
@@ -271,7 +272,7 @@ def _as_known_block(value: Any) -> JsonObject | None:
 
 
 def _convert_api_source(kind: str, source: Mapping[str, Any], title: str | None = None) -> JsonObject:
-    """A block of the API, which has its data under `source`."""
+    """Convert a block of the API, which has its data under `source`."""
     form = source.get("type")
     if form == "base64" and kind == "image":
         return {"type": "image", "data": source["data"], "mimeType": source["media_type"]}
@@ -333,7 +334,7 @@ NO_OUTPUT: Final = "({name} completed with no output)"
 
 
 def to_model_content(result: Mapping[str, Any], name: str) -> list[JsonObject]:
-    """The content of a result of the tool `name`; structured content stands for all of it, unless the call failed."""
+    """Return the result content of the tool `name`; unless the call failed, structured content replaces all of it."""
     structured = result.get("structuredContent")
     if structured is not None and result.get("isError") is not True:
         return [make_text_block(json_text(structured))]
@@ -344,12 +345,12 @@ def to_model_content(result: Mapping[str, Any], name: str) -> list[JsonObject]:
 
 
 def make_text_block(text: str) -> JsonObject:
-    """A block of text."""
+    """Make a block of text."""
     return {"type": "text", "text": text}
 
 
 def split_content(content: Any) -> tuple[list[str], list[JsonObject]]:
-    """Content of MCP or of the API: what is text or told in words, and the blocks that no text can carry."""
+    """Split content of MCP or of the API into texts (or descriptions), and the blocks that text cannot carry."""
     texts: list[str] = []
     media: list[JsonObject] = []
     for block in to_blocks(content):
@@ -362,7 +363,7 @@ def split_content(content: Any) -> tuple[list[str], list[JsonObject]]:
 
 
 def to_blocks(content: Any) -> list[JsonObject]:
-    """Content as a list of blocks in wire form, whatever form it was given in."""
+    """Convert content of any form to a list of blocks in wire form."""
     if content is None:
         return []
     if isinstance(content, str):

@@ -1,7 +1,7 @@
-"""What a tool can know of the call it answers, and say while it runs.
+"""The context object of one tool call: who called, cancellation and progress.
 
-Owns the object that is passed to tools that ask for it. Knows no schemas and no wire: whoever makes it says what to do
-with a report of progress.
+Owns `ToolContext`, which is passed to each tool that has a parameter for it. Knows no schemas and no wire format: the
+code that makes the context supplies the function that sends progress reports.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ ReportProgress: TypeAlias = Callable[[float, float | None, str | None], None]
 
 
 class ToolContext:
-    """The call that a tool answers. A parameter annotated with this class gets it; the model does not see it.
+    """The call that a tool handles. A parameter annotated with this class receives it; the model does not see it.
 
     Attributes:
         tool_name: name of the tool, without its server.
-        server_name: name of the server it was called over; None when it was called directly.
+        server_name: name of the server that the call came through; None for a direct call.
         tool_use_id: id of the model's call; the same as in `ToolUseBlock.id`.
-        session: the query or session that asked, if there is one.
+        session: the query or session that the call belongs to, if there is one.
     """
 
     __slots__ = ("_cancelled", "_report", "_thread", "server_name", "session", "tool_name", "tool_use_id")
@@ -49,18 +49,18 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the call was withdrawn, or its `timeout` ran out.
+        """Whether the result is no longer needed: the call was cancelled, or its `timeout` expired.
 
-        An async tool is cancelled where it waits; a sync tool that takes long looks here, and returns.
+        An async tool is cancelled at its next `await`; a long sync tool should check this and return.
         """
         return self._cancelled
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell how far the call is. May be called from async tools, and from the worker thread of a sync one.
+        """Report progress. Async tools may call it, and sync tools from their worker thread.
 
         Args:
-            progress: how much is done; larger each time.
-            total: how much there is to do, if it is known.
+            progress: how much is done; must grow with each report.
+            total: how much there is to do, if known.
             message: what is being done, for people.
         """
         if self._report is None or self._cancelled:
@@ -71,5 +71,5 @@ class ToolContext:
             from_thread.run_sync(self._report, progress, total, message)
 
     def mark_cancelled(self) -> None:
-        """Say that nobody waits any more; for whoever runs the tool."""
+        """Mark the result as no longer needed; for the code that runs the tool."""
         self._cancelled = True

@@ -1,6 +1,6 @@
-"""Handles `mcp_message` requests: sends each message to the server that it names.
+"""Handles `mcp_message` requests: passes each message to the server that it names.
 
-Owns which servers a conversation has, and what the CLI learns about them at the start. Knows no MCP methods.
+Owns the set of servers of a conversation, and what `initialize` says about them. Knows no MCP methods.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MCP_MESSAGE: Final = "mcp_message"
 
 
 class McpDispatcher:
-    """The in-process servers of one query or session; made by `make_mcp_dispatcher`. (R13, R28)
+    """The in-process servers of one query or session; made by `make_mcp_dispatcher`.
 
     Attributes:
-        notify: called with the name of a server and a message that it has for the CLI; the driver sets it. It must
-            not wait. Until it is set, such messages are dropped.
-        on_failure: called with each failure of a tool that the model is told of; None for nobody.
-        session: what tools get as `ToolContext.session`.
+        notify: called with a server name and a message from that server for the CLI; set by the driver. It must not
+            wait. Until it is set, such messages are dropped.
+        on_failure: called with each tool failure that is reported to the model; None for no call.
+        session: the value of `ToolContext.session` for tools.
     """
 
     def __init__(self, servers: Mapping[str, InProcessServer]) -> None:
@@ -46,16 +46,16 @@ class McpDispatcher:
 
     @property
     def server_names(self) -> tuple[str, ...]:
-        """Names of the servers, for `sdkMcpServers` of `initialize`. (R27)"""
+        """Names of the servers, for `sdkMcpServers` of `initialize`."""
         return tuple(self._servers)
 
     def get_server(self, name: str) -> InProcessServer:
-        """The server of that name."""
+        """Return the server of that name."""
         return self._servers[name]
 
     @property
     def server_configs(self) -> dict[str, JsonObject]:
-        """What the CLI should know of them beside their names, for `sdkMcpServerConfigs`: timeouts, in ms."""
+        """Timeouts of the servers in ms, for `sdkMcpServerConfigs`."""
         return {
             name: {"timeout": max(1, round(server.timeout * 1000))}
             for name, server in self._servers.items()
@@ -64,9 +64,9 @@ class McpDispatcher:
 
     @property
     def server_manifests(self) -> dict[str, JsonObject]:
-        """For `sdkMcpServerManifests`: what the handshake and `tools/list` would answer, so that they are not asked.
+        """Results of the handshake and of `tools/list`, for `sdkMcpServerManifests`; saves the CLI these requests.
 
-        Mounted servers are not in it; they are asked.
+        Mounted servers are left out; the CLI sends them the requests.
         """
         return {
             name: {"initializeResult": server.initialize_result(), "toolsListResult": server.tools_list_result()}
@@ -76,7 +76,7 @@ class McpDispatcher:
 
     @property
     def initialize_fields(self) -> JsonObject:
-        """What stands in the `initialize` request: names and timeouts, the servers themselves stay here. (R27)"""
+        """Fields for the `initialize` request: names and timeouts of the servers."""
         if not self._servers:
             return {}
         return {"sdkMcpServers": list(self.server_names)} | (
@@ -89,9 +89,9 @@ class McpDispatcher:
         return any(isinstance(endpoint, MountedEndpoint) for endpoint in self._endpoints.values())
 
     async def run_servers(self) -> None:
-        """Give mounted servers a place to run, until cancelled; then end them in order.
+        """Run mounted servers until cancelled, then close them.
 
-        The driver runs it in a task beside the conversation. Returns at once if there is nothing to run.
+        The driver runs this in a task beside the conversation. Returns at once if there are no mounted servers.
         """
         mounted = [each for each in self._endpoints.values() if isinstance(each, MountedEndpoint)]
         if not mounted:
@@ -108,13 +108,13 @@ class McpDispatcher:
                             closing.start_soon(endpoint.close)
 
     async def handle(self, body: Mapping[str, Any]) -> JsonObject:
-        """Answer one control request of subtype `mcp_message`. (R13, R24)
+        """Handle one control request of subtype `mcp_message`.
 
         Args:
             body: the request: `server_name`, and `message`, which is JSON-RPC.
 
         Returns:
-            `{"mcp_response": …}`. A failure of a tool is a result, one of JSON-RPC stands in the response.
+            `{"mcp_response": …}`. The failure of a tool is a result; a JSON-RPC error is part of the response.
 
         Raises:
             ControlError: the request holds no message.
@@ -144,11 +144,11 @@ def make_mcp_dispatcher(servers: Mapping[str, Any]) -> McpDispatcher:
     """Make the dispatcher of the in-process servers of one query or session.
 
     Args:
-        servers: by the names under which the CLI knows them: what `sdk_server` or `mount` made, or a server of the
-            `mcp` package itself.
+        servers: servers by the names under which the CLI knows them: made by `sdk_server` or `mount`, or a server of
+            the `mcp` package itself.
 
     Raises:
-        ToolDefinitionError: a name cannot be used, or something is no server.
+        ToolDefinitionError: a name cannot be used, or a value is not a server.
     """
     return McpDispatcher({name: _as_server(value) for name, value in servers.items()})
 

@@ -1,14 +1,14 @@
-"""What can go wrong in a call of a tool, and how it is told. Pure.
+"""The errors of one tool call, and the report of a failed one. Pure.
 
-Owns the errors of one call and the report of it. Knows nothing of schemas, servers or the wire.
+Knows nothing of schemas, servers or the wire.
 
 ::
 
-    ToolError                what a tool raises on purpose: the model is told its text, and only that
-    ├── ToolInputError       the model gave an input that does not fit (`.problems`)
-    ├── ToolExecutionError   the function raised something else (its cause)
-    ├── ToolTimeout          `timeout` of the tool ran out (`.seconds`; a TimeoutError, too)
-    └── ToolResultError      what the function returned cannot be sent, or is too large
+    ToolError                raised by a tool on purpose: the model gets its text, and only that
+    ├── ToolInputError       the input from the model does not fit (`.problems`)
+    ├── ToolExecutionError   the function raised another exception (its cause)
+    ├── ToolTimeout          the tool's `timeout` expired (`.seconds`; also a TimeoutError)
+    └── ToolResultError      the function's return value cannot be sent, or is too large
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import msgspec
 
 from pilothouse.errors import PilothouseError
 
-_MAX_NAME_LENGTH: Final = 100  # of a name that is shown
-_MAX_LISTED_NAMES: Final = 50  # names that are shown
+_MAX_NAME_LENGTH: Final = 100  # characters of the unknown name that are shown
+_MAX_LISTED_NAMES: Final = 50  # names that are listed
 
 
 class ToolError(PilothouseError):
-    """Raised by a tool: the call failed, and the model is told this text. (S39)"""
+    """Raised by a tool: the call failed, and the model gets this text."""
 
 
 class ToolInputError(ToolError):
     """The input of a call does not fit the tool.
 
     Args:
-        message: what the model is told.
-        problems: one line for each fault, beginning with the name of the field.
+        message: the text for the model.
+        problems: one line for each problem, starting with the name of the field.
     """
 
     def __init__(self, message: str, *, problems: Sequence[str] = ()) -> None:
@@ -42,7 +42,7 @@ class ToolInputError(ToolError):
 
 
 class ToolExecutionError(ToolError):
-    """The function of a tool raised an exception; that is the cause of this one."""
+    """The function of a tool raised an exception, which is the cause of this one."""
 
 
 class ToolTimeout(ToolError, TimeoutError):  # noqa: N818 - named like the other timeouts
@@ -54,17 +54,17 @@ class ToolTimeout(ToolError, TimeoutError):  # noqa: N818 - named like the other
 
 
 class ToolResultError(ToolError):
-    """What a tool returned is no JSON, or is larger than `max_result_bytes`."""
+    """The return value of a tool cannot be written as JSON, or is larger than `max_result_bytes`."""
 
 
 class ToolFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a tool that failed, and whose failure was told to the model. (S39)
+    """A failed call of a tool, as reported to the model.
 
     Attributes:
         tool_name: the tool, without the name of its server.
-        error: what went wrong; its class says whose fault it is. (S38)
-        server_name: the server it belongs to, if it was called over one.
-        tool_use_id: id of the model's call, if it is known.
+        error: the failure; its class says whether the model, the function or the limits caused it.
+        server_name: the server of the tool, if the call came through one.
+        tool_use_id: id of the model's call, if known.
     """
 
     tool_name: str
@@ -74,7 +74,7 @@ class ToolFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unknown_tool_message(name: str, tool_names: Collection[str]) -> str:
-    """Tell the model that there is no tool `name`, and which tools there are."""
+    """The text that tells the model that tool `name` does not exist, and which tools do."""
     shown = name if len(name) <= _MAX_NAME_LENGTH else name[:_MAX_NAME_LENGTH] + "…"
     more = f", … ({len(tool_names)} in all)" if len(tool_names) > _MAX_LISTED_NAMES else ""
     listed = ", ".join(list(tool_names)[:_MAX_LISTED_NAMES]) + more

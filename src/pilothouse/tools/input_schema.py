@@ -1,7 +1,7 @@
 """The input of a tool: from the signature of a function to a JSON Schema, and from a call to arguments.
 
 Reads the signature and docstring, makes the schema from them, and checks and converts the input of a call. Pure.
-Imports pydantic only when a pydantic type stands in the signature. Must not know calls or servers.
+Imports pydantic only for signatures with a pydantic type. Must not know calls or servers.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a function takes and says.
+    """The parameters and the documentation of a function.
 
     Attributes:
-        name: of the function, for messages.
+        name: name of the function, for messages.
         description: from its docstring.
-        parameters: those that the caller gives, in order.
+        parameters: the parameters that the caller gives, in order.
         context_parameter: name of the parameter that takes the `ToolContext`, if there is one.
         accepts_extra: whether it has `**parameters`.
-        is_method: whether it still waits for its object: `self` is left out of the parameters.
+        is_method: whether it is an unbound method: `self` is left out of the parameters.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Signature:
 
 
 def read_signature(function: Any, namespace: Mapping[str, Any] | None = None) -> Signature:
-    """Read a function, a method, a partial or an object that can be called.
+    """Read the signature of a function, a method, a partial or a callable object.
 
     Args:
         function: what to read.
@@ -107,13 +107,13 @@ def read_signature(function: Any, namespace: Mapping[str, Any] | None = None) ->
 
 
 def function_name(function: Any) -> str:
-    """What a function is called."""
+    """Return the name of a function."""
     named = _unwrap_partial(function)
     return str(getattr(named, "__name__", None) or type(named).__name__)
 
 
 def caller_locals() -> dict[str, Any]:
-    """The local names of the user's function that called: annotations may use classes defined there."""
+    """Return the local names of the calling user function: annotations may use classes defined there."""
     frame = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way to it
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pilothouse."):
         frame = frame.f_back
@@ -142,7 +142,7 @@ def _read_parameter(function: str, found: inspect.Parameter, annotation: Any, de
 
 
 def _is_implicitly_optional(parameter: Parameter) -> bool:
-    """`x: int = None` is meant as `x: int | None = None`."""
+    """Whether `x: int = None` means `x: int | None = None`."""
     annotation = parameter.annotation
     if parameter.default is not None or annotation is Any or _is_context(annotation):
         return False
@@ -160,7 +160,7 @@ def _resolve_annotations(function: Any, found: list[inspect.Parameter], namespac
     written = {each.name: each.annotation for each in found if each.annotation is not REQUIRED}
     inner: Callable[..., Any] = inspect.unwrap(_unwrap_partial(function))
     code = getattr(inner, "__func__", inner)
-    if not hasattr(code, "__globals__"):  # an object that can be called
+    if not hasattr(code, "__globals__"):  # a callable object
         code = getattr(type(inner).__call__, "__func__", type(inner).__call__)
     names = getattr(code, "__globals__", {})
     try:
@@ -179,7 +179,7 @@ _SECTION_HEADING = re.compile(
 
 
 def parse_docstring(function: Any) -> tuple[str, dict[str, str]]:
-    """The description of a function, and those of its parameters."""
+    """Return the description of a function, and those of its parameters."""
     text = inspect.getdoc(function) or ""
     if not _SECTION_HEADING.search(text):
         return text.strip(), {}
@@ -213,15 +213,15 @@ _PYDANTIC_PACKAGES = ("pydantic", "annotated_types")  # packages whose constrain
 
 
 class ToolInput(Protocol):
-    """What a tool takes."""
+    """The input of a tool."""
 
     @property
     def schema(self) -> Schema:
-        """What the model is given; an object at the root."""
+        """The schema for the model; an object at the root."""
         ...
 
     def parse(self, arguments: Mapping[str, Any]) -> Any:
-        """What the function gets. Raises ToolInputError, naming the fields, when it does not fit."""
+        """Convert arguments to the function's input. Raises ToolInputError, naming the fields, if they do not fit."""
         ...
 
 
@@ -231,7 +231,7 @@ class ParametersInput:
     Args:
         parameters: the fields.
         accepts_extra: whether other fields may be given, of any type.
-        strict: whether "5" is no number; the prompts of MCP have only texts.
+        strict: whether "5" is rejected as a number; False for MCP prompts, whose arguments are all texts.
 
     Raises:
         ToolDefinitionError: a type has no JSON form.
@@ -247,12 +247,12 @@ class ParametersInput:
         _convert({}, self._typed, strict=True, ignore_problems=True)
         self.schema: Schema = self._make_schema(own)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # what msgspec makes of types does not pickle
+    def __reduce__(self) -> tuple[Any, ...]:  # the types that msgspec makes cannot be pickled
         made = partial(ParametersInput, accepts_extra=self._accepts_extra, strict=self._strict)
         return made, (list(self._parameters.values()),)
 
     def parse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that were given, converted; those left out are left out."""
+        """Convert the given fields; missing ones stay missing."""
         if arguments.keys() <= self._parameters.keys() or self._accepts_extra:
             try:
                 values: dict[str, Any] = msgspec.convert(arguments, self._typed, strict=self._strict, dec_hook=_decode)
@@ -307,10 +307,10 @@ class ParametersInput:
 
 
 class TypeInput:
-    """One type that is an object: a struct, dataclass, TypedDict or pydantic model. (S26)
+    """One type that is an object: a struct, dataclass, TypedDict or pydantic model.
 
     Raises:
-        ToolDefinitionError: it has no JSON form, or is no object.
+        ToolDefinitionError: the type has no JSON form, or is not an object.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -331,7 +331,7 @@ class TypeInput:
         return TypeInput, (self._kind,)
 
     def parse(self, arguments: Mapping[str, Any]) -> Any:
-        """The value of the type."""
+        """Convert arguments to a value of the type."""
         try:
             if self._adapter is not None:
                 return _validate(self._adapter, arguments)
@@ -341,10 +341,10 @@ class TypeInput:
 
 
 class SchemaInput:
-    """A JSON Schema, sent as it is. Values are checked against it and stay as they are.
+    """A JSON Schema, sent as it is. Values are checked against it, but not converted.
 
     Raises:
-        ToolDefinitionError: it is no JSON, or has no object at the root.
+        ToolDefinitionError: the schema is not valid JSON, or has no object at the root.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -359,14 +359,14 @@ class SchemaInput:
         return SchemaInput, (self.schema,)
 
     def parse(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The same, if it fits."""
+        """Return the arguments unchanged if they fit."""
         if problems := self._check(arguments):
             raise _make_input_error([f"{_format_path(problem.path)}: {problem.text}" for problem in problems])
         return arguments
 
 
 def make_input(schema: Any) -> ToolInput:
-    """What `schema=` of a tool means: a JSON Schema, names with their types, or a type."""
+    """Make the input for `schema=` of a tool: a JSON Schema, names with their types, or a type."""
     if not isinstance(schema, Mapping):
         return TypeInput(schema)
     source = cast("Mapping[str, Any]", schema)
@@ -378,10 +378,10 @@ def make_input(schema: Any) -> ToolInput:
 
 
 def inline_object_root(schema: Schema, name: str) -> Schema:
-    """`schema` with what its root refers to in place of the reference, if that is an object.
+    """Replace a reference at the root of `schema` by its target, if that is an object.
 
     Raises:
-        ToolDefinitionError: the root is no object.
+        ToolDefinitionError: the root is not an object.
     """
     root = schema
     seen: set[str] = set()
@@ -404,7 +404,7 @@ def inline_object_root(schema: Schema, name: str) -> Schema:
 
 
 def _make_typed_dict(annotations: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Any:
-    # A TypedDict, because msgspec compiles it once, and leaves out what is not given: the function has its defaults.
+    # A TypedDict: msgspec compiles it once and leaves out missing fields, which have defaults in the function.
     fields = {
         name: typing.Required[kind] if parameters[name].default is REQUIRED else typing.NotRequired[kind]  # type: ignore[valid-type]
         for name, kind in annotations.items()
@@ -414,7 +414,7 @@ def _make_typed_dict(annotations: Mapping[str, Any], parameters: Mapping[str, Pa
 
 
 def _describe_field(schema: Schema, parameter: Parameter) -> Schema:
-    """The schema of a field with its description and its default."""
+    """Return the schema of a field with its description and its default."""
     made = dict(schema)
     texts = [note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, str)]
     documented = [getattr(note, "documentation", None) for note in getattr(parameter.annotation, "__metadata__", ())]
@@ -425,7 +425,7 @@ def _describe_field(schema: Schema, parameter: Parameter) -> Schema:
         try:
             made["default"] = to_json_value(parameter.default)
         except ToolResultError:
-            return made  # a default that only Python knows
+            return made  # a default without a JSON form
     return made
 
 
@@ -451,7 +451,7 @@ def _decode(kind: Any, value: Any) -> Any:
 
 
 def _convert(value: Any, kind: Any, *, strict: bool, ignore_problems: bool) -> None:
-    """Compile a type; what msgspec cannot take at all is told when the tool is defined."""
+    """Compile a type, so that a type that msgspec cannot handle is reported when the tool is defined."""
     try:
         msgspec.convert(value, kind, strict=strict, dec_hook=_decode)
     except msgspec.ValidationError:
@@ -472,12 +472,12 @@ def _needs_pydantic(parameter: Parameter) -> bool:
     except Exception as error:
         if "pydantic" not in sys.modules:
             raise _make_type_error(parameter, error) from error
-        return True  # its parts may be of types that only pydantic knows
+        return True  # its parts may have types that only pydantic handles
     return False
 
 
 def _mentions_pydantic(kind: Any, seen: set[int]) -> bool:
-    """Whether a type or a constraint of pydantic stands anywhere in it: msgspec would pass over its checks."""
+    """Whether the type contains a type or constraint of pydantic, whose checks msgspec would ignore."""
     if id(kind) in seen:
         return False
     seen.add(id(kind))
@@ -491,7 +491,7 @@ def _mentions_pydantic(kind: Any, seen: set[int]) -> bool:
     if isinstance(kind, type) and not inside and kind.__module__ != "builtins":
         try:
             inside = list(typing.get_type_hints(kind, include_extras=True).values())
-        except Exception:  # noqa: BLE001 - a name that cannot be resolved; whoever makes the schema says so
+        except Exception:  # noqa: BLE001 - a name that cannot be resolved; making the schema reports it
             inside = []
     return any(_mentions_pydantic(part, seen) for part in inside)
 
@@ -506,7 +506,7 @@ def _make_adapter(parameter: Parameter) -> Any:
 
 
 def _validate(adapter: Any, value: Any) -> Any:
-    # From JSON: a strict model takes a date, a tuple or a set only from there.
+    # From JSON: only there a strict model accepts a date, a tuple or a set.
     try:
         text = msgspec.json.encode(value, enc_hook=to_plain_scalar)
     except (UnicodeEncodeError, OverflowError):
@@ -519,7 +519,7 @@ def _make_type_error(parameter: Parameter, error: Exception) -> ToolDefinitionEr
     return ToolDefinitionError(f"parameter `{parameter.name}`: its type has no JSON form: {shown.strip()}")
 
 
-# What the model is told.
+# Error texts for the model.
 
 
 def _make_input_error(problems: list[str]) -> ToolInputError:

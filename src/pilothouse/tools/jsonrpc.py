@@ -19,7 +19,7 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 RESOURCE_NOT_FOUND: Final = -32002
-REQUEST_CANCELLED: Final = -32800  # nobody reads it: a request that was withdrawn gets no answer in MCP
+REQUEST_CANCELLED: Final = -32800  # not read: in MCP a cancelled request gets no response
 
 CANCELLED: Final = "notifications/cancelled"
 INITIALIZE: Final = "initialize"
@@ -27,12 +27,12 @@ INITIALIZED: Final = "notifications/initialized"
 PROGRESS: Final = "notifications/progress"
 TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 
-# The control protocol wants an answer to everything, and this is the one for what MCP leaves without.
+# The control protocol requires a response to every message; this one is for messages that have none in MCP.
 ACKNOWLEDGED: Final[JsonObject] = {"jsonrpc": "2.0", "result": {}}
 
 
 class RpcError(Exception):
-    """A request that is answered with an error."""
+    """Makes the response to a request a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -42,13 +42,13 @@ class RpcError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What a server can reach of the conversation that it serves.
+    """The parts of a conversation that a server can use.
 
     Attributes:
-        server_name: what the other side calls it.
-        notify: sends a message of the server to the other side.
-        report_failure: is told of each call of a tool that failed.
-        get_session: gives the query or session, for the context of tools.
+        server_name: the name under which the CLI knows the server.
+        notify: sends a message of the server to the CLI.
+        report_failure: called with each failed tool call.
+        get_session: returns the query or session, for the context of tools.
     """
 
     server_name: str
@@ -61,39 +61,39 @@ class ServerEndpoint(Protocol):
     """One server in one conversation."""
 
     async def handle(self, message: Message) -> JsonObject:
-        """Answer a request; acknowledge a notification, or an answer to a request of the server."""
+        """Respond to a request; acknowledge a notification, or a response to a request of the server."""
         ...
 
 
 class InProcessServer(Protocol):
-    """Something that can be connected to a conversation; to several at the same time, too."""
+    """A server that can be connected to a conversation, or to several at the same time."""
 
     @property
     def timeout(self) -> float | None:
-        """How long the CLI waits for a call, in seconds; None for its own default."""
+        """How long the CLI waits for a call, in seconds; None for the CLI's default."""
         ...
 
     def connect(self, context: ServerContext) -> ServerEndpoint:
-        """An endpoint for one conversation."""
+        """Make an endpoint for one conversation."""
         ...
 
     def check_name(self, server_name: str) -> None:
-        """Whether it can be called so. Raises ToolDefinitionError if not."""
+        """Raise ToolDefinitionError if the server cannot have this name."""
         ...
 
 
 def is_request(message: Message) -> bool:
-    """Whether an answer is expected."""
+    """Whether the sender expects a response."""
     return "method" in message and message.get("id") is not None
 
 
 def make_result(message: Message, result: Any) -> JsonObject:
-    """The answer to a request."""
+    """Make the response to a request."""
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
 
 def make_error(message: Message, error: RpcError) -> JsonObject:
-    """The answer to a request that failed."""
+    """Make the response to a request that failed."""
     body: JsonObject = {"code": error.code, "message": str(error)}
     if error.data is not None:
         body["data"] = error.data
@@ -101,5 +101,5 @@ def make_error(message: Message, error: RpcError) -> JsonObject:
 
 
 def make_notification(method: str, params: JsonObject | None = None) -> JsonObject:
-    """A message that nobody answers."""
+    """Make a message that gets no response."""
     return {"jsonrpc": "2.0", "method": method} | ({} if params is None else {"params": params})

@@ -1,6 +1,6 @@
 """Runs an MCP server that was made with the `mcp` package inside one conversation.
 
-Bridges single messages to a server that wants two streams and a task of its own. Imports the `mcp` package (extra
+Bridges single messages to a server that expects two streams and a task of its own. Imports the `mcp` package (extra
 `mcp`) with the first message; works with versions 1 and 2 and with `fastmcp`.
 """
 
@@ -18,18 +18,18 @@ from pilothouse.tools import jsonrpc
 from pilothouse.tools.jsonrpc import JsonObject, Message, RpcError, ServerContext
 from pilothouse.tools.tool import check_server_name
 
-SHUTDOWN_SECONDS: Final = 2.0  # seconds for a server to end by itself once its input has ended
-START_SECONDS: Final = 10.0  # for the owner of the dispatcher to run `run_servers`
+SHUTDOWN_SECONDS: Final = 2.0  # seconds for a server to finish after its input was closed
+START_SECONDS: Final = 10.0  # seconds to wait until the owner of the dispatcher runs `run_servers`
 _ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
-# Under these names the classes for beginners keep the server that speaks the protocol: mcp 2, mcp 1 and fastmcp.
+# Attributes of the high-level server classes (mcp 2, mcp 1, fastmcp) that hold the low-level server.
 _INNER_SERVER_ATTRIBUTES: Final = ("_lowlevel_server", "_mcp_server")
 
 
 class MountedServer:
-    """A server of the `mcp` package; made by `mount`. Each conversation runs it anew, its lifespan included.
+    """A server of the `mcp` package; made by `mount`. Each conversation runs it anew, including its lifespan.
 
     Attributes:
-        timeout: how long the CLI waits for a call, in seconds; None for its own default.
+        timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
     """
 
     def __init__(self, server: Any, *, timeout: float | None = None, always_load: bool = True) -> None:
@@ -49,30 +49,30 @@ class MountedServer:
         return f"MountedServer({getattr(self._server, 'name', '')!r})"
 
     def check_name(self, server_name: str) -> None:
-        """Whether it can be called `server_name`. Raises ToolDefinitionError if not."""
+        """Raise ToolDefinitionError if the server cannot have the name `server_name`."""
         check_server_name(server_name)
 
     def connect(self, context: ServerContext) -> MountedEndpoint:
-        """An endpoint for one conversation."""
+        """Make an endpoint for one conversation."""
         return MountedEndpoint(self._server, context, self._always_load)
 
 
 def mount(mcp_server: Any, *, timeout: float | None = None, always_load: bool = True) -> MountedServer:
-    """Use a server made with the `mcp` package (`Server`, `MCPServer`, `FastMCP`) in this process. (R23)
+    """Use a server made with the `mcp` package (`Server`, `MCPServer`, `FastMCP`) in this process.
 
     Args:
         mcp_server: the server.
-        timeout: how long the CLI waits for a call, in seconds; by default as long as for any server.
-        always_load: whether the schemas of its tools always stand in the prompt; if not, the model searches for them.
+        timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
+        always_load: whether the prompt always holds the schemas of its tools; if not, the model searches for them.
 
     Raises:
-        ToolDefinitionError: it is no such server.
+        ToolDefinitionError: `mcp_server` is not such a server.
     """
     return MountedServer(mcp_server, timeout=timeout, always_load=always_load)
 
 
 class MountedEndpoint:
-    """A mounted server in one conversation. Each handshake starts it anew; `serve` gives it a place to run."""
+    """A mounted server in one conversation. Each handshake restarts it; `attach_tasks` gives it a task group."""
 
     def __init__(self, server: Any, context: ServerContext, always_load: bool) -> None:
         self._server = server
@@ -83,18 +83,18 @@ class MountedEndpoint:
         self._has_tasks = anyio.Event()
 
     def attach_tasks(self, tasks: TaskGroup) -> None:
-        """Run in these tasks."""
+        """Run the server in this task group."""
         self._tasks = tasks
         self._has_tasks.set()
 
     async def close(self) -> None:
-        """End the input of the server and wait for its end, at most `SHUTDOWN_SECONDS` seconds."""
+        """Close the input of the server and wait until it ends, at most `SHUTDOWN_SECONDS` seconds."""
         self._tasks = None
         if self._run is not None:
             await self._run.close()
 
     async def handle(self, message: Message) -> JsonObject:
-        """Pass a message to the server, and its answer back."""
+        """Pass a message to the server, and return its response."""
         try:
             if message.get("method") == jsonrpc.INITIALIZE:
                 return await self._initialize(message)
@@ -122,7 +122,7 @@ class MountedEndpoint:
         run = self._run = _ServerRun(self._server, self._context)
         self._tasks.start_soon(run.serve)
         answer = await run.request(message)
-        # Questions come in tasks of their own, in any order: the server must know that it may answer before the next.
+        # Requests run in separate tasks, in any order: `initialized` must reach the server before the next one.
         run.notify(jsonrpc.make_notification(jsonrpc.INITIALIZED))
         return answer
 
@@ -134,7 +134,7 @@ class _ServerRun:
         self._server = server
         self._context = context
         self._codec = _MessageCodec()
-        # Never full: what arrives is bounded by the questions of the CLI, and the server reads at once.
+        # Unbounded is safe: the open requests of the CLI bound what arrives, and the server reads at once.
         self._to_server: MemoryObjectSendStream[Any]
         self._server_input: MemoryObjectReceiveStream[Any]
         self._to_server, self._server_input = anyio.create_memory_object_stream[Any](float("inf"))
@@ -144,7 +144,7 @@ class _ServerRun:
         self._scope = anyio.CancelScope(shield=True)
 
     async def serve(self) -> None:
-        """Run the server until its input ends. Never raises because of it."""
+        """Run the server until its input ends. Does not raise the server's exceptions."""
         server_writes, from_server = anyio.create_memory_object_stream[Any](float("inf"))
         failure = "the server has ended"
         try:
@@ -153,7 +153,7 @@ class _ServerRun:
                     tasks.start_soon(self._read_output, from_server)
                     options = self._server.create_initialization_options()
                     await self._server.run(self._server_input, server_writes, options)
-        except Exception as error:  # noqa: BLE001 - code of the user; whoever waits is told
+        except Exception as error:  # noqa: BLE001 - user code; each pending request gets the error
             failure = f"the server has failed: {_find_first_cause(error)}"
         finally:
             self._to_server.close()
@@ -162,14 +162,14 @@ class _ServerRun:
                 waiter.resolve(RpcError(jsonrpc.INTERNAL_ERROR, failure))
 
     async def close(self) -> None:
-        """End its input, wait a moment, and cancel what is left."""
+        """Close the input of the server, wait up to `SHUTDOWN_SECONDS`, then cancel it."""
         self._to_server.close()
         with anyio.move_on_after(SHUTDOWN_SECONDS, shield=True):
             await self._ended.wait()
         self._scope.cancel()
 
     def notify(self, message: Message) -> None:
-        """Pass on what needs no answer: a notification, or an answer to a request of the server."""
+        """Pass on a message without a response: a notification, or a response to a request of the server."""
         if message.get("method") == jsonrpc.CANCELLED:
             params: dict[str, Any] = message.get("params") or {}
             for number, waiter in [*self._pending.items()]:
@@ -180,10 +180,12 @@ class _ServerRun:
         self._send(message)
 
     async def request(self, message: Message) -> JsonObject:
-        """Pass on a request under a number of its own, since the CLI may use its ids again, and wait.
+        """Pass on a request and wait for its response.
+
+        The request gets a new number, since the CLI may reuse its ids.
 
         Raises:
-            RpcError: the server has ended, or the request was withdrawn.
+            RpcError: the server has ended, or the request was cancelled.
         """
         if self._ended.is_set():
             raise RpcError(jsonrpc.INTERNAL_ERROR, "the server has ended")
@@ -214,13 +216,13 @@ class _ServerRun:
         try:
             self._to_server.send_nowait(self._codec.encode(message))
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            return  # it has ended, and whoever waits for it is told so
+            return  # the server has ended; its pending requests get that error
         except ValueError as error:
             raise RpcError(jsonrpc.INVALID_REQUEST, "that is no message of JSON-RPC") from error
 
 
 class _PendingResponse:
-    """Somebody who waits for the answer to one request."""
+    """A request whose response has not arrived yet."""
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -241,7 +243,7 @@ class _PendingResponse:
 
 
 class _MessageCodec:
-    """Messages as dicts, and as the objects of the `mcp` package."""
+    """Converts messages between dicts and the objects of the `mcp` package."""
 
     def __init__(self) -> None:
         types: Any = import_module("mcp.types")

@@ -1,4 +1,4 @@
-"""An MCP server in this process: its tools, resources and prompts, and a table of the methods that answer requests.
+"""An MCP server in this process: its tools, resources and prompts, and a table of the methods it handles.
 
 Knows nothing of the control protocol that carries the messages, nor of other servers.
 """
@@ -30,14 +30,14 @@ _ROLES = ("user", "assistant")
 
 
 class Resource:
-    """Something that can be read at an address; made by `resource`.
+    """Content that can be read at a URI; made by `resource`.
 
     Attributes:
-        uri: its address. With `{placeholders}`, it is a template, and the function gets their values by name.
-        name: what it is called.
-        description: what it holds.
-        mime_type: such as "text/plain"; by default told from what is read.
-        is_template: whether the address has placeholders.
+        uri: its URI. With `{placeholders}` it is a template, and the function gets their values by name.
+        name: its name.
+        description: description of its content.
+        mime_type: such as "text/plain"; by default derived from the content.
+        is_template: whether the URI has placeholders.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class Resource:
         return f"Resource({self.uri!r})"
 
     def definition(self) -> dict[str, Any]:
-        """The entry in `resources/list` or `resources/templates/list`."""
+        """Make the entry for `resources/list` or `resources/templates/list`."""
         made = {"uriTemplate" if self.is_template else "uri": self.uri, "name": self.name}
         extra = {"description": self.description, "mimeType": self.mime_type}
         return made | {key: value for key, value in extra.items() if value}
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The values of the placeholders if `uri` is an address of this resource."""
+        """Return the values of the placeholders if `uri` is a URI of this resource, else None."""
         found = self._pattern.fullmatch(uri)
         return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
 
     async def read(self, uri: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
-        """What stands at `uri`, as the contents of MCP. Raises what the function raises."""
+        """Read the content at `uri`, as MCP contents. Raises what the function raises."""
         value = self._content
         if self._read is not None and self._input is not None:
             named = self._input.parse(values)
@@ -99,10 +99,10 @@ class Resource:
 
 
 class Prompt:
-    """A prompt with blanks; made by `prompt`.
+    """A prompt with arguments; made by `prompt`.
 
     Attributes:
-        name: how it is asked for.
+        name: the name by which clients request it.
         description: what it is for.
     """
 
@@ -117,7 +117,7 @@ class Prompt:
         signature = read_signature(fill, namespace)
         self.name = name or signature.name
         self.description = signature.description if description is None else description
-        # All blanks are filled in with text; what the function takes may be more than that.
+        # All arguments arrive as text; not strict, so that they become the types that the function takes.
         self._input = ParametersInput(signature.parameters, accepts_extra=signature.accepts_extra, strict=False)
         self._fill = fill
         self._is_async = is_async(fill)
@@ -126,7 +126,7 @@ class Prompt:
         return f"Prompt({self.name!r})"
 
     def definition(self) -> dict[str, Any]:
-        """The entry in `prompts/list`."""
+        """Make the entry for `prompts/list`."""
         schema = self._input.schema
         required = set(schema.get("required", ()))
         arguments = [
@@ -137,7 +137,7 @@ class Prompt:
         return {"name": self.name, "description": self.description, "arguments": arguments}
 
     async def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The prompt with its blanks filled in, as the result of `prompts/get`.
+        """Fill in the arguments, and return the result of `prompts/get`.
 
         Raises:
             ToolInputError: a value is missing or does not fit.
@@ -156,21 +156,21 @@ def resource(
     description: str | None = None,
     mime_type: str | None = None,
 ) -> Any:
-    """A resource of a server: a fixed content, or, as a decorator, a function that is called for each reading. (R25)
+    """Define a resource of a server: fixed content, or, as a decorator, a function that is called for each read.
 
     Args:
-        uri: its address, such as `config://app`, or `users://{user_id}`, whose placeholders are the parameters of the
-            function; `{path*}` also takes slashes.
+        uri: its URI, such as `config://app`, or `users://{user_id}`, whose placeholders are the parameters of the
+            function; `{path*}` also matches slashes.
         content: text, bytes or JSON; None to decorate a function that returns one of these.
-        name: what it is called; by default as the function.
+        name: its name; by default that of the function.
         description: by default from the docstring.
-        mime_type: by default told from what is read.
+        mime_type: by default derived from the content.
 
     Returns:
         The `Resource`, or a decorator that makes it.
 
     Raises:
-        ToolDefinitionError: the function does not fit the address.
+        ToolDefinitionError: the function does not fit the URI.
     """
     names = caller_locals()
 
@@ -183,13 +183,13 @@ def resource(
 
 
 def prompt(name: str | None = None, *, description: str | None = None) -> Callable[[Callable[..., Any]], Prompt]:
-    """A decorator for a prompt of a server. (R26)
+    """Return a decorator that makes a prompt of a server.
 
-    The function returns a text (what the user says), or a list of texts, blocks or `{"role": …, "content": …}`. The
-    CLI (2.1.330) does not ask servers in this process for prompts; other clients do.
+    The function returns a text (a user message), or a list of texts, blocks or `{"role": …, "content": …}`. The CLI
+    (2.1.330) does not request prompts from in-process servers; other clients do.
 
     Args:
-        name: how it is asked for; by default the name of the function.
+        name: the name by which clients request it; by default the name of the function.
         description: by default from the docstring.
 
     Raises:
@@ -230,7 +230,7 @@ def _compile_uri(uri: str) -> tuple[re.Pattern[str], frozenset[str]]:
 
 T = TypeVar("T", Resource, Prompt)
 
-# Revisions of MCP whose words for what is answered here are the same; newest first.
+# Revisions of MCP that have the same format for all responses made here; newest first.
 PROTOCOL_VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 _TOOL_USE_ID: Final = "claudecode/toolUseId"
 
@@ -239,10 +239,10 @@ class SdkServer:
     """An MCP server that runs in this process; made by `sdk_server`.
 
     Attributes:
-        name: what it calls itself.
+        name: its name in the handshake.
         version: its version.
         instructions: what the model should know about it.
-        timeout: how long the CLI waits for a call, in seconds; None for its own default.
+        timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class SdkServer:
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        """The resources, templates too."""
+        """The resources, including templates."""
         return tuple(self._resources.values())
 
     @property
@@ -286,25 +286,25 @@ class SdkServer:
         return tuple(self._prompts.values())
 
     def add_tool(self, tool: Any) -> Tool[..., Any]:
-        """Offer one more tool, in running conversations too. Call it in the thread of their event loop.
+        """Add a tool, also in running conversations. Call it in the thread of their event loop.
 
         Raises:
-            ToolDefinitionError: there is one of that name already, or it is no tool.
+            ToolDefinitionError: a tool of that name exists already, or `tool` cannot be a tool.
         """
         made = self._add(tool)
         self._notify_tools_changed()
         return made
 
     def remove_tool(self, name: str) -> None:
-        """Offer a tool no longer. Raises KeyError if there is none of that name."""
+        """Remove a tool. Raises KeyError if there is none of that name."""
         del self._tools[name]
         self._notify_tools_changed()
 
     def set_tools(self, tools: Iterable[Any]) -> None:
-        """Offer these tools in place of those that there are, in running conversations too. Calls under way go on.
+        """Replace all tools, also in running conversations. Running calls continue.
 
         Raises:
-            ToolDefinitionError: one of them cannot be offered; then nothing has changed.
+            ToolDefinitionError: one of them cannot be a tool; then nothing has changed.
         """
         before, self._tools = self._tools, {}
         try:
@@ -316,23 +316,23 @@ class SdkServer:
         self._notify_tools_changed()
 
     def get_tool(self, name: str) -> Tool[..., Any] | None:
-        """The tool of that name."""
+        """Return the tool of that name, or None."""
         return self._tools.get(name)
 
     def check_name(self, server_name: str) -> None:
-        """Whether it can be called `server_name`. Raises ToolDefinitionError if not."""
+        """Raise ToolDefinitionError if the server cannot have the name `server_name`."""
         check_server_name(server_name)
         for name in self._tools:
             check_full_name(server_name, name)
 
     def connect(self, context: ServerContext) -> _SdkEndpoint:
-        """An endpoint for one conversation."""
+        """Make an endpoint for one conversation."""
         endpoint = _SdkEndpoint(self, context)
         self._endpoints.add(endpoint)
         return endpoint
 
     def initialize_result(self, protocol_version: str = PROTOCOL_VERSIONS[0]) -> JsonObject:
-        """The answer to the handshake."""
+        """Make the result of the handshake."""
         offered: JsonObject = {"tools": {"listChanged": True}}
         if self._resources:
             offered["resources"] = {}
@@ -346,7 +346,7 @@ class SdkServer:
         } | ({"instructions": self.instructions} if self.instructions else {})
 
     def tools_list_result(self) -> JsonObject:
-        """The answer to `tools/list`."""
+        """Make the result of `tools/list`."""
         return {"tools": [tool.definition() for tool in self._tools.values()]}
 
     def _add(self, value: Any) -> Tool[..., Any]:
@@ -371,16 +371,16 @@ def sdk_server(
     instructions: str | None = None,
     timeout: float | None = None,
 ) -> SdkServer:
-    """An MCP server that runs in this process. (R21, R22)
+    """Make an MCP server that runs in this process.
 
     Args:
         name: its name; the model sees its tools as `mcp__name__tool`.
-        tools: functions, or what `@tool` made of them.
+        tools: functions, or tools made by `@tool`.
         resources: made by `resource`.
         prompts: made by `prompt`.
         version: its version, for people; by default that of pilothouse.
         instructions: what the model should know about it.
-        timeout: how long the CLI waits for a call, in seconds; by default as long as for any server.
+        timeout: how long the CLI waits for a call, in seconds; None for the CLI's default.
 
     Raises:
         ToolDefinitionError: a name cannot be used or is used twice, or a function cannot be a tool.
@@ -397,7 +397,7 @@ def sdk_server(
 
 
 class _SdkEndpoint:
-    """An `SdkServer` in one conversation: knows which calls are running there."""
+    """An `SdkServer` in one conversation, with the calls that are running there."""
 
     def __init__(self, server: SdkServer, context: ServerContext) -> None:
         self.server = server
@@ -405,7 +405,7 @@ class _SdkEndpoint:
         self._running: dict[Any, anyio.CancelScope] = {}
 
     async def handle(self, message: Message) -> JsonObject:
-        """Answer a request; everything else is acknowledged."""
+        """Respond to a request; acknowledge every other message."""
         if not jsonrpc.is_request(message):
             if message.get("method") == jsonrpc.CANCELLED:
                 self._cancel(message)
@@ -422,7 +422,7 @@ class _SdkEndpoint:
             )
         except RpcError as error:
             return jsonrpc.make_error(message, error)
-        except Exception as error:  # noqa: BLE001 - a function of the user; the other side needs an answer
+        except Exception as error:  # noqa: BLE001 - user code; the CLI needs a response
             told = f"{type(error).__name__}: {error}"
             return jsonrpc.make_error(message, RpcError(jsonrpc.INTERNAL_ERROR, told))
 

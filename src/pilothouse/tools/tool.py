@@ -1,7 +1,7 @@
 """`@tool`: turns a Python function into a tool that the model may call.
 
-Owns what a tool is, which names and hints it may have, and how one call runs: input checked, time and size bounded,
-errors worded for the model. Knows no server and no wire format, so every bridge runs tools the same way.
+Owns the definition of a tool, its names and hints, and how one call runs: input check, limits of time and size, error
+texts for the model. Knows no server and no wire format, so every bridge runs tools the same way.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Tool(Generic[P, R]):
     """A function that the model may call; made by `@tool`. Called from Python, it is still that function.
 
     Attributes:
-        name: how the model calls it, without the name of its server.
+        name: the name that the model uses, without the name of its server.
         description: what it does, for the model.
-        input_schema: JSON Schema of what it takes.
-        annotations: hints, in the words of MCP.
-        timeout: how long one call may take, in seconds; None for as long as it wants.
-        max_concurrency: how many calls run at once in one event loop; None for any number. Others wait for their turn.
-        max_result_bytes: how large a result may be.
-        always_load: whether its schema always stands in the prompt; if not, the model has to search for it first.
+        input_schema: JSON Schema of its input.
+        annotations: hints, in the format of MCP.
+        timeout: time limit of one call, in seconds; None for no limit.
+        max_concurrency: how many calls run at once in one event loop; None for any number. Further calls wait.
+        max_result_bytes: size limit of a result, in bytes.
+        always_load: whether the prompt always holds its schema; if not, the model has to search for it first.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Tool[..., R]:
-        """As an attribute of an object, the tool that calls its method."""
+        """Bind the tool to an object, so that it calls the object's method."""
         if instance is None or not self._signature.is_method:
             return self
         bound: Any = copy.copy(self)
@@ -119,7 +119,7 @@ class Tool(Generic[P, R]):
 
     @property
     def is_bound(self) -> bool:
-        """Whether it can be called: a method that was taken from its class still lacks its object."""
+        """Whether the tool can be called; a method taken from its class still lacks its object."""
         return not self._signature.is_method
 
     @property
@@ -128,7 +128,7 @@ class Tool(Generic[P, R]):
         return self._signature.context_parameter is not None
 
     def definition(self) -> dict[str, Any]:
-        """The tool as an entry of MCP's `tools/list`."""
+        """Make the entry for MCP's `tools/list`."""
         made: dict[str, Any] = {"name": self.name}
         if self.description:
             made["description"] = self.description
@@ -138,14 +138,14 @@ class Tool(Generic[P, R]):
         return made | ({"_meta": self._meta} if self._meta else {})
 
     async def invoke(self, arguments: Mapping[str, Any], context: ToolContext | None = None) -> dict[str, Any]:
-        """Run one call. (S20, S26, S38)
+        """Run one call.
 
         Args:
-            arguments: what the model gave.
-            context: what the function is told of the call, if it asks.
+            arguments: the input from the model.
+            context: the context for the function, if it has a parameter for one.
 
         Returns:
-            The result in the words of MCP: `content`, and perhaps `structuredContent` and `isError`.
+            The result in the format of MCP: `content`, and optionally `structuredContent` and `isError`.
 
         Raises:
             ToolError: the call failed; the class says how, and the text is for the model.
@@ -164,14 +164,14 @@ class Tool(Generic[P, R]):
         return self._check_result(value)
 
     async def run(self, arguments: Mapping[str, Any], context: ToolContext | None = None) -> dict[str, Any]:
-        """The same, but a failure is a result, too, with `isError`. (S39)"""
+        """Run one call like `invoke`, but return a failure as a result with `isError`."""
         try:
             return await self.invoke(arguments, context)
         except ToolError as error:
             return make_error_result(str(error))
 
     def _get_semaphore(self, slots: RunVar[anyio.Semaphore]) -> anyio.Semaphore:
-        # One for each event loop: a tool outlives them, and a semaphore does not.
+        # One semaphore for each event loop: a tool may be used in several loops, a semaphore may not.
         slot = slots.get(None)
         if slot is None:
             slot = anyio.Semaphore(self.max_concurrency or 1)
@@ -203,7 +203,7 @@ class Tool(Generic[P, R]):
             return self._error_text
         try:
             return str(self._error_text(error)) if self._error_text is not None else default_error_text(error)
-        except Exception:  # noqa: BLE001 - whatever it is, the model still needs an answer
+        except Exception:  # noqa: BLE001 - user code; the model still needs an error text
             return f"{self.name} failed: {type(error).__name__}"
 
     def _check_result(self, value: Any) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Tool(Generic[P, R]):
 
 
 def default_error_text(error: BaseException) -> str:
-    """What the model is told of an exception: its class and its text, no traceback."""
+    """The text for the model about an exception: its class and its text, no traceback."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -249,30 +249,30 @@ def tool(
 
 @user_function
 def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
-    """Make a function a tool. (R20, R22)
+    """Make a function a tool.
 
-    Its name, its description and the schema of its input come from the function: types from the annotations, what
-    they mean from the docstring, from `Annotated[int, "how many"]` or from the fields of its types. A parameter
-    annotated with `ToolContext` gets the context of the call. An async function runs on the event loop, any other in
-    a worker thread.
+    The function supplies the name, the description and the input schema: types from the annotations, their meaning
+    from the docstring, from `Annotated[int, "how many"]` or from the fields of the types. A parameter annotated with
+    `ToolContext` gets the context of the call. An async function runs on the event loop, any other in a worker
+    thread.
 
     Args:
-        function: what to call.
+        function: the function to call.
         **settings: see below.
 
     Settings:
-        name: how the model calls it; by default the name of the function.
+        name: the name that the model uses; by default the name of the function.
         description: by default from the docstring.
-        schema: what it takes, in place of the annotations: a JSON Schema (a function with one parameter, which is no
-            property of it, gets the whole input, any other its properties by name), names with their types, or a
-            type, whose value the function gets.
+        schema: replaces the annotations: a JSON Schema (a function with one parameter, which is not one of its
+            properties, gets the whole input, any other its properties by name), names with their types, or a type,
+            whose value the function gets.
         annotations: hints for permission rules and people.
-        timeout: how long one call may take, in seconds; by default as long as it wants.
-        max_concurrency: how many calls run at once in one event loop; by default any number.
-        max_result_bytes: how large a result may be; 10 MiB by default.
-        always_load: whether its schema always stands in the prompt; True by default.
-        error_text: what the model is told when the function raises: a text, or a function of the exception. By
-            default its class and its text. A `ToolError` always speaks for itself.
+        timeout: time limit of one call, in seconds; no limit by default.
+        max_concurrency: how many calls run at once in one event loop; any number by default.
+        max_result_bytes: size limit of a result, in bytes; 10 MiB by default.
+        always_load: whether the prompt always holds its schema; True by default.
+        error_text: the text for the model when the function raises: a text, or a function of the exception. By
+            default the class and the text of the exception. A `ToolError` always keeps its own text.
         meta: more `_meta` of the tool.
 
     Raises:
@@ -286,13 +286,13 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
 
 @user_function
 def create_tool(name: str, description: str, schema: Any, handler: Callable[P, R], **settings: Any) -> Tool[P, R]:
-    """Make a tool from its parts. (R20)
+    """Make a tool from its parts.
 
     Args:
-        name: how the model calls it.
+        name: the name that the model uses.
         description: what it does, for the model.
-        schema: what it takes, as with `tool(schema=…)`; None to read the signature of `handler`.
-        handler: what to call, sync or async.
+        schema: its input, as with `tool(schema=…)`; None to read the signature of `handler`.
+        handler: the function to call, sync or async.
         **settings: as with `tool`.
 
     Raises:
@@ -302,7 +302,7 @@ def create_tool(name: str, description: str, schema: Any, handler: Callable[P, R
 
 
 def as_tool(value: Any) -> Tool[..., Any]:
-    """`value`, or the tool made of it. Raises ToolDefinitionError."""
+    """Return `value` if it is a tool, else make one of it. Raises ToolDefinitionError."""
     made = cast("Tool[..., Any]", value) if isinstance(value, Tool) else Tool[..., Any](value)
     if not made.is_bound:
         raise ToolDefinitionError(f"{made.name} is a method without its object; take it from an object of its class")
@@ -326,7 +326,7 @@ def _warn_untyped(name: str, signature: Signature) -> None:
 
 
 def _make_tool_input(name: str, signature: Signature, schema: Any) -> tuple[ToolInput, bool]:
-    """What the tool takes, and whether the function gets it as one value."""
+    """Return the input of the tool, and whether the function gets it as one value."""
     try:
         if schema is None:
             return ParametersInput(signature.parameters, accepts_extra=signature.accepts_extra), False
@@ -355,7 +355,7 @@ def _check_positive(name: str, setting: str, value: Any, kind: Any) -> Any:
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 MAX_FULL_NAME: Final = 128  # characters of `mcp__server__tool`, by the API
-# The CLI (2.1.330) keeps servers in plain objects of JavaScript, and refuses the names that these have already.
+# The CLI (2.1.330) keeps servers in plain JavaScript objects, and refuses the names of their built-in properties.
 _RESERVED_SERVER_NAMES: Final = frozenset(
     {
         "constructor", "prototype", "__proto__", "__defineGetter__", "__defineSetter__", "__lookupGetter__",
@@ -370,10 +370,10 @@ class ToolAnnotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     Attributes:
         title: a name for people.
-        read_only_hint: it changes nothing. The CLI runs such tools at the same time as others.
-        destructive_hint: it may delete or overwrite.
-        idempotent_hint: calling it twice is the same as calling it once.
-        open_world_hint: it talks to things outside, such as the web.
+        read_only_hint: the tool changes nothing. The CLI runs such tools concurrently with others.
+        destructive_hint: the tool may delete or overwrite.
+        idempotent_hint: calling the tool twice has the same effect as calling it once.
+        open_world_hint: the tool talks to systems outside, such as the web.
     """
 
     title: str | None = None
@@ -391,12 +391,12 @@ _HINT_FIELDS = {
 
 
 def read_annotations(tool: str, annotations: Any) -> dict[str, Any]:
-    """The hints as they go over the wire.
+    """Convert hints to their wire format.
 
     Args:
-        tool: its name, for messages.
-        annotations: a `ToolAnnotations`, or a mapping in the words of MCP or of Python (`read_only`, `read_only_hint`,
-            `readOnlyHint`), or such an object of the `mcp` package.
+        tool: name of the tool, for messages.
+        annotations: a `ToolAnnotations`, such an object of the `mcp` package, or a mapping with the names of MCP or
+            of Python (`read_only`, `read_only_hint`, `readOnlyHint`).
 
     Raises:
         ToolDefinitionError: there is no such hint, or its value is of the wrong type.
@@ -421,12 +421,12 @@ def read_annotations(tool: str, annotations: Any) -> dict[str, Any]:
 
 
 def check_tool_name(name: Any) -> str:
-    """`name`, if a tool may be called so. Raises ToolDefinitionError if not."""
+    """Return `name` if a tool may have it. Raises ToolDefinitionError if not."""
     return _check_name("tool", name)
 
 
 def check_server_name(name: Any) -> str:
-    """`name`, if a server may be called so. Raises ToolDefinitionError if not."""
+    """Return `name` if a server may have it. Raises ToolDefinitionError if not."""
     checked = _check_name("server", name)
     if checked in _RESERVED_SERVER_NAMES:
         raise ToolDefinitionError(f"{name!r} cannot be the name of a server: the CLI refuses it")
@@ -438,7 +438,7 @@ def check_server_name(name: Any) -> str:
 
 
 def check_full_name(server: str, tool: str) -> str:
-    """`mcp__server__tool`, as the model sees it. Raises ToolDefinitionError if it is too long."""
+    """Return `mcp__server__tool`, the name that the model sees. Raises ToolDefinitionError if it is too long."""
     full = f"mcp__{server}__{tool}"
     if len(full) > MAX_FULL_NAME:
         raise ToolDefinitionError(f"{full} has {len(full)} characters; the API takes {MAX_FULL_NAME}")
@@ -457,7 +457,7 @@ def _check_name(what: str, name: Any) -> str:
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Whether a call of the function returns a coroutine."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - it is known to be callable
@@ -466,18 +466,18 @@ def is_async(function: Any) -> bool:
 async def call_function(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inline: bool
 ) -> Any:
-    """Call it, and wait for what it returns.
+    """Call a function and wait for its result.
 
     Args:
-        function: what to call.
+        function: the function.
         args: its arguments by position.
         kwargs: its arguments by name.
-        inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation leaves to its end.
+        inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation does not stop.
     """
     if inline:
         return await function(*args, **kwargs)
 
-    def boxed() -> tuple[Any]:  # trio lets no coroutine out of a thread
+    def boxed() -> tuple[Any]:  # in a tuple: trio rejects a bare coroutine from a thread
         return (function(*args, **kwargs),)
 
     (answer,) = await run_in_worker(boxed)
@@ -485,15 +485,15 @@ async def call_function(
 
 
 def is_stray_cancellation(error: BaseException) -> bool:
-    """Whether a function let out the cancellation of something else, such as of a task that it waited for.
+    """Whether a function raised the cancellation of another task, such as one that it waited for.
 
-    Nobody cancelled the call itself, so somebody still waits for its answer.
+    The call itself was not cancelled, so it still needs a result.
     """
-    asyncio: Any = sys.modules.get("asyncio")  # not loaded, not raised
+    asyncio: Any = sys.modules.get("asyncio")  # if asyncio is not loaded, it raised nothing
     if asyncio is None or not isinstance(error, asyncio.CancelledError):
         return False
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # another event loop, which has cancellations of its own
+    except RuntimeError:  # another event loop, with its own cancellation
         return True
     return task is not None and not task.cancelling()

@@ -1,7 +1,7 @@
-"""Transcripts on disk: the files in which the CLI keeps its sessions, listed, read, searched, changed and counted.
+"""Transcripts on disk, where the CLI keeps its sessions: list, read, search, change and count them.
 
-All functions block, for as long as the disk takes, and hold no state: call them from any thread. Nothing here starts a
-process or an event loop.
+All functions block on the disk and keep no state: call them from any thread. Nothing here starts a process or an
+event loop, or knows how a CLI is run. Start reading at `rows.py` (the lines) and `conversation.py` (their order).
 """
 
 from pilothouse.transcripts.conversation import get_session_messages as get_session_messages

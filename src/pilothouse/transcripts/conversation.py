@@ -1,4 +1,4 @@
-"""Orders the rows of a transcript into the conversation that the CLI would resume, and returns its messages."""
+"""Orders the rows of a transcript as the conversation that the CLI would resume, and returns its messages."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Conversation:
     """The order of the rows of one file.
 
     Args:
-        rows: all of them, as they stand in the file.
-        include_compacted: what compactions have replaced belongs to it as well.
-        up_to: the id of its last row; None: as the CLI would resume it.
-        sidechain: whether this is the file of a sub-agent, in which every row is of a side conversation.
+        rows: all rows, in file order.
+        include_compacted: whether rows replaced by compactions are included.
+        up_to: the id of the last row; None: as the CLI would resume it.
+        sidechain: whether this is the file of a sub-agent, in which every row belongs to a side conversation.
 
     Attributes:
-        rows: those of the conversation, in its order.
-        problems: the row before which something is missing or turns in a circle, and what.
+        rows: the rows of the conversation, in order.
+        problems: rows whose predecessor is missing or part of a circle, and which of the two.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Conversation:
             self._reattach_preserved(kept, anchor, gone)
 
     def _reattach_preserved(self, preserved: list[str], anchor: str | None, dropped: set[str]) -> None:
-        """Let the kept rows follow the summary, and what followed the summary, or a forgotten row, follow them."""
+        """Link the kept rows behind the summary; rows that followed the summary or a dropped row follow them."""
         own = set(preserved)
         followers = [
             key
@@ -149,7 +149,7 @@ class Conversation:
         return None
 
     def _add_parallel_rows(self, chain: list[TranscriptRow]) -> list[TranscriptRow]:
-        """Put back what ran in parallel: blocks of a message on the way, and answers to its calls."""
+        """Add rows that ran in parallel: other blocks of a message in the chain, and results of its calls."""
         on_way = {row.uuid for row in chain}
         last = {_get_message_id(row): place for place, row in enumerate(chain) if _get_message_id(row) is not None}
         beside, owner = self._find_parallel_rows(on_way, last)
@@ -175,7 +175,7 @@ class Conversation:
     def _find_parallel_rows(
         self, chain_ids: set[str | None], last: Mapping[str | None, int]
     ) -> tuple[dict[str, list[TranscriptRow]], dict[str, str]]:
-        """By message on the way: its blocks and answers that are not on it; and which message each call is of."""
+        """Return, by message in the chain, its blocks and results outside the chain; and the message of each call."""
         owner: dict[str, str] = {}
         for row in self._by_uuid.values():
             key = _get_message_id(row)
@@ -198,13 +198,13 @@ class Conversation:
 
 
 def _cut_after(rows: list[TranscriptRow], key: str) -> list[TranscriptRow]:
-    """The rows up to one, and the other answers to calls of its message that stand behind it are not among them."""
+    """Return the rows up to one, without later results of calls of the same message."""
     place = next((place for place in range(len(rows) - 1, -1, -1) if rows[place].uuid == key), len(rows) - 1)
     return rows[: place + 1]
 
 
 def _find_leaf(rows: Sequence[TranscriptRow], known: Mapping[str, TranscriptRow]) -> str | None:
-    """The last row of the conversation; None: it was rewound to nothing, or there is none."""
+    """Return the last row of the conversation; None: the session was rewound to nothing, or is empty."""
     leaf: str | None = None
     for row in rows:
         if row.type in CHAINED_TYPES:
@@ -222,7 +222,7 @@ def _get_message_id(row: TranscriptRow) -> str | None:
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 _MAX_INFO_BYTES = 1 << 20
 MAX_DIRECTORY_DEPTH = 8
-"""Folders below one another in which sub-agents are looked for."""
+"""Maximum depth of folders that are searched for sub-agents."""
 
 
 def get_session_messages(
@@ -236,21 +236,21 @@ def get_session_messages(
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> list[Message]:
-    """The messages of a session, as the CLI would resume it: in order, without branches that were left.
+    """Return the messages of a session as the CLI would resume it: in order, without abandoned branches.
 
     Args:
-        session_id: its id.
-        directory: the working directory that it belongs to; None: any.
-        limit: how many at most; None: all. Only these are decoded.
-        offset: how many to leave out first.
-        include_system: also system messages, such as compaction boundaries.
-        include_compacted: also what compactions have replaced by summaries.
+        session_id: the id of the session.
+        directory: the working directory of the session; None: any.
+        limit: maximum number of messages; None: all. Only these are decoded.
+        offset: number of messages to skip first.
+        include_system: whether to include system messages, such as compaction boundaries.
+        include_compacted: whether to include what compactions have replaced by summaries.
         config_dir: another configuration directory of the CLI than that of this process.
-        on_problem: called with each line that cannot be read, and with each predecessor that is missing.
+        on_problem: called with each line that cannot be read, and with each missing predecessor.
 
     Returns:
-        `AssistantMessage`s and `UserMessage`s, and `SystemMessage`s if they are asked for. Their `.raw` is the row as
-        it stands in the file. None at all if there is no such session. (L60, E30)
+        `AssistantMessage`s and `UserMessage`s, and `SystemMessage`s if requested. Their `.raw` is the row in the
+        file. Empty if there is no such session.
     """
     path = find_file(session_id, directory, config_dir)
     if path is None:
@@ -262,11 +262,11 @@ def get_session_messages(
 def list_subagents(
     session_id: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None
 ) -> list[str]:
-    """The ids of the sub-agents that ran in a session, those of workflows included; sorted.
+    """Return the ids of the sub-agents of a session, including those of workflows; sorted.
 
     Args:
-        session_id: its id.
-        directory: the working directory that it belongs to; None: any.
+        session_id: the id of the session.
+        directory: the working directory of the session; None: any.
         config_dir: another configuration directory of the CLI than that of this process.
     """
     path = find_file(session_id, directory, config_dir)
@@ -283,19 +283,19 @@ def get_subagent_messages(
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> list[Message]:
-    """The messages of a sub-agent, in order.
+    """Return the messages of a sub-agent, in order.
 
     Args:
-        session_id: the session that it ran in.
-        agent_id: its id, as `list_subagents` tells it.
-        directory: the working directory that the session belongs to; None: any.
-        limit: how many at most; None: all.
-        offset: how many to leave out first.
+        session_id: the session in which it ran.
+        agent_id: its id, from `list_subagents`.
+        directory: the working directory of the session; None: any.
+        limit: maximum number of messages; None: all.
+        offset: number of messages to skip first.
         config_dir: another configuration directory of the CLI than that of this process.
         on_problem: called with each line that cannot be read.
 
     Returns:
-        Messages as of `get_session_messages`. `parent_tool_use_id` is the call that started the sub-agent.
+        Messages as from `get_session_messages`. `parent_tool_use_id` is the call that started the sub-agent.
     """
     path = find_file(session_id, directory, config_dir) if is_agent_id(agent_id) else None
     found = next((file for key, file in list_agent_files(path) if key == agent_id), None) if path is not None else None
@@ -305,11 +305,11 @@ def get_subagent_messages(
 
 
 class SubagentInfo(Struct, frozen=True, rename="camel"):
-    """What the CLI notes about a sub-agent.
+    """The CLI's metadata of a sub-agent.
 
     Args:
         agent_type: its kind, such as "general-purpose".
-        description: what it was started for.
+        description: its task.
         tool_use_id: the call that started it.
         model: its model.
     """
@@ -324,7 +324,7 @@ _decode_subagent_info = msgspec.json.Decoder(SubagentInfo).decode
 
 
 def read_subagent_info(path: Path) -> SubagentInfo:
-    """What the file beside the transcript of a sub-agent tells; nothing if it is missing or broken."""
+    """Read the metadata file beside a sub-agent's transcript; empty if it is missing or broken."""
     try:
         with open_transcript(path.with_name(path.name[: -len(_AGENT_SUFFIX)] + ".meta.json")) as descriptor:
             return _decode_subagent_info(os.read(descriptor, _MAX_INFO_BYTES))
@@ -333,7 +333,7 @@ def read_subagent_info(path: Path) -> SubagentInfo:
 
 
 def list_agent_files(path: Path) -> list[tuple[str, Path]]:
-    """Id and file of each sub-agent of a session file, sorted. Links are not followed."""
+    """Return id and file of each sub-agent of a session file, sorted. Links are not followed."""
     folder = get_sidecar_directory(path)
     return [] if folder.is_symlink() else sorted(_list_agent_files_below(folder / "subagents", MAX_DIRECTORY_DEPTH))
 
@@ -386,7 +386,7 @@ def read_conversation(
     sidechain: bool = False,
     up_to: str | None = None,
 ) -> list[TranscriptRow]:
-    """The rows of the conversation in an open file, in order; what is wrong is told."""
+    """Return the rows of the conversation in an open file, in order; report problems."""
     rows = list(read_rows(descriptor, path, on_problem))
     found = Conversation(rows, include_compacted=include_compacted, sidechain=sidechain, up_to=up_to)
     for row, reason in found.problems:

@@ -1,4 +1,4 @@
-"""Renames, tags, deletes and forks sessions on disk, in the form that the CLI writes."""
+"""Renames, tags, deletes and forks sessions on disk, in the CLI's format."""
 
 from __future__ import annotations
 
@@ -34,50 +34,50 @@ from pilothouse.transcripts.session_info import read_session_info
 PRIVATE_DIRECTORY_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
 
-# Control, format, private, surrogate and unassigned characters: invisible, or able to steer a terminal.
+# Control, format, private, surrogate and unassigned characters: invisible, or able to control a terminal.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs"})
 
 
 def rename_session(
     session_id: str, title: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None
 ) -> None:
-    """Give a session a title. The CLI lists it under that, and `--resume` finds it by that.
+    """Set the title of a session. The CLI shows it in lists, and `--resume` finds the session by it.
 
     Args:
-        session_id: its id.
-        title: the title; white space is made single spaces.
-        directory: the working directory that it belongs to; None: any.
+        session_id: the id of the session.
+        title: the title; white space is collapsed to single spaces.
+        directory: the working directory of the session; None: any.
         config_dir: another configuration directory of the CLI than that of this process.
 
     Raises:
-        UsageError: the title is empty, or the id is none.
+        UsageError: the title is empty, or the id is not valid.
         SessionNotFoundError: there is no such session.
-        OSError: the file cannot be written to.
+        OSError: the file cannot be written.
     """
     text = _join_lines(title)
     if not text:
         raise UsageError("a title must not be empty")
     path = require_file(session_id, directory, config_dir)
     append_row(path, {"type": "custom-title", "customTitle": text, "sessionId": path.stem})
-    with suppress(OSError):  # the row has the title; the CLI does without the other file as well
+    with suppress(OSError):  # the row has the title; the CLI does not need the other file
         _write_sidecar(get_sidecar_directory(path) / "custom-title.json", {"customTitle": text})
 
 
 def tag_session(
     session_id: str, tag: str | None, directory: StrPath | None = None, *, config_dir: StrPath | None = None
 ) -> None:
-    """Give a session a tag, in place of the one it has.
+    """Set the tag of a session.
 
     Args:
-        session_id: its id.
-        tag: the tag, without invisible characters; None takes it away.
-        directory: the working directory that it belongs to; None: any.
+        session_id: the id of the session.
+        tag: the tag, without invisible characters; None removes it.
+        directory: the working directory of the session; None: any.
         config_dir: another configuration directory of the CLI than that of this process.
 
     Raises:
-        UsageError: the tag is empty, or the id is none.
+        UsageError: the tag is empty, or the id is not valid.
         SessionNotFoundError: there is no such session.
-        OSError: the file cannot be written to.
+        OSError: the file cannot be written.
     """
     text = "" if tag is None else _strip_hidden(tag)
     if tag is not None and not text:
@@ -87,33 +87,33 @@ def tag_session(
 
 
 def delete_session(session_id: str, directory: StrPath | None = None, *, config_dir: StrPath | None = None) -> None:
-    """Remove the file of a session and the folder beside it, with its sub-agents. It does not come back.
+    """Remove the file of a session and the folder beside it, with its sub-agents. This cannot be undone.
 
     Args:
-        session_id: its id.
-        directory: the working directory that it belongs to; None: any.
+        session_id: the id of the session.
+        directory: the working directory of the session; None: any.
         config_dir: another configuration directory of the CLI than that of this process.
 
     Raises:
-        UsageError: the id is none.
+        UsageError: the id is not valid.
         SessionNotFoundError: there is no such session.
-        OSError: it cannot be removed.
+        OSError: the session cannot be removed.
     """
     path = require_file(session_id, directory, config_dir)
     folder = get_sidecar_directory(path)
     path.unlink(missing_ok=True)
     if folder.is_symlink():
-        folder.unlink()  # the link, never what it leads to
+        folder.unlink()  # the link, never its target
     elif folder.is_dir():
         shutil.rmtree(folder)
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """Append one row to a file that exists, in one write.
+    """Append one row to an existing file, in one write.
 
     Raises:
-        OSError: the file is gone or empty, read-only, or the disk is full. What a full disk has taken of the line is
-            told apart by the next row, which begins on a line of its own.
+        OSError: the file is missing, empty or read-only, or the disk is full. A line cut by a full disk stays
+            separate, because the next row begins on a new line.
     """
     line = encode_json(row) + b"\n"
     with open_transcript(path, os.O_RDWR | os.O_APPEND) as descriptor:
@@ -134,7 +134,7 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 def _write_sidecar(path: Path, value: dict[str, Any]) -> None:
     path.parent.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
     if path.parent.is_symlink():
-        return  # it would be written somewhere else; the row in the file has the title
+        return  # following the link would write elsewhere; the row in the file has the title
     fresh = path.with_name(f"{path.name}.{uuid4().hex}")
     try:
         fresh.touch(PRIVATE_FILE_MODE)
@@ -157,7 +157,7 @@ def _strip_hidden(text: str) -> str:
     return " ".join(shown.split())
 
 
-# Notes that must hold in the fork as well: whose session it is, what it may be used for, what was cut out of it.
+# Rows that must also apply in the fork: the session's owner, its permitted use, what was removed from it.
 INHERITED_TYPES = frozenset(
     {
         "atis-latch",
@@ -174,17 +174,17 @@ INHERITED_TYPES = frozenset(
         "tools-used",
     }
 )
-# Fields of a row that belong to the run in which it was written.
+# Fields of a row that belong to the process that wrote it.
 _REMOVED_FIELDS = ("agentName", "slug", "sourceToolAssistantUUID", "teamName")
 
 
 class ForkSessionResult(Struct, frozen=True):
-    """Where a fork is.
+    """The location of a fork.
 
     Args:
         session_id: the id of the new session.
         path: its file.
-        messages: how many messages it begins with.
+        messages: number of messages it begins with.
     """
 
     session_id: str
@@ -201,24 +201,24 @@ def fork_session(
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> ForkSessionResult:
-    """Make a second session that begins as another one stands. The first stays as it is.
+    """Copy a session up to a message. The original is not changed.
 
     Args:
-        session_id: the session to begin with.
-        directory: the working directory that it belongs to; None: any.
-        up_to_message_id: the `uuid` of the last message to take over, on any branch; None: the newest.
-        title: its title; None: that of the first, with " (fork)" behind it.
+        session_id: the session to copy.
+        directory: the working directory of the session; None: any.
+        up_to_message_id: the `uuid` of the last message to copy, on any branch; None: the newest.
+        title: the new title; None: the original title plus " (fork)".
         config_dir: another configuration directory of the CLI than that of this process.
-        on_problem: called with each line that cannot be read, and is not taken over.
+        on_problem: called with each line that cannot be read; the line is not copied.
 
     Returns:
-        The new session. Resume it with `Agent.session(resume=…)` or `claude --resume`. Its rows have new ids, and say
-        in `forkedFrom` where they come from. (L60, E30)
+        The new session. Resume it with `Agent.session(resume=…)` or `claude --resume`. Its rows have new ids, and
+        their origin in `forkedFrom`.
 
     Raises:
-        UsageError: an id is none, there is no such message, or nothing was said in the session.
+        UsageError: an id is not valid, there is no such message, or the session is empty.
         SessionNotFoundError: there is no such session.
-        OSError: the fork cannot be written; then there is none.
+        OSError: the fork cannot be written; then there is no fork.
     """
     path = require_file(session_id, directory, config_dir)
     with open_transcript(path) as descriptor:
@@ -248,7 +248,7 @@ def _make_fork_title(path: Path) -> str:
 
 
 class _ForkRows:
-    """The rows of a fork, made from those of its origin."""
+    """The rows of a fork, made from those of the original."""
 
     def __init__(self, origin: str, new_id: str, rows: Iterable[TranscriptRow], chain: list[TranscriptRow]) -> None:
         self._origin = origin
@@ -292,7 +292,7 @@ class _ForkRows:
             yield kept
 
     def _replace_ids(self, value: Any) -> Any:
-        """The same with the new ids; a compaction names the rows that it has kept, at several places."""
+        """Replace ids by the new ones; a compaction names its kept rows at several places."""
         if isinstance(value, dict):
             return {key: self._replace_ids(item) for key, item in cast("dict[str, Any]", value).items()}
         if isinstance(value, list):
@@ -301,7 +301,7 @@ class _ForkRows:
 
 
 def _write_new_file(target: Path, lines: Iterable[bytes]) -> None:
-    """Write a new file that is there as a whole or not at all."""
+    """Write a new file atomically."""
     fresh = target.with_name(f".{target.name}.new")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)

@@ -21,7 +21,7 @@ ExportFormat: TypeAlias = Literal["markdown", "html", "json"]
 EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 
 ExportPart: TypeAlias = tuple[Literal["prompt", "text", "thinking", "tool", "result", "error", "other"], str, str]
-"""What kind of thing was said, a word about it, and its text."""
+"""The kind of a part, its label, and its text."""
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -47,28 +47,28 @@ def export_session(
     session_id: str,
     directory: StrPath | None = None,
     *,
-    format: ExportFormat = "markdown",  # noqa: A002 - what everybody calls it
+    format: ExportFormat = "markdown",  # noqa: A002 - the usual name
     thinking: bool = True,
     tools: bool = True,
     include_compacted: bool = True,
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> str:
-    """Write a session as a document.
+    """Export a session as a document.
 
     Args:
-        session_id: its id.
-        directory: the working directory that it belongs to; None: any.
+        session_id: the id of the session.
+        directory: the working directory of the session; None: any.
         format: "markdown", "html" (one page, without scripts) or "json" (one object: `session` and `messages`, each
-            message as its row stands in the file).
-        thinking: whether what the model thought is in it; "json" has everything.
-        tools: whether tool calls and results are in it; "json" has everything.
-        include_compacted: whether what compactions have replaced is in it.
+            message as its row in the file).
+        thinking: whether to include thinking; "json" has everything.
+        tools: whether to include tool calls and results; "json" has everything.
+        include_compacted: whether to include what compactions have replaced.
         config_dir: another configuration directory of the CLI than that of this process.
         on_problem: called with each line that cannot be read.
 
     Raises:
-        UsageError: there is no such format, or the id is none.
+        UsageError: there is no such format, or the id is not valid.
         SessionNotFoundError: there is no such session.
     """
     if format not in EXPORT_FORMATS:
@@ -91,7 +91,7 @@ def export_session(
 
 
 def split_message(message: Message) -> Iterator[ExportPart]:
-    """What a message says, piece by piece."""
+    """Yield the parts of a message."""
     if not isinstance(message, AssistantMessage | UserMessage):
         yield "other", message.type, f"{getattr(message, 'subtype', '')}"
         return
@@ -137,7 +137,7 @@ def _write_markdown(info: SessionInfo, messages: Sequence[Message], hidden: set[
         if kind == "other":
             continue
         if kind == "text":
-            yield f"\n{text.strip()}\n"  # Markdown already
+            yield f"\n{text.strip()}\n"  # already Markdown
         elif kind in ("prompt", "thinking"):
             yield "\n" + "".join(f"> {line}\n" for line in text.strip().splitlines())
         else:
@@ -146,7 +146,7 @@ def _write_markdown(info: SessionInfo, messages: Sequence[Message], hidden: set[
 
 
 def _make_fence(text: str) -> str:
-    """One more backtick than the longest row of them in the text."""
+    """Return a code fence with one backtick more than the longest run in the text."""
     return "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
 
 

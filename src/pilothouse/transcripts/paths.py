@@ -16,24 +16,24 @@ StrPath: TypeAlias = "str | os.PathLike[str]"
 
 SUFFIX = ".jsonl"
 MAX_KEY_CHARS = 200
-"""Characters of a project's folder name; what a longer path has beyond them becomes a hash."""
+"""Maximum length of a project's folder name; the rest of a longer path becomes a hash."""
 
 _ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
-# CLAUDE_CODE_PROJECT_DIR_NAME counts only in this form, and only beside CLAUDE_CONFIG_DIR.
+# CLAUDE_CODE_PROJECT_DIR_NAME only applies in this form, and only together with CLAUDE_CONFIG_DIR.
 _EXPLICIT_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _DEVICE_NAME = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])", re.IGNORECASE)
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
-# A link may lead out of the folder, and opening a pipe would wait for ever. Not every system has all of these flags.
+# A link may lead out of the folder, and opening a pipe would block forever. Some systems lack some of these flags.
 _SAFE_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
 def get_config_directory(directory: StrPath | None = None) -> Path:
-    """The configuration directory of the CLI: `given`, else CLAUDE_CONFIG_DIR as it stands, else `~/.claude`.
+    """Return the CLI's configuration directory: `directory`, else CLAUDE_CONFIG_DIR unchanged, else `~/.claude`.
 
-    As the CLI does it: no `~` in the variable is expanded, a relative path counts from the working directory, and an
-    empty one is the working directory.
+    As in the CLI, `~` in the variable is not expanded, a relative path starts at the working directory, and an empty
+    one is the working directory.
     """
     found = os.environ.get("CLAUDE_CONFIG_DIR") if directory is None else os.fspath(directory)
     if found is None:
@@ -42,25 +42,25 @@ def get_config_directory(directory: StrPath | None = None) -> Path:
 
 
 def get_projects_directory(directory: StrPath | None = None) -> Path:
-    """The folder that holds one folder for each project."""
+    """Return the folder that contains one folder per project."""
     return get_config_directory(directory) / "projects"
 
 
 def project_key(directory: StrPath = ".") -> str:
-    """The name of the folder in which the CLI keeps the sessions of a working directory.
+    """Return the name of the folder in which the CLI keeps the sessions of a working directory.
 
-    Links are resolved; every character but ASCII letters and digits becomes a hyphen. Two directories whose paths
+    Links are resolved; every character except ASCII letters and digits becomes a hyphen. Two directories whose paths
     differ only in such characters share a folder.
     """
     path = resolve_directory(directory)
-    # JavaScript counts UTF-16 units: a character beyond the basic plane becomes two hyphens.
+    # JavaScript counts UTF-16 units: a character outside the basic plane becomes two hyphens.
     units = memoryview(path.encode("utf-16-le", "surrogatepass")).cast("H").tolist()
     key = "".join(chr(unit) if unit < 128 and chr(unit).isalnum() else "-" for unit in units)
     return key if len(key) <= MAX_KEY_CHARS else f"{key[:MAX_KEY_CHARS]}-{_hash_key(units)}"
 
 
 def resolve_directory(directory: StrPath) -> str:
-    """The real path of a directory, in the Unicode form that the CLI uses."""
+    """Return the real path of a directory, in the Unicode form that the CLI uses."""
     return unicodedata.normalize("NFC", os.path.realpath(directory))
 
 
@@ -84,23 +84,23 @@ def _explicit_project_key(given: StrPath | None) -> str | None:
 
 
 def is_session_id(text: str) -> bool:
-    """Whether a text has the form of a session id; nothing else becomes part of a path."""
+    """Whether a text has the form of a session id; no other text becomes part of a path."""
     return _ID.fullmatch(text) is not None
 
 
 def is_agent_id(text: str) -> bool:
-    """Whether a text may be the id of a sub-agent."""
+    """Whether a text has the form of a sub-agent's id."""
     return _AGENT_ID.fullmatch(text) is not None
 
 
 def find_project_directories(directory: StrPath, config_dir: StrPath | None = None) -> list[Path]:
-    """The folders that may hold the sessions of one directory, the usual one first; those that exist."""
+    """Return the existing folders that may contain the sessions of a directory, the usual one first."""
     projects = get_projects_directory(config_dir)
     key = project_key(directory)
     given = _explicit_project_key(config_dir)
     found = [projects / name for name in dict.fromkeys((given or key, key)) if _is_project_directory(projects, name)]
     if len(key) > MAX_KEY_CHARS:
-        # Other hosts of the CLI's code hash long paths in another way.
+        # Other runtimes of the CLI hash long paths differently.
         found += [
             folder
             for folder in list_project_directories(config_dir)
@@ -115,12 +115,12 @@ def _is_project_directory(projects: Path, name: str) -> bool:
     folder = projects / name
     if not folder.is_dir():
         return False
-    # A folder that was moved elsewhere and linked would show the sessions of whatever it points at.
+    # A linked folder would show the sessions of its target.
     return not folder.is_symlink() or folder.resolve().is_relative_to(projects.resolve())
 
 
 def _belongs_to_project(folder: Path, key: str) -> bool:
-    """Whether a session in the folder was begun in a directory with this key."""
+    """Whether a session in the folder was started in a directory with this key."""
     for path in list_session_files(folder):
         try:
             descriptor = open_file(path)
@@ -136,7 +136,7 @@ def _belongs_to_project(folder: Path, key: str) -> bool:
 
 
 def list_project_directories(config_dir: StrPath | None = None) -> list[Path]:
-    """The folders of all projects; links are left out, as the CLI does."""
+    """Return the folders of all projects, without links, as in the CLI."""
     try:
         with os.scandir(get_projects_directory(config_dir)) as entries:
             return sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -145,13 +145,13 @@ def list_project_directories(config_dir: StrPath | None = None) -> list[Path]:
 
 
 def list_session_files(folder: Path) -> Iterator[Path]:
-    """The session files in a folder: regular files named by a session id."""
+    """Yield the session files in a folder: regular files named by a session id."""
     for entry in list_session_entries(folder):
         yield Path(entry.path)
 
 
 def list_session_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The same as directory entries, which know more."""
+    """Return the session files in a folder as directory entries, which have more data."""
     try:
         with os.scandir(folder) as entries:
             return [
@@ -168,7 +168,7 @@ def list_session_entries(folder: Path) -> list[os.DirEntry[str]]:
 def find_worktree_project_directories(
     directory: StrPath | None, config_dir: StrPath | None = None, *, worktrees: bool = True
 ) -> list[Path]:
-    """The folders of one directory and of the other working trees of its repository; None: of all projects."""
+    """Return the folders of a directory and of the other working trees of its repository; None: of all projects."""
     if directory is None:
         return list_project_directories(config_dir)
     found = find_project_directories(directory, config_dir)
@@ -178,9 +178,9 @@ def find_worktree_project_directories(
 
 
 def list_working_trees(directory: StrPath) -> list[str]:
-    """The working trees of the git repository that a directory is in; none outside of one.
+    """Return the working trees of the git repository of a directory; empty outside a repository.
 
-    Read from the repository's own files: git need not be there, and nothing of an untrusted repository runs.
+    Reads the repository's own files: git need not be installed, and nothing of an untrusted repository is executed.
     """
     here = Path(resolve_directory(directory))
     for folder in (here, *here.parents):
@@ -202,7 +202,7 @@ def list_working_trees(directory: StrPath) -> list[str]:
 
 
 def _read_common_directory(git: Path) -> Path | None:
-    """What all working trees share, seen from the `.git` of one of them."""
+    """Return the directory shared by all working trees, from the `.git` of one of them."""
     if git.is_dir():
         return git if (git / "HEAD").exists() else None
     text = _read_text(git)
@@ -221,7 +221,7 @@ def _read_text(path: Path) -> str:
 
 
 def find_file(session_id: str, directory: StrPath | None, config_dir: StrPath | None = None) -> Path | None:
-    """The file of a session, or None. Where several projects have one, the newest, which is the one that is listed."""
+    """Return the file of a session, or None. If several projects have one, the newest, which is the listed one."""
     if not is_session_id(session_id):
         return None
     newest: tuple[int, Path] | None = None
@@ -237,10 +237,10 @@ def find_file(session_id: str, directory: StrPath | None, config_dir: StrPath | 
 
 
 def require_file(session_id: str, directory: StrPath | None, config_dir: StrPath | None = None) -> Path:
-    """The file of a session.
+    """Return the file of a session.
 
     Raises:
-        UsageError: the id has not the form of one.
+        UsageError: the id does not have the form of a session id.
         SessionNotFoundError: there is no such session.
     """
     if not is_session_id(session_id):
@@ -253,7 +253,7 @@ def require_file(session_id: str, directory: StrPath | None, config_dir: StrPath
 
 
 def get_sidecar_directory(path: Path) -> Path:
-    """The folder beside a session file: sub-agents, and the title."""
+    """Return the folder beside a session file, with sub-agents and the title."""
     return path.with_suffix("")
 
 
@@ -261,7 +261,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file, never through a link.
 
     Raises:
-        OSError: it cannot be opened, or is something else.
+        OSError: the path cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, flags | _SAFE_OPEN_FLAGS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""Reads the lines of a transcript file while others may write to it, and decodes them as rows and messages."""
+"""Reads the lines of a transcript file, also while it is being written, and decodes them as rows and messages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pilothouse.messages.system_subtypes import CompactMetadata
 from pilothouse.transcripts.paths import open_file
 
 CHUNK_BYTES = 1 << 20
-"""Bytes read at once."""
+"""Number of bytes per read."""
 MAX_LINE_BYTES = 256 << 20
-"""Bytes of the longest line that is read; a longer one is told and skipped, so that memory stays bounded."""
+"""Maximum bytes of a line; a longer one is reported and skipped, so that memory stays bounded."""
 EDGE_BYTES = 1 << 16
-"""Bytes at each end of a file that hold what a list shows: the CLI repeats titles and tags within them."""
+"""Bytes at each end of a file that contain what a list shows: the CLI repeats titles and tags within them."""
 
 
 class TranscriptProblem(Struct, frozen=True):
-    """Something in a transcript that could not be read, and was left out.
+    """A part of a transcript that could not be read and was skipped.
 
     Args:
         path: the file.
-        line: the line in it, counted from 1; 0: the file as a whole.
+        line: the line number, from 1; 0: the whole file.
         reason: what is wrong.
     """
 
@@ -48,15 +48,15 @@ OnProblem: TypeAlias = Callable[[TranscriptProblem], object]
 
 
 def ignore_problem(problem: TranscriptProblem) -> None:
-    """Tell nobody."""
+    """Ignore the problem."""
 
 
 @contextmanager
 def open_transcript(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
-    """A descriptor of a transcript file.
+    """Open a transcript file and yield its descriptor.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or is a link.
+        OSError: the path cannot be opened, is not a regular file, or is a link.
     """
     descriptor = open_file(path, flags)
     try:
@@ -66,9 +66,9 @@ def open_transcript(path: Path, flags: int = os.O_RDONLY) -> Generator[int]:
 
 
 def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[tuple[int, int, bytes]]:
-    """The lines that stand in a file now, with their number from 1 and their place in bytes; no newline at their end.
+    """Yield the current lines of a file: number from 1, byte offset, content without the newline.
 
-    What is appended meanwhile is left for the next time. The last line may be half-written: it has no newline yet.
+    Lines appended meanwhile are not read. The last line may be incomplete: it has no newline yet.
     """
     left = os.fstat(descriptor).st_size
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -77,7 +77,7 @@ def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_probl
     while left > 0:
         chunk = os.read(descriptor, min(CHUNK_BYTES, left))
         if not chunk:
-            break  # somebody has made it shorter
+            break  # the file was truncated
         left -= len(chunk)
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
@@ -100,7 +100,7 @@ def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_probl
 
 
 def read_part(descriptor: int, offset: int, size: int) -> bytes:
-    """Some bytes of a file; fewer if it ends before."""
+    """Read some bytes of a file; fewer if it ends before."""
     os.lseek(descriptor, offset, os.SEEK_SET)
     parts: list[bytes] = []
     while size > 0 and (part := os.read(descriptor, size)):
@@ -110,7 +110,7 @@ def read_part(descriptor: int, offset: int, size: int) -> bytes:
 
 
 def read_edges(descriptor: int) -> tuple[bytes, bytes]:
-    """The beginning of a file and its end; both are the whole of a short one, else the end begins with a line."""
+    """Return the start and end of a file; both are all of a short file, otherwise the end starts with a line."""
     size = os.fstat(descriptor).st_size
     head = read_part(descriptor, 0, EDGE_BYTES)
     if size <= EDGE_BYTES:
@@ -120,20 +120,20 @@ def read_edges(descriptor: int) -> tuple[bytes, bytes]:
 
 
 CHAINED_TYPES = frozenset({"user", "assistant", "attachment", "system", "progress"})
-"""Types of the rows that name their predecessor. All other rows are notes about the session."""
+"""Types of rows that name their predecessor. All other rows are metadata of the session."""
 SPOKEN_TYPES = frozenset({"user", "assistant"})
 
-# A crash leaves half a line, and the next row is glued to it. Rows begin like this; so do parts of them, behind one of
-# three characters.
+# A crash leaves half a line, and the next row is appended to it. Rows start like this; so do parts of them, after one
+# of three characters.
 _ROW_START = re.compile(rb'(?<![:,\[])\{"(?:type":"|parentUuid":)')
 
 
 _MAX_ROW_STARTS = 4
-"""How many beginnings in a broken line are tried, so that junk full of them costs little."""
+"""Maximum number of row starts tried in a broken line, to limit the time spent on corrupt data."""
 
 
 class BlockIds(Struct, gc=False):
-    """What a content block says about calls: its own id, or the call that it answers."""
+    """The call ids of a content block: its own, or that of the call it answers."""
 
     type: str = ""
     id: str | None = None
@@ -141,14 +141,14 @@ class BlockIds(Struct, gc=False):
 
 
 class RowMessage(Struct, gc=False):
-    """What a message says about itself."""
+    """The metadata of a message."""
 
     id: str | None = None
     content: str | list[BlockIds] = ""
 
 
 class PreservedMessages(Struct, gc=False, rename="camel"):
-    """Messages that a compaction has kept: a list of ids, or a stretch from head to tail, and what they follow now."""
+    """Messages kept by a compaction: a list of ids, or a range from head to tail, and what they follow now."""
 
     anchor_uuid: str | None = None
     uuids: list[str] | None = None
@@ -157,7 +157,7 @@ class PreservedMessages(Struct, gc=False, rename="camel"):
 
 
 class RowCompaction(Struct, gc=False, rename="camel"):
-    """What a compaction boundary says."""
+    """The content of a compaction boundary."""
 
     trigger: str = ""
     pre_tokens: int = 0
@@ -171,7 +171,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
     """One line of a transcript.
 
     Attributes:
-        number, place, size: where its line stands: number from 1, first byte, length.
+        number, place, size: its line number from 1, byte offset, and length.
     """
 
     type: str = ""
@@ -198,16 +198,16 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
 
     @property
     def is_boundary(self) -> bool:
-        """Whether a compaction stands here."""
+        """Whether the row is a compaction boundary."""
         return self.subtype == "compact_boundary" and self.type == "system"
 
     @property
     def is_visible(self) -> bool:
-        """Whether it is something that a person or the model has said, in the main conversation."""
+        """Whether the row is a message of a person or the model in the main conversation."""
         return self.type in SPOKEN_TYPES and not self.is_meta and not self.team_name
 
     def get_call_ids(self, kind: str) -> list[str]:
-        """Ids of the calls that it makes ("tool_use") or answers ("tool_result")."""
+        """Return the ids of the calls that the row makes ("tool_use") or answers ("tool_result")."""
         blocks = self.message.content if self.message is not None else ""
         if isinstance(blocks, str):
             return []
@@ -220,7 +220,7 @@ _STRICT_FAILURES = (ValueError, RecursionError)
 
 
 def decode_row(line: bytes) -> TranscriptRow | str:
-    """Read a line; what is wrong with it, if it is none."""
+    """Decode a line to a row; return a text that says what is wrong if it is not a row."""
     try:
         row = _decode_strictly(line)
     except _STRICT_FAILURES:
@@ -242,7 +242,7 @@ def _decode_leniently(line: bytes) -> TranscriptRow | str:
 
 
 def load_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line; None if there is none."""
+    """Return the JSON object in a line, or None."""
     try:
         data = decode_line(line)
     except LineDecodeError:
@@ -251,7 +251,7 @@ def load_object(line: bytes) -> dict[str, Any] | None:
 
 
 def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[TranscriptRow]:
-    """The rows that stand in a file now. A line that is none is told and skipped."""
+    """Yield the current rows of a file. Other lines are reported and skipped."""
     for number, place, line in read_lines(descriptor, path, on_problem):
         stripped = line.strip(b"\0 \t\r")
         if not stripped:
@@ -269,7 +269,7 @@ def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore_proble
 
 
 def _find_glued_row(offset: int, line: bytes) -> tuple[int, bytes, TranscriptRow | None]:
-    """The whole row at the end of a line that begins with half of another one."""
+    """Return the whole row at the end of a line that starts with half of another one."""
     beginnings = [found.start() for found in _ROW_START.finditer(line)][-_MAX_ROW_STARTS:]
     for at in beginnings:
         row = decode_row(line[at:])
@@ -279,7 +279,7 @@ def _find_glued_row(offset: int, line: bytes) -> tuple[int, bytes, TranscriptRow
 
 
 class _MessageFields(Struct, gc=False, rename="camel"):
-    """What stands beside a message under names that the wire spells in another way."""
+    """Fields beside a message whose names differ from those in the CLI's output."""
 
     tool_use_result: Any = None
     api_error_status: int | None = None
@@ -291,19 +291,20 @@ _set_field = msgspec.structs.force_setattr
 
 
 def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | None = None) -> Message | None:
-    """The message of a row; None if it cannot be read any more.
+    """Decode the message of a row; None if it can no longer be read.
 
     Args:
-        descriptor: of its file.
+        descriptor: descriptor of its file.
         row: the row.
-        parent_tool_use_id: the call that started the sub-agent that it belongs to.
+        parent_tool_use_id: the call that started its sub-agent.
     """
     line = read_part(descriptor, row.place, row.size)
     try:
         message = decode(line)
     except (LineDecodeError, MessageParseError):
         return None
-    # The object was made a line above and nobody has it yet; a copy of every message would cost as much as reading it.
+    # The object was made one line above and is not shared yet; a copy of every message would cost as much as decoding
+    # it.
     _set_field(message, "session_id", row.session_id)
     if isinstance(message, AssistantMessage | UserMessage):
         _set_field(message, "parent_tool_use_id", parent_tool_use_id)

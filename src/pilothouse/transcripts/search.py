@@ -27,13 +27,13 @@ from pilothouse.transcripts.rows import (
 
 HitLocation: TypeAlias = Literal["prompt", "text", "thinking", "tool", "result"]
 OnProgress: TypeAlias = Callable[[int, int], object]
-"""Called with the bytes read so far, and those of all files."""
+"""Called with the bytes read so far and the total bytes of all files."""
 
 EXCERPT_MARGIN = 60
-"""Characters shown on each side of what was found."""
+"""Number of characters shown on each side of a match."""
 
 
-# Letters beyond ASCII that equal one of ASCII when case does not matter, as they are and as escapes.
+# Non-ASCII letters that equal an ASCII letter when case is ignored, as characters and as escapes.
 _CASE_VARIANTS = {
     "i": "(?:i|\u0130|\u0131|\\\\u013[01])",
     "k": "(?:k|\u212a|\\\\u212a)",
@@ -42,18 +42,18 @@ _CASE_VARIANTS = {
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
-    """A place where the text stands.
+    """A place where the text was found.
 
     Args:
         session_id: the session.
         path: its file, or that of a sub-agent.
-        line: the line in it, counted from 1.
+        line: the line number, from 1.
         uuid: the message.
-        where: what it stands in: a prompt, the model's text or thinking, a tool call, or its result.
-        excerpt: the text with some of what stands around it, in one line.
-        match: what was found.
-        timestamp: when it was said, as the CLI wrote it.
-        agent_id: the sub-agent, if one said it.
+        where: the kind of content: a prompt, the model's text or thinking, a tool call, or its result.
+        excerpt: the match with some surrounding text, in one line.
+        match: the matched text.
+        timestamp: time of the message, as the CLI wrote it.
+        agent_id: the sub-agent, if the message is from one.
     """
 
     session_id: str
@@ -79,23 +79,23 @@ def search_sessions(
     on_progress: OnProgress | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> Iterator[SearchHit]:
-    """Look for text in what was said: prompts, answers, thinking, tool calls and their results.
+    """Search the content of sessions: prompts, answers, thinking, tool calls and their results.
 
-    Hits come as they are found, one for each message and kind of content; stop when you have enough.
+    Hits are yielded as they are found, one per message and kind of content; stop when you have enough.
 
     Args:
         pattern: the text, or a compiled regular expression.
         directory: the working directory whose sessions are searched; None: all.
         regex: whether a text is a regular expression.
-        ignore_case: whether case does not matter; a compiled expression says so itself.
-        include_worktrees: with a directory in a git repository: also the sessions of its other working trees.
-        include_subagents: also what sub-agents said.
+        ignore_case: whether to ignore case; a compiled expression has its own flag.
+        include_worktrees: for a directory in a git repository: also search the sessions of its other working trees.
+        include_subagents: also search sub-agents.
         config_dir: another configuration directory of the CLI than that of this process.
         on_progress: called after each file.
         on_problem: called with each line and file that cannot be read.
 
     Raises:
-        UsageError: the pattern is empty, or no regular expression.
+        UsageError: the pattern is empty, or is not a valid regular expression.
     """
     search = _TranscriptSearch(_compile_pattern(pattern, regex, ignore_case), _find_literal(pattern, regex))
     return _iterate_hits(search, directory, include_worktrees, include_subagents, config_dir, on_progress, on_problem)
@@ -124,14 +124,14 @@ def _iterate_hits(
 def list_newest_files(
     directory: StrPath | None, config_dir: StrPath | None, *, worktrees: bool = True
 ) -> list[tuple[Path, int]]:
-    """The session files of a directory, or of all, with their sizes; newest first, each session once."""
+    """Return the session files of a directory, or of all, with their sizes; newest first, each session once."""
     found: list[tuple[float, str, int]] = []
     for folder in find_worktree_project_directories(directory, config_dir, worktrees=worktrees):
         for entry in list_session_entries(folder):
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                continue  # it was deleted a moment ago
+                continue  # deleted meanwhile
             found.append((status.st_mtime, entry.path, status.st_size))
     found.sort(reverse=True)
     once = {Path(path).name: (Path(path), size) for _, path, size in reversed(found)}
@@ -150,10 +150,10 @@ def _compile_pattern(pattern: str | re.Pattern[str], regex: bool, ignore_case: b
 
 
 def _find_literal(pattern: str | re.Pattern[str], regex: bool) -> re.Pattern[bytes] | None:
-    """What must stand in the bytes of a line that has the text, if that can be said: reading a line costs far more."""
+    """Return a pattern that the bytes of a matching line must contain, or None; decoding a line costs far more."""
     if isinstance(pattern, re.Pattern) or regex:
         return None
-    # Other characters may stand there as escapes.
+    # Other characters may be escaped.
     if not pattern.isascii() or not pattern.isprintable() or set("\"\\/<>&'") & set(pattern):
         return None
     plain = "".join(_CASE_VARIANTS.get(char.lower(), re.escape(char)) for char in pattern)

@@ -34,10 +34,10 @@ from pilothouse.transcripts.rows import (
 )
 
 MAX_PROMPT_CHARS = 200
-"""Characters of a prompt that a list shows."""
+"""Maximum length of a prompt in a list."""
 _MAX_SIDECAR_BYTES = 1 << 16
 
-# What stands at the beginning of text that no person has typed.
+# Prefixes of text that was not typed by a person.
 _WRAPPED_TEXT = re.compile(r"(?:\s*<[a-z][\w-]*[\s>]|\[Request interrupted by user[^\]]*\])")
 _COMMAND_NAME = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
@@ -46,22 +46,22 @@ _CUT_TEXT = re.compile(rb'"(?:content|text)":"((?:[^"\\]|\\.){1,400})')
 
 
 class SessionInfo(Struct, frozen=True, kw_only=True):
-    """What a session is about, without reading all of it.
+    """Information on a session, from the start and end of its file.
 
     Args:
-        session_id: its id.
+        session_id: the id of the session.
         summary: one line for a list: its title, else its last prompt, else its first.
-        last_modified: when its file changed last, in milliseconds since 1970.
-        file_size: bytes of its file, sub-agents not counted.
-        custom_title: the title that somebody gave it.
-        ai_title: the title that the CLI gave it.
+        last_modified: last modification of its file, in Unix milliseconds.
+        file_size: size of its file in bytes, without sub-agents.
+        custom_title: the title set by the user.
+        ai_title: the title set by the CLI.
         first_prompt: its first prompt, at most 200 characters.
         last_prompt: its last prompt.
         git_branch: the branch that was checked out last.
-        cwd: the directory in which it began, or was moved to.
+        cwd: the directory in which it began, or to which it was moved.
         tag: its tag.
-        created_at: the time of its first row, in milliseconds since 1970.
-        entrypoint: what ran the CLI then, such as "cli" or "sdk-pilothouse".
+        created_at: the time of its first row, in Unix milliseconds.
+        entrypoint: the program that ran the CLI then, such as "cli" or "sdk-pilothouse".
         path: its file.
     """
 
@@ -90,18 +90,18 @@ def list_sessions(
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> list[SessionInfo]:
-    """The sessions on this machine, newest first. Reads 64 KiB from each end of a file, of no more files than asked.
+    """List the sessions on this machine, newest first. Reads 64 KiB from each end of no more files than needed.
 
     Args:
-        directory: the working directory whose sessions are wanted; None: of all projects.
-        limit: how many at most; None: all.
-        offset: how many to leave out first.
-        include_worktrees: with a directory in a git repository: also those of its other working trees.
+        directory: the working directory of the sessions; None: all projects.
+        limit: maximum number of sessions; None: all.
+        offset: number of sessions to skip first.
+        include_worktrees: for a directory in a git repository: also list sessions of its other working trees.
         config_dir: another configuration directory of the CLI than that of this process.
-        on_problem: called with each file that cannot be read; it is left out.
+        on_problem: called with each file that cannot be read; the file is skipped.
 
     Returns:
-        Sessions in which something was said. Those of sub-agents and teams are not among them. (L60)
+        Sessions that are not empty, without those of sub-agents and teams.
     """
     found = sorted(
         _list_session_files(directory, config_dir, include_worktrees), key=lambda file: file.modified, reverse=True
@@ -129,11 +129,11 @@ def get_session_info(
     config_dir: StrPath | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> SessionInfo | None:
-    """What one session is about; None if there is none with that id, or nothing was said in it.
+    """Return information on one session; None if it does not exist or is empty.
 
     Args:
-        session_id: its id.
-        directory: the working directory that it belongs to; None: any.
+        session_id: the id of the session.
+        directory: the working directory of the session; None: any.
         config_dir: another configuration directory of the CLI than that of this process.
         on_problem: called if its file cannot be read.
     """
@@ -142,7 +142,7 @@ def get_session_info(
 
 
 def read_session_info(path: Path, on_problem: OnProblem = ignore_problem) -> SessionInfo | None:
-    """The same for a session file."""
+    """Return information on a session file."""
     try:
         status = path.lstat()
     except OSError as error:
@@ -165,7 +165,7 @@ def _list_session_files(
             try:
                 modified = entry.stat(follow_symlinks=False).st_mtime
             except OSError:
-                continue  # it was deleted a moment ago
+                continue  # deleted meanwhile
             yield _SessionFile(entry.path, entry.name[: -len(SUFFIX)], modified)
 
 
@@ -209,7 +209,7 @@ def _read_info(file: _SessionFile, on_problem: OnProblem) -> SessionInfo | None:
 
 
 def _read_sidecar_title(path: Path) -> str | None:
-    """The title beside a file, where the CLI keeps it as well."""
+    """Read the title from the file beside a session, where the CLI also keeps it."""
     try:
         with open_transcript(get_sidecar_directory(path) / "custom-title.json") as descriptor:
             return _decode_sidecar_title(os.read(descriptor, _MAX_SIDECAR_BYTES)).custom_title
@@ -234,7 +234,7 @@ class _MessageContent(Struct):
 
 
 class _HeadRow(Struct, rename="camel"):
-    """The rows at the beginning, as far as a list needs them."""
+    """A row at the start of a file, with the fields that a list needs."""
 
     type: str = ""
     uuid: str | None = None
@@ -252,15 +252,15 @@ _decode_head_row = msgspec.json.Decoder(_HeadRow).decode
 
 
 class _FileHead:
-    """What the first rows of a file tell.
+    """The data of the first rows of a file.
 
     Args:
-        head: the beginning of the file.
+        head: the start of the file.
 
     Attributes:
         prompt: the first prompt.
         is_sidechain: whether the session is that of a sub-agent or a team.
-        is_spoken: whether it has a row of a conversation at all.
+        is_spoken: whether it has a row of a conversation.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -273,14 +273,14 @@ class _FileHead:
         while start < len(head):
             stop = head.find(b"\n", start)
             line = head[start : stop if stop >= 0 else len(head)]
-            # Only rows with an id tell anything, and lines of other types may be long.
+            # Only rows with an id matter here, and lines of other types may be long.
             if b'"uuid"' in line and not self._read_row(line):
                 break
             start += len(line) + 1
         self.prompt = self.prompt or self._command
 
     def _read_row(self, line: bytes) -> bool:
-        """Read one row; whether more are needed."""
+        """Read one row; return whether more rows are needed."""
         try:
             row = _decode_head_row(line)
         except (ValueError, RecursionError):
@@ -299,7 +299,7 @@ class _FileHead:
         return self.is_sidechain is False and not (self.prompt and self.cwd and self.created_at)
 
     def _read_cut_row(self, line: bytes) -> None:
-        """A line that goes on beyond the beginning: what can be seen of it."""
+        """Read what is visible of a line that extends beyond the start."""
         self.is_spoken = True
         found = None if self.prompt or b'"user"' not in line[:4096] else _CUT_TEXT.search(line)
         if found is not None:
@@ -318,7 +318,7 @@ class _FileHead:
 
 
 def extract_prompt(text: str) -> tuple[str, str]:
-    """What a person typed, shortened: a prompt and a slash command; both empty if it was no person."""
+    """Return what a person typed, shortened: a prompt and a slash command; both empty for other texts."""
     command = _COMMAND_NAME.search(text)
     if command is not None:
         arguments = _COMMAND_ARGUMENTS.search(text)
@@ -329,10 +329,10 @@ def extract_prompt(text: str) -> tuple[str, str]:
 
 
 class _SessionMetadata:
-    """The rows that tell something about a session, found from the end of its file.
+    """The metadata rows of a session, found from the end of its file.
 
     Args:
-        head: the beginning of the file.
+        head: the start of the file.
         tail: its end.
     """
 
@@ -343,22 +343,22 @@ class _SessionMetadata:
         self._head_places: dict[bytes, list[int]] | None = {} if head is tail else None
 
     def find_in_tail(self, kind: str, key: str) -> str | None:
-        """The text in the last such row of the end."""
+        """Return the text of the last such row in the tail."""
         return _find_last_text(self._tail, self._tail_places.get(kind.encode(), ()), kind, key)
 
     def find_in_head(self, kind: str, key: str) -> str | None:
-        """The text in the last such row of the beginning."""
+        """Return the text of the last such row in the head."""
         if self._head_places is None:
             self._head_places = _find_metadata_rows(self._head)
         return _find_last_text(self._head, self._head_places.get(kind.encode(), ()), kind, key)
 
     def find_anywhere(self, kind: str, key: str) -> str | None:
-        """The text in the last such row."""
+        """Return the text of the last such row."""
         found = self.find_in_tail(kind, key)
         return self.find_in_head(kind, key) if found is None else found
 
     def find_text(self, key: str) -> str | None:
-        """The last text under a key, in any row."""
+        """Return the last text under a key, in any row."""
         mark = f'"{key}":"'.encode()
         for part in (self._tail, self._head):
             found = _find_last_text(part, [part.rfind(mark)], None, key)
@@ -367,12 +367,12 @@ class _SessionMetadata:
         return None
 
 
-# What the rows say that a list shows, wherever in a line: inside of a message it only looks like one.
+# Metadata rows may match anywhere in a line: inside a message, a match only looks like such a row.
 _METADATA_ROW = re.compile(rb'"type": ?"(ai-title|custom-title|last-prompt|relocated|summary|tag)"')
 
 
 def _find_metadata_rows(part: bytes) -> dict[bytes, list[int]]:
-    """Where rows of each kind may be, in order. One pass: there are six kinds, and thousands of files."""
+    """Return possible positions of rows of each kind, in order, in one pass: there may be thousands of files."""
     places: dict[bytes, list[int]] = {}
     for found in _METADATA_ROW.finditer(part):
         places.setdefault(found[1], []).append(found.start())
@@ -380,7 +380,7 @@ def _find_metadata_rows(part: bytes) -> dict[bytes, list[int]]:
 
 
 def _find_last_text(part: bytes, places: Sequence[int], kind: str | None, key: str) -> str | None:
-    """The text under `key` in the last row of a kind."""
+    """Return the text under `key` in the last row of a kind."""
     for place in reversed(places):
         if place < 0:
             continue
@@ -388,7 +388,7 @@ def _find_last_text(part: bytes, places: Sequence[int], kind: str | None, key: s
         line = part[start : stop if stop >= 0 else len(part)].strip(b"\0")
         found = _read_text_field(line, kind, key)
         if found is None and kind is not None and (glued := line.rfind(b'{"type":')) > 0:
-            found = _read_text_field(line[glued:], kind, key)  # behind half a row, which a crash has left
+            found = _read_text_field(line[glued:], kind, key)  # after half a row that a crash has left
         if found is not None:
             return found
     return None
@@ -401,13 +401,13 @@ def _read_text_field(line: bytes, kind: str | None, key: str) -> str | None:
 
 
 def shorten_line(text: str, length: int = MAX_PROMPT_CHARS) -> str:
-    """One line of at most so many characters."""
+    """Shorten a text to one line of at most `length` characters."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[:length].rstrip() + "…"
 
 
 def parse_milliseconds(timestamp: str | None) -> int | None:
-    """A time of a row, in milliseconds since 1970."""
+    """Convert the timestamp of a row to Unix milliseconds."""
     try:
         return int(datetime.fromisoformat(timestamp).timestamp() * 1000) if timestamp else None
     except (ValueError, OverflowError):
@@ -415,9 +415,9 @@ def parse_milliseconds(timestamp: str | None) -> int | None:
 
 
 class _DirectoryFilter:
-    """Tells sessions of a directory from those of others whose names differ from it in odd characters only.
+    """Separates the sessions of a directory from those of directories that differ only in special characters.
 
-    The CLI keeps both in one folder, and lists them apart.
+    The CLI keeps both in one folder, and lists them separately.
     """
 
     def __init__(self, directory: StrPath | None, worktrees: bool) -> None:
@@ -431,7 +431,7 @@ class _DirectoryFilter:
         self._known: dict[str, bool] = {}
 
     def excludes(self, cwd: str | None) -> bool:
-        """Whether a session that began there belongs to another directory."""
+        """Whether a session that began in `cwd` belongs to another directory."""
         if cwd is None or not self._own:
             return False
         if cwd not in self._known:

@@ -24,24 +24,24 @@ from pilothouse.transcripts.rows import (
 )
 from pilothouse.transcripts.search import OnProgress, list_newest_files
 
-# What tokens cost beside one of fresh input: output, a write to the cache, a read from it. The ratios are the same for
-# all models of the API; prices are not known here.
+# Costs of tokens relative to fresh input: output, cache write, cache read. The ratios are the same for all models of
+# the API; prices are not known here.
 _TOKEN_WEIGHTS = (1.0, 5.0, 1.25, 0.1)
 SYNTHETIC_MODEL = "<synthetic>"
-"""What the CLI names as the model of text that it wrote itself."""
+"""The CLI's model name for text that it wrote itself."""
 
 
 class UsageTotals(Struct, kw_only=True):
     """Tokens and US dollars.
 
     Args:
-        messages: answers of the API.
+        messages: number of API responses.
         input_tokens: fresh input.
-        output_tokens: what models wrote, their thinking included.
+        output_tokens: output of the models, including thinking.
         cache_creation_tokens: input written to the prompt cache.
-        cache_read_tokens: input read from it.
-        cost_usd: US dollars, shared out of what the CLI noted; what it has not noted counts nothing here.
-        unpriced_tokens: tokens of models of which the CLI has noted no price.
+        cache_read_tokens: input read from the cache.
+        cost_usd: US dollars, estimated from the costs that the CLI recorded; unrecorded costs are not included.
+        unpriced_tokens: tokens of models without a price recorded by the CLI.
     """
 
     messages: int = 0
@@ -54,11 +54,11 @@ class UsageTotals(Struct, kw_only=True):
 
     @property
     def total_tokens(self) -> int:
-        """All input and all output."""
+        """Sum of all input and output."""
         return self.input_tokens + self.output_tokens + self.cache_creation_tokens + self.cache_read_tokens
 
     def add(self, usage: _AnswerUsage, rate: float | None) -> None:
-        """Count an answer in."""
+        """Add the usage of an API response."""
         fresh, output, written, read = usage.counts
         self.messages += 1
         self.input_tokens += fresh
@@ -72,12 +72,12 @@ class UsageTotals(Struct, kw_only=True):
 
 
 class SessionUsageTotals(UsageTotals, kw_only=True):
-    """The same of one session.
+    """The totals of one session.
 
     Args:
         session_id: its id.
         path: its file.
-        reported_usd: what the CLI noted for all of it at its last end, what it began with included; None: nothing.
+        reported_usd: the cost that the CLI recorded at its last end, including what was resumed; None: not recorded.
     """
 
     session_id: str
@@ -86,10 +86,10 @@ class SessionUsageTotals(UsageTotals, kw_only=True):
 
 
 class UsageReport(Struct, frozen=True, kw_only=True):
-    """Usage of sessions, each answer of the API counted once.
+    """Usage of sessions; each API response is counted once.
 
     Args:
-        total: of all.
+        total: of all sessions.
         sessions: by session, newest first.
         days: by day, oldest first.
         models: by model.
@@ -113,21 +113,21 @@ def usage_report(
     on_progress: OnProgress | None = None,
     on_problem: OnProblem = ignore_problem,
 ) -> UsageReport:
-    """What sessions on this machine used and cost, their sub-agents included.
+    """Return usage and cost of sessions on this machine, including their sub-agents.
 
     Args:
         directory: the working directory whose sessions are counted; None: all.
-        session_id: only this one.
-        since: the first day that counts; None: from the beginning.
-        until: the last day that counts; None: to the end.
-        utc: whether a day begins at midnight UTC; else at midnight here.
-        include_worktrees: with a directory in a git repository: also the sessions of its other working trees.
+        session_id: only this session.
+        since: the first day to count; None: from the beginning.
+        until: the last day to count; None: to the end.
+        utc: whether days begin at midnight UTC instead of local midnight.
+        include_worktrees: for a directory in a git repository: also count sessions of its other working trees.
         config_dir: another configuration directory of the CLI than that of this process.
-        on_progress: called after each file with the bytes read so far, and those of all files.
+        on_progress: called after each file with the bytes read so far and the total bytes of all files.
         on_problem: called with each line and file that cannot be read.
 
     Raises:
-        UsageError: the session id is none.
+        UsageError: the session id is not valid.
         SessionNotFoundError: there is no such session.
     """
     if session_id is not None:
@@ -142,7 +142,7 @@ def usage_report(
     by_session = [
         SessionUsageTotals(session_id=one.path.stem, path=str(one.path), reported_usd=one.reported_usd) for one in read
     ]
-    # An answer belongs to the session that asked for it; copies count where that one is gone, in the oldest.
+    # A response belongs to the session that requested it; if that one is gone, it is counted in the oldest copy.
     for copies in (False, True):
         for one, spending in zip(reversed(read), reversed(by_session), strict=True):
             rates = {**pooled, **_estimate_rates(one.prices)}
@@ -162,7 +162,7 @@ def usage_report(
 
 
 class _AnswerUsage(Struct):
-    """What one answer of the API used; its rows repeat it, and it grows until the answer is complete."""
+    """The usage of one API response; its rows repeat it, with growing numbers until the response is complete."""
 
     model: str
     timestamp: str | None
@@ -171,7 +171,7 @@ class _AnswerUsage(Struct):
 
 
 class _FileUsage(Struct):
-    """What one session and its sub-agents tell."""
+    """The data of one session and its sub-agents."""
 
     path: Path
     answers: dict[str, _AnswerUsage]
@@ -265,7 +265,7 @@ def _count_row(row: _UsageRow, into: _FileUsage) -> None:
 
 
 def _estimate_rates(model_usages: Iterable[Mapping[str, ModelUsage]]) -> dict[str, float]:
-    """US dollars for what costs as much as one token of fresh input, by model."""
+    """Return the price of one token of fresh input in US dollars, by model."""
     usd: dict[str, float] = defaultdict(float)
     weight: dict[str, float] = defaultdict(float)
     for models in model_usages:

@@ -1,4 +1,9 @@
-"""Ways to reach a peer that speaks the wire."""
+"""Transports: the ways to reach a program that speaks the protocol of the Claude Code CLI.
+
+Owns starting or connecting, the byte streams, how the other side ended, and closing. Must not know JSON, messages or
+queries. Start with `base` (the `Transport` interface), then `cli` (the local process) and `websocket` (a session on a
+host).
+"""
 
 from __future__ import annotations
 
@@ -29,5 +34,5 @@ if TYPE_CHECKING:
     from pilothouse.transports.wrapper import TransportWrapper as TransportWrapper
 
 
-# Recordings, hosts, and a peer in memory, are for few: a query does not load them.
+# Loaded lazily: a query needs neither recordings nor hosts nor the in-memory transport.
 __getattr__, __dir__ = make_lazy_exports(__name__)

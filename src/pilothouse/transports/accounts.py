@@ -1,4 +1,4 @@
-"""The user of this system that a child runs as. Looks into the user database: call it off the event loop."""
+"""The system user that a child runs as. Reads the user database: call it off the event loop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Account(NamedTuple):
 
 
 def account_of(user: str | int) -> Account | None:
-    """The account of `user`, with all its groups; None if this process runs as that user already.
+    """Return the account of `user` with all its groups; None if this process already runs as that user.
 
     Args:
-        user: a name, or the number of a user.
+        user: a user name or a numeric user id.
 
     Raises:
-        OptionsError: there is no such user, or this system has no users of that kind.
+        OptionsError: the user does not exist, or this system has no such users.
         CLIStartError: this process may not become another user.
     """
     try:
@@ -45,7 +45,7 @@ def account_of(user: str | int) -> Account | None:
 
 
 def denied(account: Account, executable: str, cwd: str | None) -> CLIStartError:
-    """The error for a child that the system did not let run as `account`."""
+    """Build the error for a child that the system did not let run as `account`."""
     place = "the working directory" if cwd is None else f"the working directory {cwd}"
     return CLIStartError(
         f"could not start {executable} as user {account.name}: that user may not run it, or may not enter {place}; "

@@ -1,9 +1,9 @@
-"""Waits for a descriptor on asyncio: one registration for many reads, and no detour on the way to the task that reads.
+"""Waits for a descriptor on asyncio: one registration for many reads, and a direct wake-up of the reading task.
 
 Owns the registrations with the loop. Knows nothing of what is read. Imported on asyncio only.
 
-`anyio.wait_readable` registers for each wait anew, which takes two system calls, and the loop turns once more, with a
-third, before the task runs. A question of the peer costs twice as much that way.
+`anyio.wait_readable` registers for each wait anew, which takes two system calls, and the loop cycles once more, with
+a third, before the task runs. A request of the CLI costs twice as much that way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import Context
 
 
 class _Wake(asyncio.Future[None]):
-    """What a task waits for that is to go on within the call that wakes it, and not in the next turn of the loop."""
+    """A future whose waiting task resumes within the call of `run`, not in the next cycle of the loop."""
 
     __slots__ = ("_context", "_resume")
 
@@ -24,12 +24,12 @@ class _Wake(asyncio.Future[None]):
     def add_done_callback(
         self, fn: Callable[[asyncio.Future[None]], object], /, *, context: Context | None = None
     ) -> None:
-        """Called by the task that waits; see `asyncio.Future`."""
+        """Remember the callback of the waiting task, which calls this; see `asyncio.Future`."""
         self._resume, self._context = fn, context
         super().add_done_callback(fn, context=context)
 
     def run(self) -> None:
-        """Let the task go on now. Only from a callback of the loop: no task runs then."""
+        """Resume the task now. Only from a callback of the loop, where no task runs."""
         resume, context = self._resume, self._context
         assert context is not None
         self.remove_done_callback(resume)
@@ -38,12 +38,12 @@ class _Wake(asyncio.Future[None]):
 
 
 class DescriptorWatch:
-    """Waits until a descriptor can be read. One task waits at a time.
+    """Waits until a descriptor is readable. One task waits at a time.
 
     Args:
         loop: the loop that runs this task.
         fd: the descriptor.
-        fetch: takes what is there, and says whether that was something.
+        fetch: reads what is there, and returns whether that was something.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, fetch: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ class DescriptorWatch:
         self._waiter: _Wake | None = None
 
     def news(self) -> Awaitable[None]:
-        """What to wait for until `fetch` has taken something, or `wake` was called; wait for it at once."""
+        """Return what to await, at once, until `fetch` has read something or `wake` was called."""
         self._waiter = _Wake(loop=self._loop)
         if not self._registered:
             self._loop.add_reader(self._fd, self._on_ready)
@@ -62,19 +62,19 @@ class DescriptorWatch:
         return self._waiter
 
     def wake(self) -> None:
-        """Let the waiting task look around."""
+        """Make the waiting task check its state."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def end(self) -> None:
-        """Take back the registration; before the descriptor is closed."""
+        """Remove the registration. Call it before the descriptor is closed."""
         if self._registered and not self._loop.is_closed():
             self._loop.remove_reader(self._fd)
         self._registered = False
 
     def _on_ready(self) -> None:
         waiter = self._waiter
-        if waiter is None or waiter.done():  # nobody reads now, and the loop would say it again and again
+        if waiter is None or waiter.done():  # no reader now, and the loop would call this again and again
             self.end()
         elif self._fetch():
             self._waiter = None
@@ -82,13 +82,13 @@ class DescriptorWatch:
 
 
 class Announcement:
-    """Calls a function once, some time after a descriptor can be read, without a task that waits for it.
+    """Calls a function once, some time after a descriptor becomes readable, without a waiting task.
 
     Args:
         loop: the loop that runs this task.
-        fd: the descriptor; nobody else on this loop waits for it.
-        seconds: from then until the call.
-        call: what is called. The loop keeps it.
+        fd: the descriptor; nothing else on this loop may wait for it.
+        seconds: delay from then to the call.
+        call: the function. The loop keeps a reference to it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, seconds: float, call: Callable[[], object]) -> None:
@@ -100,7 +100,7 @@ class Announcement:
         loop.add_reader(fd, self._on_ready)
 
     def end(self) -> None:
-        """Take it back; before the descriptor is closed."""
+        """Cancel the call. Call it before the descriptor is closed."""
         if self._loop.is_closed():
             return
         if self._timer is None:

@@ -1,14 +1,15 @@
-"""The seam: a duplex stream of wire bytes to one peer, and how that peer ended.
+"""The `Transport` interface: a duplex stream of bytes to one other side, and how that side ended.
 
 Owns the contract that every transport keeps (`pilothouse.testing` has the suite for it). Knows nothing of JSON,
 messages or queries.
 
-Life of a transport, in this order; a second `start` is an error, `close` may come at any time and more than once::
+Life of a transport, in this order. A second `start` is an error; `close` may be called at any time and repeatedly::
 
     start(invocation) → [ serve() ‖ send()* ‖ receive()* ] → end_input() → receive() == b"" → ending() → close()
 
-Errors: `send` after the peer went away raises `anyio.BrokenResourceError`; `send` or `receive` after `close` raises
-`anyio.ClosedResourceError`; `start` raises a `ProcessError` (or, for remote peers, another `PilothouseError`).
+Errors: `send` raises `anyio.BrokenResourceError` after the other side went away. `send` and `receive` raise
+`anyio.ClosedResourceError` after `close`. `start` raises a `ProcessError` or, for a remote side, another
+`PilothouseError`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,21 @@ HealthState = Literal["healthy", "degraded", "unhealthy"]
 
 
 class Health(Struct, frozen=True):
-    """Whether the peer can be talked to. `reason` says why not. (E33)"""
+    """Whether the other side can be reached. `reason` says why not."""
 
     state: HealthState
     reason: str = ""
 
 
 class Ending(Struct, frozen=True):
-    """How the peer ended: exit code or signal name, the tail of its stderr (keys removed), a hint in words.
+    """How the other side ended.
 
-    `error` is what a peer in this process raised; it is the cause of the error that callers get.
+    Attributes:
+        exit_code: exit code of the process, if it exited with one.
+        signal: name of the signal that ended the process, if one did.
+        stderr: tail of its standard error, with keys removed.
+        detail: a hint in words.
+        error: what an in-process peer raised; it becomes the cause of the error that callers get.
     """
 
     exit_code: int | None = None
@@ -48,26 +54,26 @@ _AT_ONCE = {"send": "send_at_once", "end_input": "end_input_at_once"}
 
 
 class Transport(ABC):
-    """A duplex stream of wire bytes to one peer. One instance serves one connection. (R37, E32)"""
+    """A duplex stream of bytes to one other side. One instance serves one connection."""
 
     @abstractmethod
     async def start(self, invocation: Invocation) -> None:
-        """Reach the peer. When it raises, nothing is left behind."""
+        """Start or connect to the other side. If it raises, nothing is left behind."""
 
-    async def serve(self) -> None:  # noqa: B027 - most transports have nothing to do beside the stream
-        """Work beside the stream (drain stderr, send heartbeats) until cancelled. Run once, by the driver."""
+    async def serve(self) -> None:  # noqa: B027 - most transports have no such work
+        """Do background work (drain stderr, send heartbeats) until cancelled. The driver runs it once."""
 
     @abstractmethod
     async def send(self, data: bytes) -> None:
         """Send all of `data`, in order with other calls. Concurrent calls never interleave their bytes."""
 
     def send_at_once(self, data: bytes) -> bool:
-        """Send all of `data` if that takes no waiting and everything before it is sent. Nobody has to offer this.
+        """Send all of `data` if that needs no waiting and everything before it is sent. Optional.
 
-        A class that has a `send` of its own and none of this sends everything there, whatever its base class does.
+        If a class overrides `send` but not this method, everything goes through `send`, whatever its base class does.
 
         Returns:
-            Whether it was sent. If not, nothing of it was: `send` does it, or raises what is in the way.
+            Whether `data` was sent. If False, none of it was: call `send`, which sends it or raises the reason.
         """
         return False
 
@@ -75,37 +81,37 @@ class Transport(ABC):
         super().__init_subclass__(**kwargs)
         for name, quick in _AT_ONCE.items():
             nearest = next(base for base in cls.__mro__ if not vars(base).keys().isdisjoint((name, quick)))
-            if quick not in vars(nearest):  # what the other does there must not be passed by
+            if quick not in vars(nearest):  # the fast method must not bypass an overridden slow one
                 setattr(cls, quick, getattr(Transport, quick))
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """The next bytes from the peer, at most a few hundred KiB; b"" once its output has ended, and ever after."""
+        """Return the next bytes, at most a few hundred KiB; b"" at the end of the output, and on every later call."""
 
     @abstractmethod
     async def end_input(self) -> None:
-        """Tell the peer that nothing more will be sent. Idempotent."""
+        """Signal the end of input: nothing more will be sent. Idempotent."""
 
     def end_input_at_once(self) -> bool:
-        """As `end_input`, if that takes no waiting; as `send_at_once` otherwise."""
+        """Signal the end of input, as `end_input` does, if that needs no waiting; see `send_at_once`."""
         return False
 
     async def ending(self) -> Ending:
-        """How the peer ended. Called after `receive` returned b""; waits at most about a second for the news."""
+        """Return how the other side ended. Call it after `receive` returned b""; it waits at most about a second."""
         return Ending()
 
     @abstractmethod
     async def close(self) -> None:
-        """End the peer and free everything. Bounded in time, shielded from cancellation, idempotent."""
+        """End the other side and free all resources. Bounded in time, shielded from cancellation, idempotent."""
 
     async def detach(self) -> str:
-        """Leave the peer, which goes on, and free everything here; returns the id under which it is found again.
+        """Disconnect without ending the other side, free all local resources, and return the id to reconnect with.
 
         Raises:
-            UsageError: this transport ends with its peer.
+            UsageError: this transport and the other side can only end together.
         """
         raise UsageError(f"a {type(self).__name__} cannot leave its peer: it ends with it; use a WebSocketTransport")
 
     @abstractmethod
     def health(self) -> Health:
-        """Whether the peer can be talked to, from what is known now; does no I/O."""
+        """Return whether the other side can be reached, from what is known now. Does no I/O."""

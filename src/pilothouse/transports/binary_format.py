@@ -1,7 +1,7 @@
-"""Why a file cannot run on this machine, read from its first bytes: scripts, and ELF, Mach-O and Windows programs.
+"""Explains from a file's first bytes why it cannot run here: scripts, and ELF, Mach-O and Windows programs.
 
-Explains a start that failed, and decides nothing: some systems do run foreign programs. So it speaks only of what is
-certain, and says nothing of the rest. Looks at the disk: call it off the event loop.
+Explains a failed start and decides nothing: some systems do run foreign programs. So it reports only what is certain.
+Reads the disk: call it off the event loop.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 HEAD_BYTES = 4096
-"""Enough for the first line of a script, and for the headers of the programs that linkers make."""
+"""Bytes. Covers the first line of a script and the headers of programs that linkers make."""
 
 _SYSTEM_NAMES = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
 _ELF_MACHINES = {
     3: "32-bit x86", 8: "MIPS", 20: "PowerPC", 21: "64-bit PowerPC", 22: "IBM Z", 40: "32-bit ARM", 62: "x86-64",
     183: "arm64", 243: "RISC-V", 258: "LoongArch",
 }  # fmt: skip
-# What a processor can run: 64-bit ones run their 32-bit kind too.
+# ELF machines that a processor can run: 64-bit processors also run their 32-bit kind.
 _RUNS = {"x86_64": {62, 3}, "aarch64": {183, 40}, "i686": {3}, "armv7l": {40}}
 _MACH_MAGICS = {b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe"}
 _MACH_MACHINES = {0x01000007: "x86_64", 0x0100000C: "arm64"}
@@ -30,11 +30,11 @@ _PT_LOAD, _PT_INTERP = 1, 3
 
 
 def misfit(path: str, search_path: str = "") -> str:
-    """Why the file at `path` cannot run here, as half a sentence about "it"; "" if nothing is certain.
+    """Return why the file at `path` cannot run here, as half a sentence about "it"; "" if nothing is certain.
 
     Args:
         path: the file.
-        search_path: the `PATH` with which it was started, for scripts that look for their interpreter there.
+        search_path: the `PATH` of the start, for scripts that look up their interpreter there.
     """
     try:
         with Path(path).open("rb") as file:
@@ -54,7 +54,7 @@ def misfit(path: str, search_path: str = "") -> str:
 
 
 def _foreign(system: str) -> str:
-    """What to say of a program for another system; nothing if it is for this one."""
+    """Describe a program for another system; "" if it is for this one."""
     if sys.platform == system:
         return ""
     here = _SYSTEM_NAMES.get(sys.platform, sys.platform)
@@ -116,7 +116,7 @@ def _elf_misfit(head: bytes, size: int) -> str:
 
 
 def _read_elf(head: bytes) -> _Elf | None:
-    """The fields of the headers that matter, if they are in `head`; offsets are those of the ELF specification."""
+    """Read the header fields that matter, if they are in `head`; offsets are those of the ELF specification."""
     try:
         return _unpack_elf(head, wide=head[4] == 2, order="<>"[head[5] - 1])
     except (struct.error, IndexError):
@@ -131,7 +131,7 @@ def _unpack_elf(head: bytes, *, wide: bool, order: str) -> _Elf:
     segments: list[_Segment] = []
     for number in range(count):
         fields = struct.unpack_from(form, head, programs + number * entry)
-        # kind, flags, offset, address, address, size; the narrow form has no flags at this place
+        # kind, flags, offset, address, address, size; the 32-bit form has no flags at this place
         segments.append(_Segment(fields[0], fields[2 if wide else 1], fields[5 if wide else 4]))
     return _Elf(machine, sections + section * section_count, tuple(segments))
 

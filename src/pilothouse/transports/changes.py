@@ -1,4 +1,4 @@
-"""`Changes`: waiting until something is so, when somebody else makes it so. Owns nothing but who waits."""
+"""`Changes`: waiting for a condition that other tasks make true. Owns only the waiting tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 
 
 class Changes:
-    """Where those who wait for a condition hear that things may have changed. For one event loop."""
+    """Wakes tasks that wait for a condition whenever state may have changed. For one event loop."""
 
     __slots__ = ("_next",)
 
@@ -16,7 +16,7 @@ class Changes:
         self._next = anyio.Event()
 
     def tell(self) -> None:
-        """Something is not as it was: all who wait look again."""
+        """Wake all waiting tasks. Call it after each change of state."""
         self._next.set()
         self._next = anyio.Event()
 
@@ -25,6 +25,6 @@ class Changes:
         await self._next.wait()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; at once, and without a checkpoint, if it does."""
+        """Wait until `condition` holds. Returns at once, and without a checkpoint, if it does."""
         while not condition():
             await self._next.wait()

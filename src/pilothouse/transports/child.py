@@ -1,8 +1,8 @@
-"""A POSIX child process with pipes of its own: spawn, the three streams, signals to its group, release.
+"""A POSIX child process with pipes of its own: spawn, three streams, signals to its group, release.
 
 Knows nothing of `Invocation`, files or timeouts. Every method is safe on asyncio and trio. `Popen` only does the fork
-and exec: pipes and exit are ours, because the event loops' own children start a thread each (asyncio on 3.11), copy
-what they read, and complain when they are collected after their loop.
+and exec. This module handles pipes and exit itself, because the event loops' own children start a thread each
+(asyncio on 3.11), copy what they read, and warn when they are collected after their loop.
 """
 
 from __future__ import annotations
@@ -28,53 +28,55 @@ if TYPE_CHECKING:
     from pilothouse.transports.asyncio_watch import Announcement
 
 STDOUT_PIPE_SIZE = 256 * 1024
-"""Bytes. One read empties it; twice the throughput of the usual 64 KiB, and larger ones gain nothing."""
+"""Bytes. One read empties the pipe. Doubles the throughput of the usual 64 KiB; larger sizes gain nothing."""
 ENLARGED_PIPES = 32
-"""With more children than this, pipes keep their usual size: a user has 64 MiB of pipe buffers on Linux, and all
-pipes opened beyond that shrink to 8 KiB."""
+"""Number of children up to which output pipes are enlarged.
+
+Linux allows a user 64 MiB of pipe buffers; all pipes opened beyond that shrink to 8 KiB.
+"""
 DISCARD_READS = 16
-"""Reads at one go, so that a child that never stops writing does not hold up the loop."""
+"""Reads per call, so that a child that never stops writing does not block the loop."""
 ABANDON_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a child that was dropped without `close`."""
 
 
 class Child(ABC):
-    """A running child: three streams, its exit, and signals to it and all it started."""
+    """A running child: three streams, its exit, and signals to it and to everything it started."""
 
     pid: int
 
     @abstractmethod
     async def read(self) -> bytes:
-        """The next bytes of its output; b"" at the end, and ever after."""
+        """Return the next bytes of its output; b"" at the end, and on every later call."""
 
     @abstractmethod
     async def read_stderr(self) -> bytes:
-        """The next bytes of its standard error; b"" at the end, and ever after."""
+        """Return the next bytes of its standard error; b"" at the end, and on every later call."""
 
     def take_stderr(self) -> bytes:
-        """What of its standard error can be had without waiting; b"" if nothing."""
+        """Return the part of its standard error that can be read without waiting; b"" if there is none."""
         return b""
 
     async def stderr_end(self) -> None:  # noqa: B027 - only a child whose pipes are not ours has to wait
-        """Wait until somebody who reads it has heard the end of its standard error, if `take_stderr` cannot have it."""
+        """Wait until its reader has seen the end of standard error, for children without `take_stderr`."""
 
     def discard_output(self) -> None:  # noqa: B027 - only a child whose pipes are ours can do it
-        """Throw away what it has written and nobody will read, so that it can go on to its end."""
+        """Discard output that will not be read, so that the child can run to its end."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Write all of `data` to its input; concurrent calls do not mix."""
+        """Write all of `data` to its input. Concurrent calls do not mix."""
 
     def write_at_once(self, data: bytes) -> bool:
-        """Write all of `data` if that takes no waiting and all before it is written; False: nothing was written."""
+        """Write all of `data` if that needs no waiting and all before it is written; False: nothing was written."""
         return False
 
     @abstractmethod
     async def end_input(self) -> None:
-        """Close its input once the writes before are through. Idempotent."""
+        """Close its input once earlier writes are complete. Idempotent."""
 
     def end_input_at_once(self) -> bool:
-        """Close its input if all writes are through; False: it is open."""
+        """Close its input if all writes are complete; False: the input is still open."""
         return False
 
     @property
@@ -83,11 +85,11 @@ class Child(ABC):
         return False
 
     async def finish_cut_writes(self) -> None:  # noqa: B027 - not every kind of child needs it
-        """Send the rest of writes that were cancelled half-way; runs beside the stream."""
+        """Send the rest of writes that were cancelled half-way. Run it concurrently with the streams."""
 
     @abstractmethod
     def poll(self) -> Exit | None:
-        """Its exit status, if it has exited."""
+        """Return its exit status; None while it runs."""
 
     @abstractmethod
     async def wait(self) -> Exit:
@@ -95,10 +97,10 @@ class Child(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """It has exited: end its streams with what is in them now, even if a grandchild holds them open."""
+        """After the exit: end its streams after their present content, even if a grandchild holds them open."""
 
     def finish_after_exit(self, seconds: float) -> bool:
-        """Have `finish` called so many seconds after its exit, if that takes no task; False: the caller sees to it."""
+        """Schedule `finish` for `seconds` after the exit, if that needs no task; False: the caller must call it."""
         return False
 
     @abstractmethod
@@ -111,11 +113,11 @@ class Child(ABC):
 
     @abstractmethod
     async def release(self) -> None:
-        """It has exited: kill what is left of its group, reap it, close everything. Does not wait on the peer."""
+        """After the exit: kill the rest of its group, reap it, and close everything. Does not wait for the child."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """End it and free everything, without waiting; does nothing after `release`. On its loop, or without one."""
+        """End it and free everything, without waiting. No effect after `release`. Needs its loop, or no loop."""
 
 
 class PosixChild(Child):
@@ -196,7 +198,7 @@ class PosixChild(Child):
             return False
         from pilothouse.transports.asyncio_watch import Announcement  # loads asyncio, which trio does not need
 
-        finish = weakref.WeakMethod(self.finish)  # the loop must not keep a child that everybody has dropped
+        finish = weakref.WeakMethod(self.finish)  # the loop must not keep a child that has no other references
 
         def call() -> None:
             if (found := finish()) is not None:
@@ -228,7 +230,7 @@ class PosixChild(Child):
         watchdog.release(self.pid)
         self._watch.reap()
         self._watch.close()
-        for _ in range(100):  # a task that waited on a pipe closes it when it wakes, in the next round of the loop
+        for _ in range(100):  # a task that waited on a pipe closes it when it wakes, in the next cycle of the loop
             if not any(end.waiting for end in self._ends()):
                 break
             await anyio.lowlevel.cancel_shielded_checkpoint()
@@ -242,7 +244,7 @@ class PosixChild(Child):
         bury(self.pid, self._watch)
 
     def forget(self) -> None:
-        """In the child of a fork: close the copies of the descriptors, leave the process to its parent."""
+        """After a fork, in the child: close the descriptors' copies and leave the process to the parent."""
         self._gone = True
         for end in self._ends():
             end.drop()
@@ -258,7 +260,7 @@ class PosixChild(Child):
         return self._stdin, self._stdout, self._stderr
 
     def __del__(self) -> None:
-        # Not warned about: the usual reason is an event loop that was closed under a query.
+        # No warning: the usual reason is an event loop that was closed during a query.
         with contextlib.suppress(Exception):
             if self._owner == os.getpid():
                 self.abandon()
@@ -278,12 +280,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def bury(pid: int, watch: ExitWatch) -> None:
-    """End a group whose owner is gone, in a thread of its own: SIGTERM, `ABANDON_GRACE`, SIGKILL, reap."""
+    """End a group without an owner, in a thread of its own: SIGTERM, `ABANDON_GRACE`, SIGKILL, reap."""
 
     def end() -> None:
         end_group_blocking(pid, watch, grace=ABANDON_GRACE, release=watchdog.release)
 
-    if not sys.is_finalizing():  # a thread started then would never run, and starting it never return
+    if not sys.is_finalizing():  # at that time, a new thread would never run, and starting it would block for ever
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=end, name=f"pilothouse-bury-{pid}", daemon=True).start()
             return
@@ -293,10 +295,10 @@ def bury(pid: int, watch: ExitWatch) -> None:
 async def spawn(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, account: Account | None = None
 ) -> PosixChild:
-    """Start a child in its own session. No shell. Has no checkpoint; blocks for fork and exec, about a millisecond.
+    """Start a child in its own session. No shell, no checkpoint; blocks for fork and exec, about a millisecond.
 
     Args:
-        argv: the executable and its arguments, passed on as they are.
+        argv: the executable and its arguments, passed unchanged.
         env: its complete environment.
         cwd: its working directory; None: that of this process.
         account: the user to run it as; None: that of this process.
@@ -322,12 +324,12 @@ def _spawn_now(argv: Sequence[str], env: Mapping[str, str], cwd: str | None, acc
         for fd in fds:
             os.close(fd)
         raise
-    process.returncode = 0  # its exit is ours: `Popen` must neither wait for it nor warn
+    process.returncode = 0  # this module handles the exit: `Popen` must neither wait for it nor warn
     for fd in (child_in, child_out, child_err):
         os.close(fd)
     watchdog.guard(process.pid)
     watch = _watch(process.pid, stdin, stdout, stderr)
-    if len(_living) < ENLARGED_PIPES:  # while the child comes up
+    if len(_living) < ENLARGED_PIPES:  # while the child starts up
         enlarge_pipe(stdout, STDOUT_PIPE_SIZE)
     return PosixChild(process.pid, watch, PipeWriter(stdin), PipeReader(stdout), PipeReader(stderr))
 

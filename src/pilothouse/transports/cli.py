@@ -1,7 +1,7 @@
-"""The local `claude` process as a transport: start, streams, ending, the ladder of its close.
+"""The local `claude` process as a transport: start, streams, exit, staged shutdown.
 
-Knows processes and bytes; nothing of JSON, messages or queries. Which file to run is found in `discovery`, pipes and
-signals are in `child`, what it says on standard error is in `stderr`.
+Knows processes and bytes; nothing of JSON, messages or queries. `discovery` finds the executable, `child` has the
+pipes and signals, and `stderr` keeps what the process writes to standard error.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from pilothouse.transports.private_home import PrivateHome
 
 CLOSE_GRACE = 0.3
-"""Seconds to exit after the end of its input. An idle CLI takes 40 ms; a busy one goes on to the end of its turn."""
+"""Seconds to exit after the end of input. An idle CLI takes 40 ms; a busy one first completes its turn."""
 ENDED_GRACE = 1.0
-"""Seconds to exit for a child that has ended its output: it is on its way out."""
+"""Seconds to exit for a child that has closed its output: it is exiting already."""
 TERM_GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 KILL_GRACE = 5.0
-"""Seconds after SIGKILL; a process that the kernel cannot end by then is left to a thread."""
+"""Seconds after SIGKILL. A thread waits for a process that the kernel cannot end by then."""
 DRAIN_INTERVAL = 0.05
-"""Seconds between two emptyings of the pipes of a child that is being closed."""
+"""Seconds between two reads that empty the pipes of a child that is being closed."""
 LATE_OUTPUT = 0.25
-"""Seconds after the exit in which output of processes it left behind is still taken."""
+"""Seconds after the exit during which output of processes that the child left behind is still read."""
 ENDING_WAIT = 1.0
 """Seconds that `ending` waits for the exit."""
 
@@ -67,23 +67,23 @@ _HEALTH = (
     Health("degraded", "input ended"),
     Health("degraded", "the child is slow to read its input"),
 )
-"""Of a child that runs: for the first that is so of what `CliTransport.health` looks at."""
+"""Health of a running child: the entry of the first true condition in `CliTransport.health` counts."""
 
 
 class CliTransport(Transport):
-    """Runs the `claude` executable in a process group of its own. (R29 to R32, R37, E76, E77, G6 to G11)
+    """Runs the `claude` executable in a process group of its own.
 
-    The group ends with this object: by `close`, when it is garbage collected, when the interpreter exits, and when
-    this process dies, even of SIGKILL.
+    The group ends with this object: by `close`, when the object is garbage collected, when the interpreter exits, and
+    when this process dies, even of SIGKILL.
 
     Args:
-        close_grace: seconds that `close` lets a child run on after the end of its input before SIGTERM. Raise it for
-            children that are known to be idle and slow to save what they have.
+        close_grace: seconds that `close` waits for the exit after the end of input, before SIGTERM. Raise it for
+            children that are known to be idle and slow to save their state.
         term_grace: seconds between SIGTERM and SIGKILL.
-        spawn: how to make the child; the default is right on POSIX systems.
+        spawn: function that starts the child; the default suits the platform.
 
     Attributes:
-        executable: path of what was started; None before.
+        executable: path of the started executable; None before the start.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class CliTransport(Transport):
         self._files: PrivateFiles | None = None
         self._home: PrivateHome | None = None
         self._first: FirstStart | None = None
-        self._stderr: StderrLog  # from `start` on; there is no child before
+        self._stderr: StderrLog  # set by `start`; there is no child before
         self._closed: anyio.Event | None = None
         self._ended_by_close = False
         self._input_ended = False
@@ -111,17 +111,17 @@ class CliTransport(Transport):
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child, once it is started; it is also the number of its process group."""
+        """Process id of the child, once started; also the id of its process group."""
         return self._child.pid if self._child else None
 
     async def start(self, invocation: Invocation) -> None:
         """Start the child.
 
         Raises:
-            CLINotFoundError: there is no executable, and none could be installed; says what was tried, why not, and
-                how to install it. (E64, G39)
-            CLIStartError: it could not be started; says why and what to do.
-            UsageError: this transport was started before; or there is no such `user`.
+            CLINotFoundError: there is no executable and none could be installed; the message lists what was tried,
+                why it failed, and how to install it.
+            CLIStartError: the executable could not be started; the message gives the reason and what to do.
+            UsageError: this transport was started before, or `user` does not exist.
         """
         if self._closed is not None:
             raise anyio.ClosedResourceError
@@ -139,7 +139,8 @@ class CliTransport(Transport):
                 self._end_first_start(answered=False)
                 self._remove_files()
         if self._child is None:
-            # What explains errors is loaded when there is one. Where no descriptor is left, it cannot be.
+            # The module that explains errors is imported only on demand. Without a free file descriptor, the import
+            # fails.
             raise CLIStartError(f"could not start the CLI: {reason}; run fewer children at once, or raise the limit")
 
     async def _launch(self, invocation: Invocation) -> Child:
@@ -154,7 +155,7 @@ class CliTransport(Transport):
     async def _write_files(self, invocation: Invocation, account: Account | None) -> list[str]:
         if not invocation.files:
             return []
-        from pilothouse.transports.private_files import PrivateFiles  # most queries have none, and it is slow to import
+        from pilothouse.transports.private_files import PrivateFiles  # slow to import; most queries have none
 
         self._files = PrivateFiles()
         try:
@@ -192,8 +193,8 @@ class CliTransport(Transport):
             try:
                 return await spawn([executable, *arguments], env=env, cwd=invocation.cwd)
             except (OSError, ValueError):
-                forget_cli(invocation.cli, invocation.env)  # it may be gone since; look again, and report that
-        from pilothouse.transports.obtain import obtain_cli  # a path that is known needs none
+                forget_cli(invocation.cli, invocation.env)  # it may have been removed; search again and report that
+        from pilothouse.transports.obtain import obtain_cli  # not needed for a known path
 
         executable = self.executable = await obtain_cli(invocation.cli, invocation.env)
         argv = [executable, *arguments]
@@ -208,11 +209,11 @@ class CliTransport(Transport):
                 from pilothouse.transports.accounts import denied
 
                 typed = denied(account, executable, invocation.cwd)
-        # Outside of `except`, and with no cause: what the system raised may hold arguments.
+        # Raised outside of `except` and without a cause: the original error may contain arguments.
         raise typed
 
     async def serve(self) -> None:
-        """Drain standard error, watch for the exit; ends by itself when the child has ended."""
+        """Drain standard error and watch for the exit. Returns when the child has ended."""
         child = self._child
         if child is None or self._closed is not None:
             return
@@ -221,7 +222,7 @@ class CliTransport(Transport):
                 await self._drain_stderr(child)
                 if child.poll() is not None:
                     return
-            # It has closed its standard error and goes on, or a write was cut.
+            # The child closed its standard error but still runs, or a write was interrupted.
         async with anyio.create_task_group() as group:
             self._serving = group
             try:
@@ -242,7 +243,7 @@ class CliTransport(Transport):
         self._stderr.finish()
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data` to its input. A call that is cancelled has sent nothing, or will be completed."""
+        """Write all of `data` to the child's input. A cancelled call has sent nothing, or its rest is sent later."""
         child = self._running()
         if self._input_ended:
             raise anyio.ClosedResourceError
@@ -262,7 +263,7 @@ class CliTransport(Transport):
         return child is not None and self._closed is None and not self._input_ended and child.write_at_once(data)
 
     def _mend(self, child: Child) -> None:
-        if not child.write_was_cut:  # which is rare, so there is no standing task for it
+        if not child.write_was_cut:  # rare, so no permanent task waits for it
             return
         if self._serving is not None:
             self._serving.start_soon(child.finish_cut_writes)
@@ -270,7 +271,7 @@ class CliTransport(Transport):
             self._draining.cancel()
 
     async def receive(self) -> bytes:
-        """The next bytes of its output; b"" once it has ended or the child has exited."""
+        """Return the next bytes of the child's output; b"" once the output has ended or the child has exited."""
         data = await self._running().read()
         if self._first is not None:
             self._end_first_start(answered=bool(data))
@@ -284,7 +285,7 @@ class CliTransport(Transport):
             first.over(answered=answered)
 
     async def end_input(self) -> None:
-        """Close its input, after what is being sent."""
+        """Close the child's input once pending writes are complete."""
         child = self._running()
         self._input_ended = True
         await child.end_input()
@@ -298,7 +299,7 @@ class CliTransport(Transport):
         return True
 
     async def ending(self) -> Ending:
-        """How the child ended: exit code or signal, the tail of standard error, a hint. (E68, G41)"""
+        """Return how the child ended: exit code or signal, the tail of standard error, a hint."""
         child = self._child
         if child is None:
             return Ending(detail="not started")
@@ -325,7 +326,7 @@ class CliTransport(Transport):
         return Ending(exit_code=status.code, signal=status.signal, stderr=tail, detail=detail)
 
     async def close(self) -> None:
-        """End the child: end of input, `close_grace`, SIGTERM to its group, `term_grace`, SIGKILL. (G6 to G11)"""
+        """Shut the child down: end of input, `close_grace`, SIGTERM to its group, `term_grace`, SIGKILL."""
         if self._closed is not None:
             with anyio.CancelScope(shield=True):
                 await self._closed.wait()
@@ -341,7 +342,7 @@ class CliTransport(Transport):
                     if place is not None:
                         await run_briefly(place.remove)
         finally:
-            # Only if a native cancellation came through the shield is there anything left to do here.
+            # There is work left here only if a native cancellation got through the shield.
             if child is not None:
                 child.abandon()
             self._remove_files()
@@ -360,7 +361,7 @@ class CliTransport(Transport):
         await child.release()
 
     async def _exits_within(self, child: Child, seconds: float) -> bool:
-        # A child blocked on a full pipe would neither exit nor see SIGTERM, and who read the pipes may be gone.
+        # A child blocked on a full pipe neither exits nor handles SIGTERM, and its reader may be gone.
         deadline = anyio.current_time() + seconds
         while True:
             self._take_stderr(child)
@@ -375,7 +376,7 @@ class CliTransport(Transport):
                 await child.wait()
 
     def health(self) -> Health:
-        """Healthy, or why not."""
+        """Return whether the child is healthy, or why it is not."""
         child = self._child
         if child is None or self._closed is not None:
             return Health("unhealthy", "closed" if self._closed is not None else "not started")
@@ -392,7 +393,7 @@ class CliTransport(Transport):
         return self._child
 
     def _take_stderr(self, child: Child) -> None:
-        for _ in range(64):  # 4 MiB at most at one go, for the sake of other tasks
+        for _ in range(64):  # at most 4 MiB per call, so that other tasks can run
             data = child.take_stderr()
             if not data:
                 break
@@ -407,7 +408,7 @@ class CliTransport(Transport):
 
 
 def _redactor_of(invocation: Invocation) -> Redactor:
-    from pilothouse.options.secrets import Redactor, invocation_secrets  # most children write nothing that is read
+    from pilothouse.options.secrets import Redactor, invocation_secrets  # most children write no stderr that is read
 
     return Redactor(invocation_secrets(invocation))
 
@@ -419,7 +420,7 @@ def _account_of(user: str | int) -> Account | None:
 
 
 def default_spawn() -> Spawn:
-    """The way to make children on this system: own pipes where they can be waited on."""
+    """Return the function that starts children on this system: own pipes on POSIX, else those of the event loop."""
     if os.name == "posix":
         from pilothouse.transports.child import spawn
     else:

@@ -1,7 +1,7 @@
-"""Where the `claude` executable is, and whether it is new enough. Installs nothing; looks at the disk.
+"""Finds the `claude` executable and checks that it is new enough. Installs nothing; reads the disk.
 
-Blocking, but cheap: call it off the event loop. Runs an executable only to learn the version of one that was found on
-`PATH` or in a usual place, and then once: the answer is kept on the disk.
+Blocking, but cheap: call it off the event loop. An executable runs only to report its version, only if it was found
+on `PATH` or in a usual place, and only once: the version is cached on disk.
 
 What each value of `cli` stands for, in order:
 
@@ -34,10 +34,10 @@ from pilothouse.transports.versions import parse_version as parse_version
 
 CLI_VARIABLE = "PILOTHOUSE_CLI"
 INSTALL_VARIABLE = "PILOTHOUSE_INSTALL"
-"""Set to 0, it forbids to install Claude Code on the way to a query."""
+"""Set it to 0 to forbid installing Claude Code on the way to a query."""
 
 FAULT_AGE = 5.0
-"""Seconds for which the outcome of a probe counts: hundreds of queries may start at once."""
+"""Seconds for which the result of a probe is reused: hundreds of queries may start at once."""
 
 INSTALL_INSTRUCTIONS = """Install Claude Code in one of these ways:
   pilothouse install-cli                          a tested version, for pilothouse alone
@@ -60,22 +60,22 @@ _found: dict[tuple[str, ...], str] = {}
 _warned: set[str] = set()
 _asked: set[tuple[str, int]] = set()
 _faults: dict[str, tuple[float, str]] = {}
-"""When an executable was last probed, and what was wrong with it."""
+"""Path of an executable → when it was last probed, and what was wrong with it."""
 _probing = threading.Lock()
 if hasattr(os, "register_at_fork"):
-    # Who held it does not exist in the child.
+    # The thread that held the lock does not exist in the child.
     os.register_at_fork(after_in_child=lambda: globals().update(_probing=threading.Lock()))
 
 
 def find_cli(cli: str, env: Mapping[str, str]) -> str:
-    """The path of the executable to run; nothing is installed. (E56, E60, E62, E64, G39)
+    """Return the path of the executable to run. Installs nothing.
 
     Args:
-        cli: "auto", "bundled", "global" or a path, as at the top of this file. `~` is expanded.
-        env: the environment of the child; what it lacks is looked up in that of this process.
+        cli: "auto", "bundled", "global" or a path, as in the table above. `~` is expanded.
+        env: the environment of the child; missing variables are looked up in that of this process.
 
     Raises:
-        CLINotFoundError: lists what was tried and how to install it.
+        CLINotFoundError: lists what was tried and how to install the CLI.
     """
     key = _key(cli, env)
     known = _found.get(key)
@@ -94,7 +94,7 @@ def find_cli(cli: str, env: Mapping[str, str]) -> str:
 
 
 def may_install(cli: str, env: Mapping[str, str]) -> bool:
-    """Whether the managed copy may be installed when `find_cli` finds nothing. (E57, E61)"""
+    """Return whether the managed copy may be installed when `find_cli` finds nothing."""
     return _installs(_kind(cli, env), env) and not _is_forbidden(env)
 
 
@@ -112,7 +112,7 @@ def _not_installed(kind: str, env: Mapping[str, str]) -> str:
 
 
 def _kind(cli: str, env: Mapping[str, str]) -> str:
-    """`cli`, or what `PILOTHOUSE_CLI` makes of "auto" if it is no path."""
+    """Return `cli`, or the value of `PILOTHOUSE_CLI` if `cli` is "auto" and that value is not a path."""
     chosen = _variable(CLI_VARIABLE, env)
     return chosen if cli == "auto" and chosen in _SOURCES else cli
 
@@ -123,7 +123,7 @@ def _named_file(env: Mapping[str, str]) -> str:
 
 
 def known_cli(cli: str, env: Mapping[str, str]) -> str | None:
-    """What `find_cli` would say, without a look at the disk: it may be gone by now. None: it has to look."""
+    """Return what `find_cli` would, without reading the disk (the file may be gone). None: `find_cli` must search."""
     return cli if os.path.isabs(cli) else _found.get(_key(cli, env))
 
 
@@ -147,7 +147,7 @@ def _variable(name: str, env: Mapping[str, str]) -> str:
 def _explicit(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
     path = os.path.abspath(os.path.expanduser(cli))
     tried.append(path)
-    return path if os.path.lexists(path) else None  # whether it can be run is seen when it is run
+    return path if os.path.lexists(path) else None  # starting it shows whether it can run
 
 
 def _from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
@@ -155,13 +155,13 @@ def _from_variable(cli: str, env: Mapping[str, str], tried: list[str]) -> str | 
     if not value:
         return None
     path = _explicit(value, env, tried)
-    if path is None:  # who names a file wants that file
+    if path is None:  # no fallback for a file that was named explicitly
         raise not_found(value, [f"{tried[-1]} (from {CLI_VARIABLE})"])
     return path
 
 
 def _managed(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
-    # A path that is given needs no search, so these are loaded for one alone.
+    # Imported here because an explicit path needs no search.
     from pilothouse.provision.cli import PINNED_VERSION, managed_cli, managed_cli_path
 
     try:
@@ -193,18 +193,18 @@ _Source = Callable[[str, Mapping[str, str], list[str]], str | None]
 
 
 def _first_of(places: _Places) -> _Source:
-    """The first that may be executed."""
+    """Return a source that finds the first executable file of `places`."""
 
     def search(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
         for path in _present(places(env, tried), tried):
-            return os.path.abspath(path)  # a link to the executable is kept as it is
+            return os.path.abspath(path)  # a symbolic link to the executable is not resolved
         return None
 
     return search
 
 
 def _supported_of(places: _Places) -> _Source:
-    """The first that says its version, and that is not too old."""
+    """Return a source that finds the first executable of `places` that reports its version and is not too old."""
 
     def search(cli: str, env: Mapping[str, str], tried: list[str]) -> str | None:
         seen: set[str] = set()
@@ -233,11 +233,11 @@ def _present(paths: Iterable[str], tried: list[str]) -> Iterable[str]:
 
 
 def _fault(path: str, env: Mapping[str, str]) -> str:
-    """Why the executable at `path` will not do; "" if it will."""
+    """Return why the executable at `path` is not usable; "" if it is."""
     from pilothouse.transports.version_cache import known_version, remember_version
 
     known = known_version(path)
-    if known is not None and not is_old(known):  # an old one may be a script around one that was updated
+    if known is not None and not is_old(known):  # an old one may be a script around an updated executable
         return ""
     with _probing:
         asked_at, fault = _faults.get(path, (-FAULT_AGE, ""))
@@ -267,7 +267,7 @@ def _runnable(path: str) -> bool:
 
 
 def not_found(cli: str, tried: Iterable[str], why: str = "") -> CLINotFoundError:
-    """The error for a CLI that was not found; `why` goes on with its first sentence."""
+    """Build the error for a CLI that was not found. `why` continues its first sentence."""
     lines = "\n".join(f"  {place}" for place in tried)
     if not why and cli not in _SOURCES:
         why = ": there is no such file"
@@ -275,10 +275,10 @@ def not_found(cli: str, tried: Iterable[str], why: str = "") -> CLINotFoundError
 
 
 def check_version(path: str, env: Mapping[str, str]) -> str:
-    """Run `path --version` and warn if it is too old. Takes 0.02 s to 4 s: not for the way to an answer. (R1)
+    """Run `path --version` and warn if the version is too old. Takes 0.02 s to 4 s: keep it off the query path.
 
     Raises:
-        CLIVersionError: it does not run or does not say its version; says why.
+        CLIVersionError: the executable does not run or does not report its version; says why.
     """
     from pilothouse.transports.probe import probe
 
@@ -290,9 +290,10 @@ def check_version(path: str, env: Mapping[str, str]) -> str:
 
 
 def warn_if_executable_is_old(path: str) -> None:
-    """Log a warning if the executable is too old, for one that does not say its version while it runs.
+    """Log a warning if the executable is too old, for a CLI that does not report its version while it runs.
 
-    What is known of the same file from before counts. Else it is asked for its version once, in a thread: nobody waits.
+    A cached version of the same file is used. Otherwise a background thread asks the executable once; callers do not
+    wait.
     """
     try:
         key = (path, os.stat(path).st_mtime_ns)  # noqa: PTH116 - as above
@@ -317,7 +318,7 @@ def _ask_version(path: str) -> None:
 
 
 def warn_if_old(version: str) -> bool:
-    """Log a warning, once a version, if `version` is older than supported; True if it is. (R1)"""
+    """Log a warning, once per version, if `version` is older than supported. Returns whether it is."""
     if not is_old(version):
         return False
     if version not in _warned:

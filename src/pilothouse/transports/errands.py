@@ -1,7 +1,7 @@
-"""Blocking work in threads that no other work can take away: short work, and long work that ends when it is cancelled.
+"""Runs blocking work in threads outside the event loop's shared limiter: short work, and cancellable long work.
 
-Knows not what work. Programs, and functions of users that never return, may hold all threads of the usual limiter of an
-event loop; a child would then neither start nor end.
+Programs, and functions of users that never return, may occupy all threads of the usual limiter of an event loop; a
+child could then neither start nor end.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import anyio
 from anyio import to_thread
 
 CANCEL_GRACE = 5.0
-"""Seconds in which cancelled work may undo what it has done, before it is left to do so alone."""
+"""Seconds that cancelled work has to undo what it did, before the caller stops waiting for it."""
 POLL_INTERVAL = 0.02
-"""Seconds between two looks at whether it has."""
+"""Seconds between two checks whether cancelled work has ended."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
 class AbandonedError(Exception):
-    """Nobody waits for this work any more. Raised inside the work alone."""
+    """The caller of this work was cancelled. Raised only inside the work."""
 
 
 async def run_briefly(work: Callable[[*Args], T], *args: *Args) -> T:
-    """Call `work`, which takes a moment, in a thread. A cancellation waits for its end."""
+    """Call `work`, which must be short, in a thread. A cancellation waits for its end."""
     return await to_thread.run_sync(work, *args, limiter=anyio.CapacityLimiter(1))
 
 
 async def run_errand(work: Callable[[Callable[[], None]], T]) -> T:
-    """Run `work` in a thread of its own, so that it does not take one of those that programs share.
+    """Run `work` in a thread of its own, so that it does not take one of the shared threads.
 
     Args:
-        work: called with a function that it has to call now and then; that raises `AbandonedError` once this task is
-            cancelled, and then `work` has `CANCEL_GRACE` seconds to clean up and end.
+        work: called with a `check` function that it must call regularly. `check` raises `AbandonedError` once this
+            task is cancelled; `work` then has `CANCEL_GRACE` seconds to clean up and end.
     """
     started, ended, unwanted = threading.Event(), threading.Event(), threading.Event()
 
@@ -57,7 +57,7 @@ async def run_errand(work: Callable[[Callable[[], None]], T]) -> T:
     except anyio.get_cancelled_exc_class():
         unwanted.set()
         with anyio.move_on_after(CANCEL_GRACE, shield=True):
-            # Not in one more thread: a second Ctrl-C while that starts would leave it behind for ever.
+            # Not in another thread: a second Ctrl-C while that starts would leave it behind for ever.
             while started.is_set() and not ended.is_set():  # noqa: ASYNC110 - it is set in a thread
                 await anyio.sleep(POLL_INTERVAL)
         raise

@@ -1,7 +1,7 @@
-"""How a child process ends: noticing it without a thread, its status, its reaping. Knows pids, not pipes or argv.
+"""How a child process ends: detecting the exit without a thread, its status, reaping. Knows pids, not pipes or argv.
 
-The status is looked at without reaping, so that the pid, and with it the number of the process group, cannot be
-given to another process before `reap`: until then signals to the group hit the right one.
+The status is read without reaping. So the pid, which is also the id of the process group, cannot be given to another
+process before `reap`: until then signals reach the right group.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import anyio
 from msgspec import Struct
 
 KILL: int = getattr(signal, "SIGKILL", 9)
-"""SIGKILL, also where the system does not name it."""
+"""SIGKILL, also on systems that do not define the name."""
 POLL_INTERVAL = 0.02
-"""Seconds between looks at the status where no descriptor announces it."""
+"""Seconds between two reads of the status where no descriptor signals the exit."""
 
 
 class Exit(Struct, frozen=True):
-    """Exit status of a process: a code, or the name of the signal; neither if somebody else collected it."""
+    """Exit status of a process: a code, or the name of the signal; neither if other code collected the status."""
 
     code: int | None = None
     signal: str | None = None
 
 
 def exit_from_returncode(returncode: int) -> Exit:
-    """The status in the form of `subprocess`: a code, or minus the number of the signal."""
+    """Convert a `subprocess` return code: an exit code, or minus the number of the signal."""
     return Exit(code=returncode) if returncode >= 0 else Exit(signal=signal_name(-returncode))
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, such as "SIGKILL"."""
+    """Return the name of a signal, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -44,8 +44,8 @@ def signal_name(number: int) -> str:
 
 
 def signal_group(pgid: int, number: int) -> None:
-    """Send a signal to a process group, if there still is one."""
-    # EPERM is what macOS says of a group of zombies.
+    """Send a signal to a process group, if it still exists."""
+    # macOS returns EPERM for a group of zombies.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, number)
 
@@ -55,7 +55,7 @@ class ExitWatch:
 
     Args:
         pid: an unreaped child.
-        use_pidfd: False makes it use the thread of systems without `pidfd_open`.
+        use_pidfd: False uses a thread, as on systems without `pidfd_open`.
     """
 
     def __init__(self, pid: int, *, use_pidfd: bool = True) -> None:
@@ -68,7 +68,7 @@ class ExitWatch:
             self._fd = _start_waiter(pid, self._collected)
 
     def poll(self) -> Exit | None:
-        """The status if the process has exited, else None. Does not reap."""
+        """Return the status if the process has exited, else None. Does not reap."""
         if self._exit is None:
             self._exit = self._collected[0] if self._collected else _peek(self._pid)
         return self._exit
@@ -77,7 +77,7 @@ class ExitWatch:
         """Wait until the process has exited. Any number of tasks may wait."""
         while (status := self.poll()) is None:
             try:
-                fd = os.dup(self._fd)  # each waiter needs its own: a loop takes one waiter a descriptor
+                fd = os.dup(self._fd)  # each waiter needs its own: a loop allows one waiter per descriptor
             except OSError:
                 await anyio.sleep(POLL_INTERVAL)
                 continue
@@ -88,11 +88,11 @@ class ExitWatch:
         return status
 
     def fileno(self) -> int:
-        """A descriptor that can be read once the process has exited."""
+        """Return a descriptor that becomes readable once the process has exited."""
         return self._fd
 
     def reap(self) -> bool:
-        """Collect the process if it has exited; True once there is nothing left to collect."""
+        """Reap the process if it has exited; True once there is nothing left to reap."""
         if not self._reaped and self.poll() is not None:
             self._reaped = bool(self._collected) or _collect(self._pid)
         return self._reaped
@@ -135,7 +135,7 @@ def _collect(pid: int) -> bool:
 
 
 def _start_waiter(pid: int, collected: list[Exit]) -> int:
-    """A thread that closes its end of a pipe when `pid` has exited; returns the other end."""
+    """Start a thread that closes its end of a pipe when `pid` has exited; returns the other end."""
     read_end, write_end = os.pipe()
 
     def wait() -> None:
@@ -161,14 +161,14 @@ def _start_waiter(pid: int, collected: list[Exit]) -> int:
 def end_group_blocking(
     pid: int, watch: ExitWatch, *, grace: float, release: Callable[[int], object], limit: float = 5.0
 ) -> None:
-    """SIGTERM the group of `pid`, after `grace` seconds SIGKILL, and reap. For places without an event loop.
+    """Send SIGTERM to the group of `pid`, SIGKILL after `grace` seconds, and reap. For code without an event loop.
 
     Args:
         pid: the leader of the group, an unreaped child.
         watch: its watch; closed here.
         grace: seconds between the two signals.
-        release: called with `pid` before it is reaped.
-        limit: seconds to wait after SIGKILL; a process that the kernel cannot end is left to it.
+        release: called with `pid` before the process is reaped.
+        limit: seconds to wait after SIGKILL; a process that the kernel cannot end by then is left alone.
     """
     signal_group(pid, signal.SIGTERM)
     _wait_blocking(watch, grace)

@@ -1,11 +1,11 @@
-"""Of children that share a configuration directory in which none has run before, one starts first, and alone.
+"""Serializes the first start of a CLI in a new configuration directory: one child starts first, alone.
 
-CLIs that make `.claude.json` at the same time read it between each other's steps: one says that it is missing, and half
-of it was seen. Owns who goes first on this machine, among tasks, threads and processes, and for how long the others
-wait: until that child has said something, and `ALONE_SECONDS` at most, whatever becomes of it. Knows no child.
+CLIs that create `.claude.json` at the same time read it half-written or not at all. This module decides which child
+of this machine starts first, among tasks, threads and processes. The others wait until that child has written output,
+and at most `ALONE_SECONDS`. Knows nothing of child processes.
 
-A lock file in the directory for temporary files says that somebody is on the way. It is free again when its holder
-dies; who finds it removed waits no longer, and neither does who finds it old.
+A lock file in the directory for temporary files shows that a first start is under way. The lock is released when its
+holder dies. A process that finds the lock file removed, or old, stops waiting.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from weakref import WeakValueDictionary
 import anyio
 
 ALONE_SECONDS = 3.0
-"""For which a first start may keep others waiting. A CLI answers its handshake in half a second."""
+"""Seconds for which a first start may block others. A CLI responds to its handshake in half a second."""
 LOOK_SECONDS = 0.02
-"""Between two looks at whether it is over."""
+"""Seconds between two checks whether the first start is over."""
 KEPT_PATHS = 1000
-"""A host may give every user a directory of their own."""
+"""Limit on settled paths: a host may give every user a directory of their own."""
 
 _settled: set[str] = set()
-"""Files that are there, or whose first start is over."""
+"""Configuration files that exist, or whose first start is over."""
 
 
 class FirstStart:
-    """The start of the child that goes before the others, if no child of another process does.
+    """A child's attempt to be the first to start in its directory.
 
     Args:
-        path: the configuration file that it will make.
+        path: the configuration file that the child will create.
     """
 
     def __init__(self, path: str) -> None:
@@ -47,7 +47,7 @@ class FirstStart:
         self._is_over = anyio.Event()
 
     async def claim(self, until: float) -> bool:
-        """Wait until `until`, a time of the event loop, for others. Whether this one is the first."""
+        """Wait for other processes until `until`, in event loop time. Returns whether this start is the first."""
         while (is_first := self._try()) is None:
             if anyio.current_time() >= until:
                 return False
@@ -55,13 +55,13 @@ class FirstStart:
         return is_first
 
     def _try(self) -> bool | None:
-        """None: a child of another process goes first, and is not over.
+        """Return whether this start is the first; None while a child of another process starts first.
 
-        A few system calls, as starting a child is: a thread would cost more, and hold up the end of the interpreter.
+        A few system calls only. A thread would cost more and delay the exit of the interpreter.
         """
         import fcntl  # not on Windows
 
-        if os.path.exists(self._path):  # noqa: PTH110 - it is text
+        if os.path.exists(self._path):  # noqa: PTH110 - the path is a str
             return False
         try:
             if self._fd is None:
@@ -74,14 +74,14 @@ class FirstStart:
                 return None if abs(time.time() - status.st_mtime) < ALONE_SECONDS else False
             os.utime(self._fd)
             return os.fstat(self._fd).st_nlink > 0
-        except OSError:  # no descriptor left, no place, a file of somebody else: then nobody waits
+        except OSError:  # no descriptor left, no directory, a file of another user: do not wait then
             return False
 
     def over(self, *, answered: bool) -> None:
-        """Let the others start. Idempotent; in the child of a fork it does nothing.
+        """Let the others start. Idempotent; does nothing in the child of a fork.
 
         Args:
-            answered: whether the child has come so far that no later start has to wait.
+            answered: whether the child got so far that no later start has to wait.
         """
         if answered:
             _settle(self._path)
@@ -92,16 +92,16 @@ class FirstStart:
         fd, self._fd = self._fd, None
         if fd is not None:
             _free(fd, self._lock)
-        if (news := self.news) is not None:  # last: the loop of those who wait may be gone
+        if (news := self.news) is not None:  # last, because the event loop of the waiting tasks may be closed
             news.set()
 
     @property
     def news(self) -> anyio.Event | None:
-        """Set when it is over; None in another thread, which has to look."""
+        """Event that is set when the start is over; None in another thread, which must poll."""
         return self._is_over if self._thread == threading.get_ident() else None
 
     def forget(self) -> None:
-        """In the child of a fork: close the copy of the descriptor, leave the lock to its parent."""
+        """After a fork, in the child: close the descriptor's copy and leave the lock to the parent."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -112,7 +112,7 @@ class FirstStart:
 
 
 _first: WeakValueDictionary[str, FirstStart] = WeakValueDictionary()
-"""What goes first among those of this process, for each file."""
+"""Configuration file → the first start of this process for it."""
 
 
 def _forget_all() -> None:
@@ -128,13 +128,14 @@ if hasattr(os, "register_at_fork"):
 async def await_turn(env: Mapping[str, str]) -> FirstStart | None:
     """Wait until a child with this environment may start.
 
-    Hardly costs anything but for the first start of this process in a directory, which looks whether the file is there.
+    Costs almost nothing, except for the first start of this process in a directory, which checks for the file.
 
     Args:
         env: the environment of the child.
 
     Returns:
-        What to end when the child has said something, is gone, or could not be started, if it is the first.
+        For the first child, the object whose `over` the caller must call once the child has written output, is gone,
+        or could not be started. Otherwise None.
     """
     path = configuration_file(env)
     if path is None or path in _settled:
@@ -142,7 +143,7 @@ async def await_turn(env: Mapping[str, str]) -> FirstStart | None:
     until = anyio.current_time() + ALONE_SECONDS
     mine = FirstStart(path)
     while (first := _first.setdefault(path, mine)) is not mine:
-        news, first = first.news, None  # who waits for it must not keep it
+        news, first = first.news, None  # a waiter must not keep the first start alive
         if anyio.current_time() >= until:
             _settle(path)
         else:
@@ -168,7 +169,7 @@ async def _look_again(news: anyio.Event | None) -> None:
 
 
 def configuration_file(env: Mapping[str, str]) -> str | None:
-    """Where a CLI with this environment keeps its configuration. None: that is not known, or nothing can be locked."""
+    """Return the path of the CLI's configuration file; None if it is unknown or nothing can be locked."""
     directory = env.get("CLAUDE_CONFIG_DIR") or env.get("HOME")
     if sys.platform == "win32" or not directory or not directory.startswith("/"):
         return None
@@ -176,13 +177,13 @@ def configuration_file(env: Mapping[str, str]) -> str | None:
 
 
 def _lock_file(path: str) -> str:
-    # `tempfile` and `hashlib` would be most of what the first query of a process costs in an empty home, to import.
+    # Importing `tempfile` and `hashlib` would dominate the cost of a process's first query in an empty home.
     from zlib import crc32
 
     directory = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")  # noqa: S108 - a lock, no data
-    # Two paths of one number would wait for each other, which does no harm.
+    # Two paths with the same checksum wait for each other, which does no harm.
     name = f"pilothouse-first-{os.getuid()}-{crc32(os.fsencode(path)):08x}.lock"
-    return os.path.join(directory, name)  # noqa: PTH118 - it is text
+    return os.path.join(directory, name)  # noqa: PTH118 - the path is a str
 
 
 def _settle(path: str) -> None:
@@ -195,8 +196,8 @@ def _free(fd: int, lock: str) -> None:
     import fcntl
 
     with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only who holds it removes it
-        os.unlink(lock)  # noqa: PTH108 - it is text
-        # Said aloud, and not left to close(): a forked child may hold a copy of the descriptor.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only the holder removes it
+        os.unlink(lock)  # noqa: PTH108 - the path is a str
+        # Unlocked explicitly, not by close(): a forked child may hold a copy of the descriptor.
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)

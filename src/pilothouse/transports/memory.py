@@ -1,6 +1,6 @@
-"""A peer that is a Python function in this process, for tests. No processes, no files.
+"""A transport to a Python function in this process, for tests. No processes, no files.
 
-The second implementation of the transport seam: whatever works over it does not secretly depend on processes.
+The second implementation of the `Transport` interface: code that works over it does not secretly depend on processes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pilothouse.transports.changes import Changes
 from pilothouse.transports.stderr import StderrLog
 
 BUFFER = 256 * 1024
-"""Bytes that one side may be ahead of the other, as with a pipe."""
+"""Bytes that may be unread in one direction, as with a pipe."""
 CHUNK = 64 * 1024
-"""Bytes that `receive` gives at most."""
+"""Bytes that `receive` returns at most."""
 
 Frame = bytes | str | dict[str, Any]
-"""Bytes go out as they are, text as UTF-8, a dict as one line of JSON."""
+"""Bytes are sent unchanged, text as UTF-8, a dict as one line of JSON."""
 
 
 class _Flow:
@@ -46,7 +46,7 @@ class _Flow:
         await checkpoint()
         async with self._lock:
             await self._room()
-            self._data += data  # whole, so that a call cancelled in its second wait leaves no cut frame
+            self._data += data  # whole, so that a call cancelled in its second wait leaves no partial frame
             self._changes.tell()
             await self._room()
 
@@ -86,7 +86,7 @@ class _Flow:
 
 
 class MemoryPeer:
-    """The other side of a `MemoryTransport`: what its script gets.
+    """The other side of a `MemoryTransport`: the argument of its script.
 
     Attributes:
         invocation: what the transport was started with.
@@ -97,16 +97,16 @@ class MemoryPeer:
         self._transport = transport
 
     async def read_line(self) -> bytes:
-        """The next line that was sent, with its newline; b"" once input has ended."""
+        """Return the next line that was sent, with its newline; b"" once input has ended."""
         return await self._transport.flow_in.take(0, line=True)
 
     async def read_frame(self) -> dict[str, Any] | None:
-        """The next line as JSON; None once input has ended."""
+        """Return the next line as JSON; None once input has ended."""
         line = await self.read_line()
         return json.loads(line) if line else None
 
     async def write(self, frame: Frame) -> None:
-        """Send a frame; waits while the other side is `BUFFER` behind."""
+        """Send a frame; waits while `BUFFER` bytes are unread."""
         await self._transport.flow_out.put(_encode(frame))
 
     def stderr(self, text: str) -> None:
@@ -114,15 +114,15 @@ class MemoryPeer:
         self._transport.feed_stderr(text)
 
     def close_input(self) -> None:
-        """Stop reading: the other side's `send` fails from now on."""
+        """Stop reading: the transport's `send` fails from now on."""
         self._transport.flow_in.set(unread=True)
 
     def close_output(self) -> None:
-        """End the output, but go on running."""
+        """End the output, but keep running."""
         self._transport.flow_out.set(ended=True)
 
     def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
-        """End as a process does: by an exit code, or by a signal such as "SIGKILL". Later calls change nothing."""
+        """End like a process: by an exit code, or by a signal such as "SIGKILL". Later calls have no effect."""
         self._transport.end(exit_code=exit_code, signal=signal, stderr=stderr)
 
 
@@ -130,7 +130,7 @@ Script = Callable[[MemoryPeer], Awaitable[object]]
 
 
 class MemoryTransport(Transport):
-    """Talks to a function instead of a process. (R37)
+    """Talks to a function instead of a process.
 
     ::
 
@@ -145,8 +145,8 @@ class MemoryTransport(Transport):
     and is the cause of the error that the query raises. Without a script, call `feed` and `end` from outside.
 
     Args:
-        script: what the peer does; None: nothing, it is silent until `feed` or `end`.
-        chunk: bytes that `receive` gives at most; small values cut frames anywhere.
+        script: what the peer does; None: silent until `feed` or `end`.
+        chunk: bytes that `receive` returns at most; small values cut frames anywhere.
         start_error: raised by `start`.
 
     Attributes:
@@ -175,7 +175,7 @@ class MemoryTransport(Transport):
 
     @property
     def sent_frames(self) -> list[dict[str, Any]]:
-        """What was sent, line by line, as JSON."""
+        """The sent lines, as JSON."""
         return [json.loads(line) for line in b"".join(self.sent).split(b"\n") if line.strip()]
 
     async def start(self, invocation: Invocation) -> None:
@@ -200,8 +200,8 @@ class MemoryTransport(Transport):
             try:
                 await self._script(peer)
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-                pass  # the transport was closed under it
-            except Exception as error:  # noqa: BLE001 - it is reported as a process would report it
+                pass  # the transport was closed meanwhile
+            except Exception as error:  # noqa: BLE001 - reported as for a process
                 self.script_error = error
                 if self._ending is None:
                     said = f"the script of the peer raised {type(error).__name__}: {error}"
@@ -217,7 +217,7 @@ class MemoryTransport(Transport):
         self.sent.append(data)
 
     async def receive(self) -> bytes:
-        """The next bytes from the script, at most `chunk`."""
+        """Return the next bytes from the script, at most `chunk`."""
         self._check()
         data = await self.flow_out.take(self._chunk)
         if not data and self._receive_error is not None:
@@ -231,7 +231,7 @@ class MemoryTransport(Transport):
         await checkpoint()
 
     async def ending(self) -> Ending:
-        """What `end` was called with; waits for it at most a second."""
+        """Return what `end` was called with; waits for it at most a second."""
         with anyio.move_on_after(1.0):
             await self._exited.wait()
         stderr = self._stderr.tail()
@@ -252,7 +252,7 @@ class MemoryTransport(Transport):
             await checkpoint()
 
     def health(self) -> Health:
-        """Healthy, or why not."""
+        """Return whether the peer is healthy, or why not."""
         states = (
             (self._closed, Health("unhealthy", "closed")),
             (self._invocation is None, Health("unhealthy", "not started")),
@@ -264,21 +264,21 @@ class MemoryTransport(Transport):
         return next((health for applies, health in states if applies), Health("healthy"))
 
     def feed(self, frame: Frame) -> None:
-        """Let the peer say something, from outside of a script. Does not wait."""
+        """Make the peer send a frame, from outside of a script. Does not wait."""
         self.flow_out.append(_encode(frame))
 
     def feed_stderr(self, text: str) -> None:
-        """Let the peer write to standard error."""
+        """Make the peer write to standard error."""
         self._stderr.feed(text.encode())
 
     def end(self, *, exit_code: int | None = 0, signal: str | None = None, stderr: str = "") -> None:
-        """Let the peer end, as `MemoryPeer.end`."""
+        """Make the peer end, as `MemoryPeer.end` does."""
         if self._ending is None:
             self.feed_stderr(stderr)
             self._finish(Ending(None if signal else exit_code, signal))
 
     def fail_receive(self, error: Exception) -> None:
-        """Make `receive` raise `error` once it has given what is there."""
+        """Make `receive` raise `error` once it has returned the pending data."""
         self._receive_error = error
         self.flow_out.set(ended=True)
 
@@ -302,5 +302,5 @@ def _encode(frame: Frame) -> bytes:
 
 
 async def silent(peer: MemoryPeer) -> None:
-    """A script that says nothing for ever."""
+    """A script that never sends anything."""
     await anyio.sleep(math.inf)

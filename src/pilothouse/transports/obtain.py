@@ -1,7 +1,7 @@
-"""The executable for a child: found, or installed on the way to its first query. Runs off the event loop.
+"""Obtains the executable for a child: finds it, or installs it before the first query. Runs off the event loop.
 
-Owns what a query sees of an installation: a line in the log, one outcome for all that wait for it, and an end soon
-after the query is cancelled. Where executables are is known to `discovery`, how they are fetched to `provision`.
+Owns what a query sees of an installation: a log line, one result for all queries that wait for it, and a prompt end
+after a cancellation. `discovery` knows where executables are, `provision` how to fetch them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pilothouse.transports")
 _failures: dict[Path, tuple[float, ProvisionError]] = {}
-"""The last installation that failed, by what it was to make, and when."""
+"""Target path → when its last failed installation ended, and the error."""
 
 
 async def obtain_cli(cli: str, env: Mapping[str, str]) -> str:
-    """The path of the executable to run; the managed copy is installed if need be and allowed. (E57, E59, E61)
+    """Return the path of the executable to run; installs the managed copy if needed and allowed.
 
-    A cancellation ends the installation within a moment, and what it has made is gone by then.
+    A cancellation ends the installation within a moment and removes what it has made.
 
     Args:
         cli: "auto", "bundled", "global" or a path.
         env: the environment of the child.
 
     Raises:
-        CLINotFoundError: there is none; says what was tried, and why it could not be installed: its `__cause__` is
-            the `ProvisionError` then.
+        CLINotFoundError: there is none; says what was tried. If an installation failed, the message says why, and
+            `__cause__` is the `ProvisionError`.
     """
     try:
         return await run_briefly(find_cli, cli, env)
@@ -48,7 +48,7 @@ async def obtain_cli(cli: str, env: Mapping[str, str]) -> str:
 
 
 class _JoinedError(Exception):
-    """Another query of this process has just failed to install the same."""
+    """Another query of this process has just failed to install the same copy."""
 
     def __init__(self, error: ProvisionError) -> None:
         super().__init__(str(error))
@@ -56,11 +56,11 @@ class _JoinedError(Exception):
 
 
 class _Installation:
-    """One query's wish for the managed copy. Made on the event loop, run in a thread.
+    """One query's request for the managed copy. Made on the event loop, run in a thread.
 
     Args:
-        cli: what was asked for.
-        missing: what the search found instead.
+        cli: the requested `cli` value.
+        missing: the error of the search before.
     """
 
     def __init__(self, cli: str, missing: CLINotFoundError) -> None:
@@ -70,7 +70,7 @@ class _Installation:
         self._stages: set[str] = set()
 
     def run(self, check: Callable[[], None]) -> str:
-        """Install, and give the path; `check` raises when nobody wants it any more."""
+        """Install the managed copy and return its path; `check` raises once the query was cancelled."""
         from pilothouse.errors import ProvisionError
         from pilothouse.provision.cli import managed_cli_path
         from pilothouse.provision.managed import install_cli
@@ -96,7 +96,7 @@ class _Installation:
         return str(path)
 
     def _join(self, target: Path) -> None:
-        """Take the outcome of another query of this process that has just failed, instead of one more try for each."""
+        """Reuse the failure of another query of this process that has just happened, instead of trying again."""
         failed_at, error = _failures.get(target, (0.0, None))
         if error is not None and failed_at > self._asked_at:
             raise _JoinedError(error)
@@ -104,7 +104,7 @@ class _Installation:
     def _tell(self, target: Path, stage: str, total: int | None) -> None:
         from pilothouse.provision.cli import PINNED_VERSION
 
-        # Warnings are shown even where nobody has set up logging: a query that downloads in silence seems to hang.
+        # A warning, because warnings show even without logging set up: a silent download looks like a hang.
         if stage == "download":
             size = f"{total / 1e6:.0f} MB" if total else "about 175 MB"
             _log.warning(

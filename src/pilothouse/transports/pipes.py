@@ -1,7 +1,7 @@
 """The two ends of a pipe, non-blocking, for asyncio and trio. Knows file descriptors, not processes or lines.
 
-A descriptor that a task still waits on is closed by that task, when it wakes: closing it earlier would let a new
-descriptor take its number while the event loop still has the old registration.
+If a task still waits on a descriptor, that task closes it on waking. Closing it earlier would let a new descriptor
+take its number while the event loop still has the old registration.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pilothouse.transports.asyncio_watch import DescriptorWatch
 
 SMALL_READ = 64 * 1024
-"""Bytes asked for while the pipe is quiet. Above 128 KiB malloc maps fresh pages, which costs 20 µs a read."""
+"""Bytes per read while the pipe is quiet. Above 128 KiB, malloc maps fresh pages, which costs 20 µs per read."""
 LARGE_READ = 192 * 1024
-"""Bytes asked for after a read that came back full. As messages, more would start the garbage collector each time."""
+"""Bytes per read after a full read. A larger size, once parsed, would start the garbage collector each time."""
 WHOLE_WRITE = getattr(select, "PIPE_BUF", 512)
-"""Bytes that are written all together or not at all (512 is what POSIX warrants)."""
+"""Bytes that are written all together or not at all (POSIX guarantees 512)."""
 _NOTHING = memoryview(b"")
 LAST_BYTES = 1024 * 1024
-"""Bytes still taken from a pipe whose writer has exited: what a pipe can hold, and no endless flow of a grandchild."""
+"""Bytes still read after the writer exited: the capacity of a pipe, and a limit on a grandchild's output."""
 
 
 class PipeEnd:
@@ -46,14 +46,14 @@ class PipeEnd:
         try:
             await news
         except anyio.ClosedResourceError:
-            pass  # somebody called `wake`: the caller looks at its state again
+            pass  # `wake` was called: the caller checks its state again
         finally:
             self.waiting = False
             if self.closed:
                 self._free()
 
     def wake(self) -> None:
-        """Make the waiting task look again at the state of this end. Call it on the loop of that task."""
+        """Make the waiting task check the state of this end again. Call it on the loop of that task."""
         if self.waiting:
             anyio.notify_closing(self._fd)
 
@@ -68,7 +68,7 @@ class PipeEnd:
             self._free()
 
     def drop(self) -> None:
-        """Close the descriptor although its loop may be gone. Only when nothing can wait on it any more."""
+        """Close the descriptor although its loop may be gone. Only when no task can wait on it any more."""
         self.closed = True
         self._free()
 
@@ -88,17 +88,17 @@ class PipeReader(PipeEnd):
         self._stopped = False
         self._size = SMALL_READ
         self._held: bytes | None = None
-        self._is_empty = False  # as far as the last read tells
+        self._is_empty = False  # according to the last read
         self._remaining: int | None = None
         self._watch: DescriptorWatch | None = None
 
     async def read(self) -> bytes:
-        """The next bytes; b"" at the end, and ever after.
+        """Return the next bytes; b"" at the end, and on every later call.
 
         Raises:
             anyio.ClosedResourceError: after `close` or `stop`.
         """
-        # To ask a pipe that the last read has emptied would cost a system call for each answer.
+        # Reading a pipe that the last read has emptied would cost a system call per message.
         waited = self._is_empty and self._held is None
         if waited:
             self._check()
@@ -109,11 +109,11 @@ class PipeReader(PipeEnd):
             waited = True
             await self._wait(self._readable())
         if data and not waited:
-            # A flow that never pauses must leave room for other tasks; held, because even a shielded
-            # pause can be broken by a native cancellation.
+            # A stream that never pauses must let other tasks run. The data is held, because a native cancellation can
+            # interrupt even a shielded pause.
             self._held = data
             await cancel_shielded_checkpoint()
-            return self._let_go() or await self.read()  # again, when `take` was quicker
+            return self._let_go() or await self.read()  # read again if `take` was faster
         return data
 
     def _let_go(self) -> bytes | None:
@@ -151,7 +151,7 @@ class PipeReader(PipeEnd):
 
     def drop(self) -> None:
         """See `PipeEnd`."""
-        self._watch = None  # after a fork, its loop is that of the parent
+        self._watch = None  # after a fork, its loop belongs to the parent
         super().drop()
 
     def _free(self) -> None:
@@ -160,7 +160,7 @@ class PipeReader(PipeEnd):
         super()._free()
 
     def take(self) -> bytes | None:
-        """What can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
+        """Return what can be read without waiting: bytes, b"" at the end, None if nothing is there yet."""
         if self._held is not None:
             data, self._held = self._held, None
             return data
@@ -190,29 +190,29 @@ class PipeReader(PipeEnd):
             self.ended = self._remaining <= 0
 
     def stop(self) -> None:
-        """No more `read`, the one that waits now included; `take` still works until `close`."""
+        """End `read`, including a waiting call; `take` still works until `close`."""
         self._stopped = True
         self.wake()
 
     def finish(self) -> None:
-        """The writer is gone: what is in the pipe now is the last of it, even if somebody else holds it open."""
+        """The writer is gone: end after the pipe's present content, even if another process holds it open."""
         if self._remaining is None and not self.closed:
             self._remaining = LAST_BYTES
-            self._is_empty = False  # nobody will say when there is more
+            self._is_empty = False  # no event will announce more data
             self.wake()
 
 
 class PipeWriter(PipeEnd):
     """The write end. Any number of tasks may write; each call's bytes stay together.
 
-    A write that is cancelled has sent either nothing or a part; the rest of a part is sent before anything else, by
-    the next call or by `finish_cut_writes`.
+    A cancelled write has sent either nothing or a part. The next call, or `finish_cut_writes`, sends the rest of such
+    a part before anything else.
     """
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.broken = False
-        self._lock: anyio.Lock | None = None  # most writes find room, and need none
+        self._lock: anyio.Lock | None = None  # created on demand: most writes fit into the pipe and need no lock
         self._rest = _NOTHING
         self.was_cut = False  # a write was cancelled half-way: `finish_cut_writes` has work
 
@@ -221,7 +221,7 @@ class PipeWriter(PipeEnd):
 
         Raises:
             anyio.ClosedResourceError: this end is closed.
-            anyio.BrokenResourceError: nobody reads any more.
+            anyio.BrokenResourceError: the read end is closed.
         """
         if self.write_at_once(data):
             return
@@ -240,7 +240,7 @@ class PipeWriter(PipeEnd):
                 raise
 
     def write_at_once(self, data: bytes) -> bool:
-        """Write all of `data` if nobody is before it and it takes no waiting; if not, nothing was written."""
+        """Write all of `data` if no other write is pending and no waiting is needed; False: nothing was written."""
         if len(data) > WHOLE_WRITE or self.closed or self.broken or self._is_at_work():
             return False
         try:
@@ -253,7 +253,7 @@ class PipeWriter(PipeEnd):
         return True
 
     async def end(self) -> None:
-        """Close this end once the writes before it are through. Idempotent."""
+        """Close this end once earlier writes are complete. Idempotent."""
         if not self.end_at_once():
             async with self._turn():
                 with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -261,14 +261,14 @@ class PipeWriter(PipeEnd):
             self.close()
 
     def end_at_once(self) -> bool:
-        """Close this end, unless a write is not through yet."""
+        """Close this end unless a write is still pending. Returns whether it was closed."""
         if self._is_at_work():
             return False
         self.close()
         return True
 
     async def finish_cut_writes(self) -> None:
-        """Send the rest of writes that were cancelled half-way. Run it beside the stream when `was_cut` is set."""
+        """Send the rest of writes that were cancelled half-way. Run it concurrently when `was_cut` is set."""
         self.was_cut = False
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with self._turn():
@@ -283,7 +283,7 @@ class PipeWriter(PipeEnd):
         return bool(self._rest) or (self._lock is not None and self._lock.locked())
 
     def break_(self) -> None:
-        """The reader is gone, even if somebody else holds the pipe open: fail writes, now and later."""
+        """The reader is gone, even if another process holds the pipe open: fail writes, now and later."""
         self.broken = True
         self.wake()
 
@@ -307,7 +307,7 @@ class PipeWriter(PipeEnd):
 
 
 def selector_loop() -> asyncio.AbstractEventLoop | None:
-    """The asyncio loop that runs this task, if it watches descriptors."""
+    """Return the asyncio loop that runs this task, if that loop can watch descriptors."""
     asyncio = sys.modules.get("asyncio")
     try:
         loop = None if asyncio is None else asyncio.get_running_loop()
@@ -317,7 +317,7 @@ def selector_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def enlarge_pipe(fd: int, size: int) -> None:
-    """Let a pipe hold at least `size` bytes, where the system can do that and allows it."""
+    """Make a pipe hold at least `size` bytes, where the system supports and allows it."""
     if sys.platform == "linux":
         import fcntl
 

@@ -1,6 +1,6 @@
-"""A child made by the event loop's own means: for systems where pipes cannot be waited on, such as Windows.
+"""A child process made by the event loop, for systems where pipes cannot be waited on, such as Windows.
 
-The same interface as `child.PosixChild`, and slower. Knows nothing of `Invocation`, files or timeouts.
+Has the same interface as `child.PosixChild`, but is slower. Knows nothing of `Invocation`, files or timeouts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pilothouse.transports.exits import KILL, Exit, exit_from_returncode, signal
 from pilothouse.transports.watchdog import watchdog
 
 READ = 64 * 1024
-"""Bytes asked for at once."""
+"""Bytes per read."""
 LAST_WAIT = 0.02
-"""Seconds in which output that is still under way arrives once the child has exited."""
+"""Seconds to wait for remaining output after the child has exited."""
 HANG_UP_LIMIT = 0.1
 """Seconds for the event loop to close the input."""
 RELEASE_LIMIT = 2.0
@@ -31,7 +31,7 @@ _HAS_GROUPS = hasattr(os, "killpg")
 
 
 class _Output:
-    """One output of the child, whose reading can be ended from outside."""
+    """One output stream of the child, whose reading can be ended from outside."""
 
     def __init__(self, stream: ByteReceiveStream | None) -> None:
         assert stream is not None
@@ -99,7 +99,7 @@ class PortableChild(Child):
         await self._stderr.end.wait()
 
     async def write(self, data: bytes) -> None:
-        """See `Child`. A write that is cancelled under way breaks the input: nobody knows how much of it was sent."""
+        """See `Child`. A write that is cancelled half-way breaks the input, because the amount sent is unknown."""
         async with self._lock:
             self._check_input()
             assert self._process.stdin is not None
@@ -197,14 +197,14 @@ class PortableChild(Child):
 
 
 async def spawn_portable(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None) -> PortableChild:
-    """Start a child, as `child.spawn` does, by `anyio.open_process`.
+    """Start a child by `anyio.open_process`; otherwise as `child.spawn`.
 
     Raises:
         OSError: as `subprocess.Popen`.
         ValueError: a NUL in an argument or variable.
     """
     if os.name == "nt" and argv[0].lower().endswith((".bat", ".cmd")):
-        # cmd.exe would read `&` and `%` in arguments as its own, whatever the quoting.
+        # cmd.exe would interpret `&` and `%` in arguments, however they are quoted.
         raise OSError(errno.ENOEXEC, "batch files take no safe arguments; use the .exe")
     process = await _open_uncancelled(argv, env, cwd)
     if _HAS_GROUPS:

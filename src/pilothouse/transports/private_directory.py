@@ -1,6 +1,6 @@
-"""A directory that only this user can read, and that is gone with its owner. Blocking: call it off the event loop.
+"""A directory that only this user can read and that is removed with its owner. Blocking: call it off the event loop.
 
-Owns when it is made and removed. What lies in it, those who build on this know.
+Owns when the directory is made and removed. Subclasses know its content.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class PrivateDirectory:
         self._owner = os.getpid()
 
     def _open(self, prefix: str) -> str:
-        """Make it, with a name that begins with `prefix`; returns its path."""
+        """Create the directory, with a name that begins with `prefix`; returns its path."""
         self._directory = tempfile.mkdtemp(prefix=prefix)
         watchdog.guard_directory(self._directory)
         return self._directory
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it. Idempotent; in the child of a fork it does nothing."""
+        """Remove the directory with its content. Idempotent; does nothing in the child of a fork."""
         directory, self._directory = self._directory, None
         if directory is not None and os.getpid() == self._owner:
             shutil.rmtree(directory, ignore_errors=True)

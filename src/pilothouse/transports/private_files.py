@@ -1,4 +1,4 @@
-"""Values that travel to a child in files which only this user can read. Blocking: call it off the event loop."""
+"""Passes values to a child in files that only this user can read. Blocking: call it off the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PrivateFiles(PrivateDirectory):
 
         Args:
             files: what to write.
-            owner: user and group who may read them instead of this process's own.
+            owner: user and group ids that own the files; None: those of this process.
         """
         directory = self._open("pilothouse-")
         arguments: list[str] = []

@@ -1,6 +1,6 @@
-"""The home of an isolated child: a directory that only this user can read, and that is gone with its owner.
+"""The home of an isolated child: a directory that only this user can read and that is removed with its owner.
 
-Owns what lies in it and the variables that point there. Blocking: call it off the event loop.
+Owns its content and the variables that point there. Blocking: call it off the event loop.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ VARIABLES = {
     "XDG_DATA_HOME": ".local/share",
     "XDG_STATE_HOME": ".local/state",
 }
-"""What points into the home, and to which place in it."""
+"""Variables that point into the home, and their paths relative to it."""
 WINDOWS_VARIABLES = {"USERPROFILE": "", "APPDATA": "AppData/Roaming", "LOCALAPPDATA": "AppData/Local"}
 
 
 class PrivateHome(PrivateDirectory):
-    """The directory, and who needs it."""
+    """The directory, with a count of its owners."""
 
     def __init__(self) -> None:
         super().__init__()
         self._others = 0
 
     def share(self) -> Self:
-        """This very home, for one more owner: it stays until each of them has called `leave`."""
+        """Return this home for one more owner. The directory stays until every owner has called `leave`."""
         self._others += 1
         return self
 
     def leave(self) -> None:
-        """One owner needs it no more; the last one removes it."""
+        """Give up one owner's share; the last owner removes the directory."""
         if self._others:
             self._others -= 1
         else:
             self.remove()
 
     def make(self, owner: tuple[int, int] | None = None) -> str:
-        """Make the directory, if that was not done yet; returns its path.
+        """Create the directory if needed; returns its path.
 
         Args:
-            owner: user and group that it belongs to instead of this process's own.
+            owner: user and group ids that own it; None: those of this process.
         """
         if self._directory is None:
             self._directory = self._open("pilothouse-isolated-")
@@ -60,6 +60,6 @@ class PrivateHome(PrivateDirectory):
 
 
 def home_variables(home: str) -> dict[str, str]:
-    """The variables of a child that has `home`."""
+    """Return the environment variables of a child with this `home`."""
     places = VARIABLES | WINDOWS_VARIABLES if sys.platform == "win32" else VARIABLES
     return {name: str(Path(home, place)) for name, place in places.items()}

@@ -1,7 +1,7 @@
-"""What version a `claude` is: runs it with `--version`, bounded in time and output, and says why if that fails.
+"""Determines the version of a `claude`: runs `--version`, bounded in time and output; explains failures.
 
-Blocking: call it off the event loop. The child sees an environment of a few variables, no keys, and an empty
-configuration directory. Knows nothing of where executables are looked for.
+Blocking: call it off the event loop. The child gets a few environment variables, no keys, and an empty configuration
+directory. Knows nothing of where executables are searched.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pilothouse.transports.start_errors import start_reason
 from pilothouse.transports.versions import parse_version
 
 VERSION_TIMEOUT = 2.0
-"""Seconds for one try. It takes 0.02 s, 0.15 s from a cold disk; a busy machine may need some more."""
+"""Seconds per try. It takes 0.02 s, 0.15 s from a cold disk; a busy machine may need more."""
 TRIES = 2
-"""A try that ran out of time has read much of a large file from a slow disk: the next one is faster."""
+"""Number of tries. A timed-out try has read much of a large file from a slow disk: the next one is faster."""
 KILL_GRACE = 1.0
-"""Seconds for a killed child to be gone, and for its output to end."""
+"""Seconds for a killed child to exit, and for its output to end."""
 KEPT_OUTPUT = 16 * 1024
-"""Bytes of output that are looked at; what writes more is not Claude Code."""
+"""Bytes of output that are examined; a program that writes more is not Claude Code."""
 SAID_CHARS = 200
-"""Of what it said on standard error, in a reason."""
+"""Characters of standard error that a reason quotes."""
 
-# What programs, shims of version managers and dynamic linkers need in order to run at all.
+# Variables that programs, shims of version managers and dynamic linkers need in order to run at all.
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "LD_LIBRARY_PATH", "NIX_LD",
     "NIX_LD_LIBRARY_PATH", "ASDF_DATA_DIR", "ASDF_DIR", "FNM_DIR", "MISE_DATA_DIR", "NODENV_ROOT", "NVM_DIR",
@@ -49,7 +49,7 @@ _directories: set[str] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """End what a thread still waits for when the program ends."""
+    """At program exit, end the children that threads still wait for."""
     for child in list(_running):
         _end(child)
     for directory in list(_directories):
@@ -69,13 +69,13 @@ def _directory() -> Generator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What came of `--version`.
+    """The result of `--version`.
 
     Args:
-        version: the version, such as "2.1.330"; "" if it did not say one.
+        version: the version, such as "2.1.330"; "" if none was reported.
         reason: why not, as half a sentence about "it".
-        exit_code: its exit code, if it ended by itself.
-        stderr: the beginning of what it said on standard error.
+        exit_code: its exit code, if it exited by itself.
+        stderr: the beginning of its standard error.
     """
 
     version: str = ""
@@ -85,11 +85,11 @@ class Probe:
 
 
 def probe(path: str, env: Mapping[str, str]) -> Probe:
-    """Run `path --version`. (R1)
+    """Run `path --version`.
 
     Args:
         path: the executable.
-        env: where the few variables that it gets are taken from.
+        env: source of the few variables that the child gets.
     """
     with _directory() as directory:
         clean = {name: env[name] for name in _KEPT if name in env}
@@ -125,7 +125,7 @@ def _run(command: list[str], env: dict[str, str]) -> _Ran | None:
     streams = (_Stream(child.stdout), _Stream(child.stderr))
     _running.add(child)
     try:
-        # Its output may be held open by what it started, so it is the exit that counts.
+        # Wait for the exit, not the end of output: a grandchild may hold the output open.
         code = child.wait(VERSION_TIMEOUT)
     except subprocess.TimeoutExpired:
         return None
@@ -138,7 +138,7 @@ def _run(command: list[str], env: dict[str, str]) -> _Ran | None:
 
 
 class _Stream(threading.Thread):
-    """Reads the beginning of a stream, and throws the rest away so that the child is not held up."""
+    """Reads the beginning of a stream and discards the rest, so that the child does not block."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(name="pilothouse probe", daemon=True)
@@ -153,11 +153,11 @@ class _Stream(threading.Thread):
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill it and all it started; it does nothing that could be lost."""
+    """Kill the child and everything it started; no work can be lost."""
     if sys.platform == "win32":
         child.kill()
     else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for one that has just ended
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for an ended process
             os.killpg(child.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(KILL_GRACE)
@@ -165,7 +165,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _judge(ran: _Ran, path: str, env: Mapping[str, str]) -> Probe:
     said = " ".join(ran.err.split())[:SAID_CHARS]
-    # "2.1.330 (Claude Code)": other programs of this name say theirs later in the line, if at all.
+    # "2.1.330 (Claude Code)": other programs of this name print a version later in the line, if at all.
     version = parse_version(ran.out.partition(" ")[0]) if ran.out[:1].isdigit() else None
     if ran.code == 0 and version is not None:
         return Probe(".".join(map(str, version)))

@@ -1,6 +1,6 @@
-"""Why a child could not be started, in words that say what to do. Looks at the disk: call it off the event loop.
+"""Explains why a child could not be started and what to do. Reads the disk: call it off the event loop.
 
-Messages name the executable and the working directory, never arguments or variables: those may carry keys.
+Messages name the executable and the working directory, never arguments or variables: those may contain keys.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _REASONS = {
 
 
 def start_error(error: OSError | ValueError, executable: str, cwd: str | None, size: int) -> ProcessError:
-    """The typed error for what `Popen` raised.
+    """Build the typed error for what `Popen` raised.
 
     Args:
         error: what was raised.
-        executable: what was to run.
-        cwd: where it was to run; None: the working directory of this process.
+        executable: path of the executable.
+        cwd: its working directory; None: that of this process.
         size: bytes of its arguments and environment.
     """
     return CLIStartError(f"could not start {executable}: {start_reason(error, executable, cwd, size)}")
 
 
 def start_reason(error: OSError | ValueError, executable: str, cwd: str | None = None, size: int = 0) -> str:
-    """What `Popen` meant, as half a sentence about "it", the executable."""
+    """Explain an error of `Popen` as half a sentence about "it", the executable."""
     return _value_reason(error) if isinstance(error, ValueError) else _os_reason(error, executable, cwd, size)
 
 
 def files_error(error: OSError) -> ProcessError:
-    """The typed error for private files that could not be written."""
+    """Build the typed error for private files that could not be written."""
     reason = os.strerror(error.errno) if error.errno else "unknown system error"
     return CLIStartError(
         f"could not write the private files of the child: {reason}; check the temporary directory (TMPDIR), or let it"

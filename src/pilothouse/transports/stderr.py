@@ -1,7 +1,7 @@
-"""What a child writes to standard error: its last part, and its lines. No secret leaves this file. No I/O.
+"""What a child writes to standard error: the tail and the lines, always without secrets. No I/O.
 
-The tail is kept as it came and cleaned when somebody asks, because most of it is never looked at. Lines are made only
-if somebody listens.
+The tail is kept raw and redacted on demand, because most of it is never read. Lines are split only if there is a
+callback or a debug log for them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LONGEST_LINE = 32 * 1024
 """Characters; a longer line is passed on in pieces."""
 
 SHAPE = 256
-"""Characters that are kept back at a cut, because they may be the beginning of a key that only its shape tells."""
+"""Characters held back at a cut, because they may begin a key that only its shape reveals."""
 STEPS = 16
-"""Places that are tried for a cut outside of all secrets."""
+"""Positions that are tried for a cut outside of all secrets."""
 
 _log = logging.getLogger("pilothouse.transports")
 _stderr_log = logging.getLogger("pilothouse.stderr")
@@ -34,8 +34,8 @@ class StderrLog:
     """Takes the bytes of standard error.
 
     Args:
-        redactor: makes what removes the secrets, when there is something to remove them from.
-        on_line: called with each line, without its end. What it raises is logged once and does no harm.
+        redactor: makes the object that removes secrets; called on first use.
+        on_line: called with each line, without its end. An exception in it is logged once and ignored.
         tail: characters kept.
     """
 
@@ -75,13 +75,13 @@ class StderrLog:
                 self._pass_on_piece()
 
     def finish(self) -> None:
-        """Nothing more will come: pass on a last line that has no end."""
+        """Pass on a last line without an end. Call it after the last bytes."""
         line, self._line = self._line, ""
         if line:
             self._pass_on(self._redactor.redact(line))
 
     def tail(self) -> str:
-        """The last part of it, without secrets."""
+        """Return the tail, without secrets."""
         if not self._kept:
             return ""
         text = self._redactor.redact("".join(self._kept))
@@ -100,14 +100,14 @@ class StderrLog:
         return self._on_line is not None or _stderr_log.isEnabledFor(logging.DEBUG)
 
     def _pass_on_piece(self) -> None:
-        # The end of the piece may be the start of a secret, so it waits for what comes next.
+        # The end of the piece may be the start of a secret, so it waits for the next bytes.
         whole, redact = self._redactor.redact(self._line), self._redactor.redact
         for step in range(1, STEPS + 1):
             cut = len(self._line) - step * self._overlap
             if cut <= 0:
                 return
             before, after = redact(self._line[:cut]), redact(self._line[cut:])
-            if before + after == whole:  # else a secret lies across the cut
+            if before + after == whole:  # else a secret spans the cut
                 self._pass_on(before)
                 self._line = self._line[cut:]
                 return

@@ -1,7 +1,7 @@
-"""Versions of executables that were asked for theirs before, kept on the disk so that they need not be run again.
+"""Cache of the versions of executables on disk, so that they need not run again.
 
-A small file in the cache: `versions.json`. It is a hint and no more: what cannot be read is asked again, what cannot be
-written is forgotten. Only the answers of usable executables are kept, as what failed may have been repaired meanwhile.
+A small file in the cache: `versions.json`. It is only a hint: an unreadable entry is determined again, a failed write
+is ignored. Only versions of usable executables are kept, because a broken one may have been repaired meanwhile.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 from pilothouse.provision.paths import cache_root
 
 KEPT_ENTRIES = 32
-"""Paths; a machine has a few."""
+"""Paths in the cache; a machine has a few."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The version of a file, and by what it is known to be the same file still."""
+    """The version of a file, with the size and time that identify the file."""
 
     version: str
     size: int
@@ -29,27 +29,27 @@ _KNOWN_FILES = msgspec.json.Decoder(dict[str, Known])
 
 
 def known_version(path: str) -> str | None:
-    """The version that `path` said when it was asked, if the file is the same still."""
+    """Return the cached version of `path`, if the file is unchanged."""
     known = _read().get(path)
     if known is None:
         return None
     try:
-        status = os.stat(path)  # noqa: PTH116 - it is text
+        status = os.stat(path)  # noqa: PTH116 - the path is a str
     except OSError:
         return None
     return known.version if (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns) else None
 
 
 def remember_version(path: str, version: str) -> None:
-    """Keep the version of `path`, if the cache can be written."""
+    """Cache the version of `path`, if the cache is writable."""
     import tempfile
 
     file = _file()
-    if not file.is_absolute():  # no home directory to put it in
+    if not file.is_absolute():  # there is no home directory
         return
     temporary = ""
     try:
-        status = os.stat(path)  # noqa: PTH116 - it is text
+        status = os.stat(path)  # noqa: PTH116 - the path is a str
         entries = {name: known for name, known in _read().items() if name != path}
         entries[path] = Known(version, status.st_size, status.st_mtime_ns)
         newest = dict(list(entries.items())[-KEPT_ENTRIES:])
@@ -58,7 +58,7 @@ def remember_version(path: str, version: str) -> None:
         with os.fdopen(fd, "wb") as out:
             out.write(msgspec.json.encode(newest))
         Path(temporary).replace(file)
-    except (OSError, ValueError):  # a name that is no text cannot be encoded
+    except (OSError, ValueError):  # a name that is not valid text cannot be encoded
         if temporary:
             Path(temporary).unlink(missing_ok=True)
 

@@ -1,15 +1,15 @@
-"""Process groups and private files must not outlive this process, however it ends. Knows their names, not their use.
+"""Ends process groups and removes private files when this process ends, however it ends.
 
-One `/bin/sh` per host process, in a session of its own, waits for the end of a pipe that nobody writes to. When the
-host ends in any way, SIGKILL included, the kernel closes the pipe, and the shell ends every group that stands in a file
-the two share, SIGTERM, then SIGKILL, and removes the directories. The file has no name and is mostly memory: to note a
-child there wakes nobody. This works on Linux and macOS and reaches grandchildren. The kernel's parent-death signal
-does not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs code between fork and exec.
-`atexit` does the same, sooner, when the interpreter ends by itself.
+One `/bin/sh` per host process, in a session of its own, waits for the end of a pipe to which no process writes. When
+the host ends in any way, SIGKILL included, the kernel closes the pipe. The shell then sends SIGTERM, later SIGKILL,
+to every group listed in a file that both share, and removes the listed directories. The file has no name and is
+mostly memory: writing a line does not wake the shell. This works on Linux and macOS and reaches grandchildren. The
+kernel's parent-death signal does not serve: it fires when the spawning *thread* ends, misses grandchildren, and needs
+code between fork and exec. When the interpreter exits normally, `atexit` does the same work sooner.
 
-Why a listed number is never somebody else's group: the leader's pid stays taken until its parent reaps it, and every
-owner here calls `release` before it reaps. After a SIGKILL of the host, init reaps within the moment the shell needs to
-read the file; the kernel hands out numbers in a circle, so a number does not come back in that time.
+A listed group id never belongs to an unrelated group: the leader's pid stays taken until its parent reaps it, and
+every owner here calls `release` before it reaps. After a SIGKILL of the host, init reaps within the moment the shell
+needs to read the file; the kernel assigns pids in a circle, so a pid does not come back in that time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from pilothouse.transports.exits import signal_group
 
 EXIT_GRACE = 1.0
-"""Seconds that groups left at interpreter exit get between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL for groups left at interpreter exit."""
 _SCRIPT = r"""
 trap '' INT HUP TERM QUIT PIPE
 set -f
@@ -59,16 +59,16 @@ done
 for g in $groups; do kill -s KILL -- "-$g"; done
 for d in $dirs; do rm -rf -- "$d"; done
 """
-"""Lines: "g" a process group, "d" a directory of private files, "-" one that does not count any more."""
+"""Lines of the file: "g" and a process group, "d" and a directory of private files, "-" for an invalid line."""
 
 _log = logging.getLogger("pilothouse.transports")
 
 
 class _Ledger:
-    """Lines in a file without a name, written in place.
+    """Lines in an unnamed file, written in place.
 
-    The first byte of a line, which says what it is, is written last and struck out first: whoever is killed in between
-    leaves nothing that counts.
+    The first byte of a line is its kind. It is written last and cleared first, so a process killed in between leaves
+    no valid line.
 
     Attributes:
         fd: the descriptor of the file.
@@ -77,7 +77,7 @@ class _Ledger:
     def __init__(self) -> None:
         self.fd = _unnamed_file()
         self._end = 0
-        self._free: dict[int, list[int]] = {}  # where lines were struck out, by their length
+        self._free: dict[int, list[int]] = {}  # offsets of cleared lines, by length
 
     def add(self, kind: bytes, text: bytes) -> tuple[int, int]:
         """Write a line; returns its place, for `strike`."""
@@ -92,7 +92,7 @@ class _Ledger:
         return at, len(line)
 
     def strike(self, place: tuple[int, int]) -> None:
-        """Let a line not count any more."""
+        """Make a line invalid."""
         at, length = place
         os.pwrite(self.fd, b"-", at)
         self._free.setdefault(length, []).append(at)
@@ -105,7 +105,7 @@ def _unnamed_file() -> int:
     import tempfile  # slow to import, and not needed on Linux
 
     fd, path = tempfile.mkstemp(prefix="pilothouse-watchdog-")
-    os.unlink(path)  # noqa: PTH108 - it is text
+    os.unlink(path)  # noqa: PTH108 - the path is a str
     return fd
 
 
@@ -113,16 +113,16 @@ _Places = dict[Any, tuple[int, int] | None]
 
 
 class Watchdog:
-    """The shell, and the file for it. Starts with the first group, off the caller's thread; restarts if it died."""
+    """Owns the shell and its file. Starts with the first group, off the caller's thread; replaces a dead shell."""
 
     def __init__(self) -> None:
-        # Re-entrant: garbage collection may call `release` while this very thread holds the lock.
+        # Re-entrant: garbage collection may call `release` while the same thread holds the lock.
         self._lock = threading.RLock()
         self._groups: _Places = {}
         self._directories: _Places = {}
         self._ledger: _Ledger | None = None
         self._fd = -1
-        self._news: Callable[[int], list[Any]] | None = None  # says within so many ms that the shell is dead
+        self._news: Callable[[int], list[Any]] | None = None  # reports, within a timeout in ms, a dead shell
         self._shell = 0
 
     @property
@@ -140,22 +140,22 @@ class Watchdog:
         self._note(self._groups, pgid, b"g", b"%d" % pgid)
 
     def release(self, pgid: int) -> None:
-        """Forget this group. Must come before its leader is reaped."""
+        """Stop guarding this group. Call it before the leader is reaped."""
         self._strike(self._groups, pgid)
 
     def guard_directory(self, path: str) -> None:
         """Remove this directory when the host ends."""
-        if "\n" not in path:  # the lines of the shell could not carry it
+        if "\n" not in path:  # the line format has no newlines
             self._note(self._directories, path, b"d", os.fsencode(path))
 
     def release_directory(self, path: str) -> None:
-        """Forget this directory."""
+        """Stop guarding this directory."""
         self._strike(self._directories, path)
 
     def _note(self, places: _Places, key: object, kind: bytes, text: bytes) -> None:
         with self._lock:
             places[key] = None
-            if not hasattr(os, "pwrite"):  # as on Windows, where there is no shell either
+            if not hasattr(os, "pwrite"):  # as on Windows, which has no shell either
                 return
             try:
                 if self._ledger is None:
@@ -177,10 +177,10 @@ class Watchdog:
         self._let_go()
         read_end, self._fd = os.pipe()
         poll = select.poll()
-        poll.register(self._fd, 0)  # for the end of its reader alone
+        poll.register(self._fd, 0)  # reports only that the reader closed its end
         self._news = poll.poll
-        # The lines wait in the file. The shell starts beside the first child of this process, so as not to hold it up:
-        # only a host that is killed within the few milliseconds that this takes leaves that child behind.
+        # The lines wait in the file. The shell starts in parallel with the first child, so as not to delay it: only a
+        # host that is killed within those few milliseconds leaves that child behind.
         if not sys.is_finalizing():
             with contextlib.suppress(RuntimeError):
                 threading.Thread(
@@ -190,7 +190,7 @@ class Watchdog:
         os.close(read_end)
 
     def _let_go(self) -> None:
-        """The shell is dead: somebody has killed it."""
+        """Clean up after a shell that was killed."""
         fd, self._fd, self._news = self._fd, -1, None
         if fd >= 0:
             os.close(fd)
@@ -216,10 +216,10 @@ class Watchdog:
         finally:
             os.close(read_end)
         self._shell = shell.pid
-        shell.returncode = 0  # it outlives this process, so `Popen` must neither wait for it nor warn
+        shell.returncode = 0  # the shell outlives this process: `Popen` must neither wait for it nor warn
 
     def end_all(self) -> None:
-        """End every group still guarded: SIGTERM, up to `EXIT_GRACE`, SIGKILL; remove directories. At exit."""
+        """At exit: end every guarded group (SIGTERM, up to `EXIT_GRACE`, SIGKILL) and remove the directories."""
         groups = list(self._groups)
         for pgid in groups:
             signal_group(pgid, signal.SIGTERM)
@@ -231,14 +231,14 @@ class Watchdog:
             self.release(pgid)
         if not self._directories:
             return
-        import shutil  # slow to import, and hardly ever needed here
+        import shutil  # slow to import, and rarely needed here
 
         for path in list(self._directories):
             shutil.rmtree(path, ignore_errors=True)
             self.release_directory(path)
 
     def forget(self) -> None:
-        """In the child of a fork: these groups belong to the parent, and so do the file and the end of the pipe."""
+        """After a fork, in the child: drop all state; the groups, the file and the pipe belong to the parent."""
         self._lock = threading.RLock()
         self._groups.clear()
         self._directories.clear()
@@ -260,7 +260,7 @@ def _alive(pgid: int) -> bool:
 
 
 watchdog = Watchdog()
-"""The one of this process."""
+"""The watchdog of this process."""
 
 atexit.register(watchdog.end_all)
 if hasattr(os, "register_at_fork"):

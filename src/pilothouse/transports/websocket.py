@@ -1,7 +1,7 @@
 """A session that runs on a host, reached over a WebSocket that may break at any time.
 
-Owns the stream that the driver sees, what travels of an invocation, and what must not. The connection is kept up by
-`websocket_uplink`; what the bytes mean is not known, but for where lines begin, in case somebody takes over.
+Owns the stream that the driver sees, and which parts of an invocation are sent. `websocket_uplink` keeps the
+connection up. Must not know what the bytes mean, except where lines begin, in case another client takes over.
 """
 
 from __future__ import annotations
@@ -41,36 +41,38 @@ from pilothouse.transports.websocket_address import Address
 from pilothouse.transports.websocket_uplink import Uplink
 
 LEAVE_SECONDS: Final = 5.0
-"""Seconds that `detach` waits for what was sent to arrive."""
+"""Seconds that `detach` waits until sent data has arrived."""
 PIECE: Final = 256 * 1024
-"""Bytes that `receive` gives at most."""
+"""Bytes that `receive` returns at most."""
 
 
 class WebSocketTransport(Transport):
-    """Reaches a session on a host, `pilothouse serve`. (E84, E86, R37)
+    """Reaches a session on a host, `pilothouse serve`.
 
-    The peer runs there; hooks, permissions and tools of this process are asked over the same wire. When the connection
-    breaks it is made again, and nothing is lost or doubled; meanwhile `health` says "degraded". Of the environment only
-    what the settings name travels, nothing that was inherited. `close` ends the session; `detach` leaves it, and so
-    does a process that dies: another one attaches with `session`.
+    The CLI runs there and sends requests for this process's hooks, permissions and tools over the same connection. A
+    broken connection is made again without losing or repeating data; meanwhile `health` is "degraded". Of the
+    environment, only the variables that the settings name are sent, nothing inherited. `close` ends the session.
+    `detach`, or the death of this process, leaves it running: another process attaches with `session`.
 
     Args:
         url: of the host: `ws://127.0.0.1:8750`, `wss://host.example`.
         token: what the host printed at its start, or was given.
-        session: id of a session that is there, to go on with it; None: a new one.
-        take_over: attach even if another client is attached, which is told so and fails.
+        session: id of an existing session to attach to; None: start a new one.
+        take_over: attach even if another client is attached; that client gets an error.
         reconnect: when to try again, and when to give up.
-        heartbeat: seconds of silence after which the host is asked whether it is there; after three of them the
-            connection is dropped, and made again. 0: never.
+        heartbeat: seconds of silence after which the host is pinged; after three of them the connection is dropped
+            and made again. 0: never.
         tls: for `wss://`; default: certificates are checked as the system does.
 
     Attributes:
         address: of the host.
-        session_id: the CLI's own id of a conversation that was attached to, as far as the host knows it; else None.
-        request_prefix: what ids of control requests begin with; answers to those of the client before may still come.
+        session_id: the CLI's own id of an attached conversation, if the host knows it; else None.
+        request_prefix: prefix of the ids of control requests, because responses to an earlier client's requests may
+            still arrive.
 
     Raises:
-        UsageError: the address is none, or holds a secret; `heartbeat` is negative; the package websockets is missing.
+        UsageError: the address is invalid or holds a secret; `heartbeat` is negative; the package websockets is
+            missing.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class WebSocketTransport(Transport):
     ) -> None:
         if not heartbeat >= 0:
             raise UsageError(f"heartbeat: expected 0 or more seconds, got {heartbeat}")
-        import_module("pilothouse.transports.websocket_connection")  # says here what is missing, if it is
+        import_module("pilothouse.transports.websocket_connection")  # raises now if the package websockets is missing
         self.address = Address.of(url)
         self.session_id: str | None = None
         self._token = token
@@ -104,8 +106,8 @@ class WebSocketTransport(Transport):
         self._closed: anyio.Event | None = None
         self._sending: anyio.Lock | None = None
         self._waiting_to_send = 0
-        self._pieces: deque[bytes] = deque()  # to be given out
-        self._given = b""  # given out last, as it was heard
+        self._pieces: deque[bytes] = deque()  # to be returned by `receive`
+        self._given = b""  # the last bytes returned, as received
         self._backlog = Backlog(0, 0)
         self._lines = LineStarts()
         self._was_left = False
@@ -117,12 +119,12 @@ class WebSocketTransport(Transport):
 
     @property
     def session(self) -> str | None:
-        """The id of the session at the host, once it is known."""
+        """The id of the session at the host, once known."""
         return self._up.session
 
     @property
     def is_attached(self) -> bool:
-        """Whether it goes on with what another client began."""
+        """Whether it attached to a session that another client started."""
         return self._up.attaches
 
     @property
@@ -132,24 +134,24 @@ class WebSocketTransport(Transport):
 
     @property
     def bytes_taken(self) -> int:
-        """How much was given to `send` so far, counted from the beginning of the session."""
+        """Bytes given to `send` so far, counted from the beginning of the session."""
         return self._up.link.outbound.end
 
     @property
     def bytes_acknowledged(self) -> int:
-        """How much of that the host has handed to the peer."""
+        """How many of these bytes the host has handed to the CLI."""
         return self._up.link.outbound.acknowledged
 
-    # Start.
+    # Starting.
 
     async def start(self, invocation: Invocation) -> None:
-        """Have the host start a session, or attach to one.
+        """Make the host start a session, or attach to one.
 
         Raises:
             RemoteError: the host cannot be reached, or refuses; `.code` says why.
-            CLIStartError: it could not start the child.
-            UsageError: a key would travel in the clear; the settings are too large for a message; it was started
-                before.
+            CLIStartError: the host could not start the child.
+            UsageError: a key would be sent unencrypted; the settings are too large for a message; the transport was
+                started before.
         """
         if self._closed is not None:
             raise anyio.ClosedResourceError
@@ -157,7 +159,7 @@ class WebSocketTransport(Transport):
             raise UsageError("a transport serves one connection: make a new one instead of starting it again")
         launch = launch_of(invocation)
         self._check_keys(invocation)
-        encode(Start(VERSION, self._up.client, launch))  # what does not fit is told now
+        encode(Start(VERSION, self._up.client, launch))  # raises now if it is too large
         self._started, self._sending = True, anyio.Lock(fast_acquire=True)
         secrets = replace(invocation, env={**invocation.env, "PILOTHOUSE_HOST_TOKEN": self._token or ""})
         self._redactor = lambda: Redactor(invocation_secrets(secrets))
@@ -169,7 +171,7 @@ class WebSocketTransport(Transport):
         self._lines = LineStarts(ready.begin)
         if self.is_attached:
             self._backlog, self.session_id = Backlog(ready.begin, ready.end), ready.conversation
-        if self._closed is not None:  # meanwhile
+        if self._closed is not None:  # closed meanwhile
             with anyio.CancelScope(shield=True):
                 await self._up.shut(Close(), tries=False)
             raise anyio.ClosedResourceError
@@ -190,14 +192,14 @@ class WebSocketTransport(Transport):
         self._stderr.feed(line.encode("utf-8", "replace") + b"\n")
 
     async def serve(self) -> None:
-        """Keep the link up, until the session ends, or the host is given up."""
+        """Keep the connection up until the session ends or the host is given up."""
         if self._closed is None and self._up.ready is not None:
             await self._up.serve()
 
-    # The stream.
+    # The byte stream.
 
     async def send(self, data: bytes) -> None:
-        """Take `data`, and send it when there is a connection; waits while the host is a window behind."""
+        """Queue `data` for sending; waits while a full window is unacknowledged by the host."""
         self._check_open()
         assert self._sending is not None
         up, outbound = self._up, self._up.link.outbound
@@ -208,7 +210,7 @@ class WebSocketTransport(Transport):
             async with self._sending:
                 await up.until(lambda: outbound.room > 0 or up.ended is not None)
                 self._check_writable()
-                outbound.append(data)  # whole, so that a call cancelled in its second wait leaves no cut line
+                outbound.append(data)  # whole, so that a call cancelled in its second wait leaves no partial line
                 up.speak_up()
                 if not outbound.is_within:
                     await up.until(lambda: outbound.is_within or up.ended is not None)
@@ -222,7 +224,7 @@ class WebSocketTransport(Transport):
             raise anyio.BrokenResourceError
 
     async def receive(self) -> bytes:
-        """The next bytes; b"" once the output of the peer has ended.
+        """Return the next bytes; b"" once the CLI's output has ended.
 
         Raises:
             RemoteError: the host was lost for good.
@@ -246,8 +248,8 @@ class WebSocketTransport(Transport):
         return self._pieces.popleft()
 
     def _note_given(self) -> None:
-        # Somebody who takes over begins with the line that was given out last: this process may die before it has
-        # looked at it. It has, once it asks for more.
+        # A client that takes over begins with the last line that was returned: this process may die before processing
+        # it. Asking for more shows that the line was processed.
         if self._given:
             line = self._lines.feed(self._given)
             self._given = b""
@@ -264,7 +266,7 @@ class WebSocketTransport(Transport):
             self._up.speak_up()
 
     async def end_input(self) -> None:
-        """End the input of the peer, after what was sent."""
+        """End the CLI's input, after what was sent."""
         self._check_open()
         link = self._up.link
         if not link.has_finished:
@@ -273,22 +275,22 @@ class WebSocketTransport(Transport):
         await anyio.lowlevel.checkpoint()
 
     async def ending(self) -> Ending:
-        """How the peer ended, as the host says."""
+        """Return how the CLI ended, as reported by the host."""
         ended = self._up.ended
         if ended is None:
             return Ending(stderr=self._stderr.tail(), detail=str(self._up.failure or "still running"))
         tail = self._redactor().redact(ended.stderr) or self._stderr.tail()
         return Ending(ended.exit_code, ended.signal, tail, ended.detail)
 
-    # The end.
+    # Closing.
 
     async def detach(self) -> str:
-        """Leave the session, which goes on at the host; returns its id, for another `WebSocketTransport`.
+        """Leave the session running at the host; returns its id, for another `WebSocketTransport`.
 
-        What was sent before arrives, if the host can be reached within 5 s.
+        Data sent before arrives if the host can be reached within 5 s.
 
         Raises:
-            UsageError: it was not started, or was closed.
+            UsageError: the transport was not started, or was closed.
         """
         up = self._up
         if up.ready is None or self._closed is not None:
@@ -301,7 +303,7 @@ class WebSocketTransport(Transport):
         return up.ready.session
 
     async def close(self) -> None:
-        """End the session and wait until the host says that the child is gone, for 6.5 s at most."""
+        """End the session and wait, for at most 6.5 s, until the host reports that the child is gone."""
         if self._closed is not None:
             with anyio.CancelScope(shield=True):
                 await self._closed.wait()
@@ -315,7 +317,7 @@ class WebSocketTransport(Transport):
             self._closed.set()
 
     def health(self) -> Health:
-        """Healthy, or why not; degraded while there is no connection."""
+        """Return whether the session is healthy, or why not; degraded while there is no connection."""
         up = self._up
         states: tuple[tuple[bool, HealthState, str], ...] = (
             (self._closed is not None, "unhealthy", "closed"),
@@ -336,14 +338,14 @@ class WebSocketTransport(Transport):
 def on_host(
     url: str, *, session: str | None = None, take_over: bool = False, **how: Any
 ) -> Callable[[], WebSocketTransport]:
-    """Makes a `WebSocketTransport` for each child: `Agent(transport=on_host("wss://host.example", token=…))`.
+    """Return a factory of `WebSocketTransport`: `Agent(transport=on_host("wss://host.example", token=…))`.
 
-    So every query and session of the agent runs there, and a session whose child has ended, with its host or without,
-    goes on with a new one.
+    Every query and session of the agent then runs there. A session whose child has ended, alone or together with its
+    host, continues with a new child.
 
     Args:
         url: of the host.
-        session: id of a session that is there: the first one made goes on with it; give it to one session.
+        session: id of an existing session that the first transport attaches to; use it for one session only.
         take_over: as for `WebSocketTransport`, for the first one.
         **how: `token`, `reconnect`, `heartbeat`, `tls`, as for `WebSocketTransport`.
 
@@ -359,7 +361,7 @@ def on_host(
 
 
 def launch_of(invocation: Invocation) -> Launch:
-    """What of an invocation travels: nothing of the environment that was inherited, and no executable."""
+    """Select what is sent of an invocation: no inherited environment, and no executable."""
     return Launch(
         argv=tuple(invocation.argv),
         files=tuple(File(file.flag, file.suffix, file.content) for file in invocation.files),

@@ -1,6 +1,6 @@
-"""Where a host is, and that a connection to it is gone. Needs no WebSocket.
+"""The address of a host, and the error for a lost connection. Needs no WebSocket.
 
-Owns how an address is read, and which addresses are on this machine. Must not know what is done there.
+Owns how an address is parsed, and which addresses are on this machine. Must not know what the connection is for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from pilothouse.errors import UsageError
 
 PATH: Final = "/v1/wire"
-"""Where a host has the link, when the URL has no path."""
+"""Path of the WebSocket endpoint, when the URL has none."""
 
 
 class ConnectionLostError(Exception):
@@ -22,13 +22,13 @@ class ConnectionLostError(Exception):
 
 
 class Address(Struct, frozen=True):
-    """Where a host is.
+    """The address of a host.
 
     Args:
         url: with its path; holds no secret.
-        is_secure: what is sent is encrypted.
-        host: name or number.
-        port: of TCP.
+        is_secure: whether the connection is encrypted.
+        host: name or IP address.
+        port: TCP port.
     """
 
     url: str
@@ -38,10 +38,10 @@ class Address(Struct, frozen=True):
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Read a URL, `ws://host:port` or `wss://host:port`, with or without a path.
+        """Parse a URL, `ws://host:port` or `wss://host:port`, with or without a path.
 
         Raises:
-            UsageError: it is none, or has a name, a password, a query or a fragment.
+            UsageError: the URL is invalid, or has a user name, a password, a query or a fragment.
         """
         try:
             parts = urlsplit(url)
@@ -59,7 +59,7 @@ class Address(Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine; a name other than localhost may be anywhere."""
+        """Whether the address is on this machine; a name other than localhost may be anywhere."""
         if self.host == "localhost":
             return True
         try:

@@ -1,7 +1,7 @@
-"""One WebSocket over a byte stream of anyio, so that it works on asyncio and trio.
+"""One WebSocket over an anyio byte stream, so that it works on asyncio and trio.
 
-Wraps the package `websockets` (extra `[websocket]`), of which only the part without I/O is used; nothing else imports
-it. Owns connecting, the opening handshake, messages and the closing. Must not know what the messages say.
+Wraps the I/O-free part of the package `websockets` (extra `[websocket]`); no other module imports that package. Owns
+connecting, the opening handshake, messages and closing. Must not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ try:
 except ImportError as _error:  # pragma: no cover - the extra is installed where this is tested
     raise UsageError("sessions on a host need the package websockets: pip install 'pilothouse[websocket]'") from _error
 
-_SILENT: Final = logging.Logger("pilothouse.silent", logging.CRITICAL + 1)  # noqa: LOG001 - in no tree of loggers
-"""For the package, which would write headers, the token among them, and what is said to its log."""
+_SILENT: Final = logging.Logger("pilothouse.silent", logging.CRITICAL + 1)  # noqa: LOG001 - outside the logger tree
+"""Logger for `websockets`, which would log headers (with the token) and messages."""
 CHUNK: Final = 256 * 1024
-"""Bytes read at once."""
+"""Bytes per read."""
 GOODBYE_SECONDS: Final = 1.0
 """Seconds that the closing handshake may take."""
 
@@ -40,7 +40,7 @@ class WebSocket:
     """An open connection. One task sends at a time, and one receives. Made by `connect`.
 
     Attributes:
-        is_broken: nothing can be sent any more, because it ended, or a call was cancelled in the middle of a message.
+        is_broken: nothing can be sent any more: the connection ended, or a call was cancelled in mid-message.
     """
 
     def __init__(self, stream: anyio.abc.ByteStream, protocol: ClientProtocol) -> None:
@@ -65,8 +65,8 @@ class WebSocket:
         """Connect, with the opening handshake.
 
         Raises:
-            RemoteError: the host answered, and refuses ("unauthorized", "forbidden"), or speaks something else.
-            ConnectionLostError: nobody answers, or not for now.
+            RemoteError: the host refuses ("unauthorized", "forbidden"), or does not speak this protocol.
+            ConnectionLostError: the host does not respond, or is unavailable for the moment.
         """
         subprotocols = [Subprotocol(subprotocol)]
         protocol = ClientProtocol(
@@ -121,7 +121,7 @@ class WebSocket:
             self._frames.extend(event for event in events if isinstance(event, Frame | Response))  # pyright: ignore[reportArgumentType]
             if not self._sending.locked() and not (
                 events and all(map(_is_data, events))
-            ):  # pongs, and the answer to a close
+            ):  # pongs, and the response to a close
                 async with self._sending:
                     await self._flush()
         return self._frames.pop(0)
@@ -131,7 +131,7 @@ class WebSocket:
         protocol = self._protocol
         if protocol.handshake_exc is not None or protocol.state is State.CLOSED:
             return True
-        return protocol.close_rcvd is not None and protocol.close_sent is not None  # who ends TCP first does not matter
+        return protocol.close_rcvd is not None and protocol.close_sent is not None  # either side may end TCP first
 
     def _lost(self) -> ConnectionLostError:
         self.is_broken = True
@@ -143,16 +143,16 @@ class WebSocket:
         return ConnectionLostError(f"closed: {sent}" if sent is not None else "closed without a word")
 
     async def _flush(self) -> None:
-        """Send what the protocol has to say. Under the lock; who waits for it need not, since all of it goes out."""
+        """Send all pending bytes of the protocol. Needs the lock; one flush serves all waiting callers."""
         while pieces := self._protocol.data_to_send():
-            for data in filter(None, pieces):  # an empty one wants half of TCP closed, which TLS does not have
+            for data in filter(None, pieces):  # an empty piece means half-closing TCP, which TLS cannot do
                 try:
                     await self._stream.send(data)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, ssl.SSLError) as error:
                     self.is_broken = True
                     raise ConnectionLostError(_words_of(error)) from error
                 except BaseException:
-                    self.is_broken = True  # half a frame is on its way
+                    self.is_broken = True  # half a frame was sent
                     raise
 
     async def send(self, message: str | bytes) -> None:
@@ -171,7 +171,7 @@ class WebSocket:
             await self._flush()
 
     async def receive(self) -> str | bytes:
-        """The next message.
+        """Return the next message.
 
         Raises:
             ConnectionLostError: the connection has ended.
@@ -183,7 +183,7 @@ class WebSocket:
             if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
                 self._is_text = frame.opcode is Opcode.TEXT
             elif frame.opcode is not Opcode.CONT:
-                continue  # pings are answered by the protocol; a close comes again as the end
+                continue  # the protocol responds to pings; a close shows up as the end
             self._parts.append(bytes(frame.data))
             if not frame.fin:
                 continue
@@ -192,7 +192,7 @@ class WebSocket:
             return message.decode("utf-8", "replace") if self._is_text else message
 
     async def close(self) -> None:
-        """Say goodbye, and close; what still arrives is dropped. Bounded in time, shielded; raises nothing."""
+        """Close with the closing handshake; drops what still arrives. Bounded in time, shielded; raises nothing."""
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(GOODBYE_SECONDS), suppress(ConnectionLostError):
                 async with self._sending:
@@ -204,7 +204,7 @@ class WebSocket:
             await self.drop()
 
     async def drop(self) -> None:
-        """Close without a word; raises nothing."""
+        """Close without a handshake; raises nothing."""
         self.is_broken = True
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(GOODBYE_SECONDS), suppress(Exception):
@@ -219,7 +219,7 @@ _REFUSALS: Final = {
     401: ("unauthorized", "the token is missing or wrong"),
     403: ("forbidden", "it takes no clients from here"),
 }
-_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # a host, or a proxy before it, that may recover
+_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # from a host, or a proxy before it, that may recover
 
 
 def _refusal(status: int) -> Exception:

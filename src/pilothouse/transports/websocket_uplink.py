@@ -1,7 +1,7 @@
-"""The connection of a client to one session of a host, made again whenever it breaks.
+"""A client's connection to one session of a host, reconnected whenever it breaks.
 
-Owns reaching the host, the opening, what is said and heard, when it is given up, and the farewell. The numbers are kept
-by `remote`, the WebSocket is in `websocket_connection`; what the bytes mean, and who asked for them, is not known.
+Owns connecting, the opening, sending and receiving, giving up, and the closing message. `remote` keeps the byte
+counts, `websocket_connection` the WebSocket. Must not know what the bytes mean or which request they belong to.
 """
 
 from __future__ import annotations
@@ -54,45 +54,45 @@ log = logging.getLogger("pilothouse.transports")
 CONNECT_SECONDS: Final = 15.0
 """Seconds for TCP, TLS and the opening handshake."""
 READY_SECONDS: Final = 90.0
-"""Seconds for the host to start a child, or to find the session."""
+"""Seconds for the host to start a child or to find the session."""
 CLOSE_SECONDS: Final = 6.5
-"""Seconds for the farewell: until the host says that the child is gone."""
+"""Seconds for closing: until the host reports that the child is gone."""
 RECONNECT_TO_CLOSE_SECONDS: Final = 3.0
-"""Seconds of these in which a host that is not connected is tried to be reached, to tell it."""
+"""Seconds, within `CLOSE_SECONDS`, to reconnect to a lost host for the closing message."""
 GIVE_BACK_SECONDS: Final = 2.0
-"""Seconds to tell a host that what it has started is not wanted any more."""
+"""Seconds to tell a host to end a session whose start was abandoned."""
 SHORTEST_TRY: Final = 1.0
-"""Seconds that a try to connect again may take, even if it is the last one."""
+"""Minimum seconds for an attempt to reconnect, even for the last one."""
 LONGEST_SLEEP: Final = 3600.0
-"""Seconds; there may be no next heartbeat."""
+"""Maximum seconds between checks, because there may be no next heartbeat."""
 LATER: Final = frozenset({"limit", "draining"})
-"""Refusals that may pass."""
+"""Codes of refusals that may be temporary."""
 
 
 class Uplink:
-    """Of one client to one session. Open it once, serve it once, shut it once.
+    """Connection of one client to one session. Call `open`, `serve` and `shut` once each, in this order.
 
     Args:
-        address: where the host is.
-        token: for it.
+        address: of the host.
+        token: of the host.
         tls: see `WebSocketTransport`.
-        session: id of a session that is there; None: a new one.
+        session: id of an existing session; None: start a new one.
         take_over: see `WebSocketTransport`.
         backoff: when to try again, and when to give up.
         heartbeat: seconds; see `WebSocketTransport`.
 
     Attributes:
-        client: id of this client, over all its connections.
-        attaches: whether the session was there before.
-        session: its id, once it is known.
-        link: the numbers.
-        ready: what the host said of the session first; None before.
-        raw: what was heard, and is not handed on yet.
-        ended: how the peer ended, if it did.
-        failure: why the host is given up, if it is.
+        client: id of this client, the same for all its connections.
+        attaches: whether the session existed before.
+        session: id of the session, once known.
+        link: byte counts of both directions.
+        ready: the host's first description of the session; None before.
+        raw: received bytes that were not handed on yet.
+        ended: how the child ended, if it did.
+        failure: why the host was given up, if it was.
         trouble: why there is no connection.
-        on_stderr: gets each line of the peer's standard error.
-        is_shut: nobody waits for anything any more.
+        on_stderr: called with each line of the child's standard error.
+        is_shut: whether `shut` was called; all waits end then.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Uplink:
         self._launch: Launch | None = None
         self._has_answered = False
         self._socket: WebSocket | None = None
-        self._changed: anyio.Event | None = None  # for those who wait for a condition
-        self._to_say: anyio.Event | None = None  # for the task that speaks
-        self._scope: anyio.CancelScope | None = None  # of `serve`
+        self._changed: anyio.Event | None = None  # wakes the waits for a condition
+        self._to_say: anyio.Event | None = None  # wakes the sending task
+        self._scope: anyio.CancelScope | None = None  # scope of `serve`
         self._served: anyio.Event | None = None
 
     @property
@@ -134,22 +134,22 @@ class Uplink:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all output is here."""
+        """Whether all output has arrived."""
         return self.ended is not None and self.link.inbound.is_complete
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be heard."""
+        """Whether nothing more will arrive."""
         return self.failure is not None or self.is_complete
 
-    # The beginning.
+    # Opening.
 
     async def open(self, launch: Launch) -> None:
-        """Reach the host, and begin or go on with the session.
+        """Connect to the host, and start or attach to the session.
 
         Raises:
-            RemoteError: it cannot be reached, or refuses.
-            CLIStartError: it could not start the child.
+            RemoteError: the host cannot be reached, or refuses.
+            CLIStartError: the host could not start the child.
         """
         self._launch, self._changed = launch, anyio.Event()
         try:
@@ -163,13 +163,13 @@ class Uplink:
                 raise self.failure from error
 
     async def _reach(self) -> None:
-        """Connect, and begin or go on.
+        """Connect once, and start or attach to the session.
 
         Raises:
             RemoteError, CLIStartError: the host refuses.
-            ConnectionLostError: it cannot be reached for now.
+            ConnectionLostError: the host cannot be reached for now.
         """
-        from pilothouse.transports.websocket_connection import WebSocket  # an extra; the room is imported without
+        from pilothouse.transports.websocket_connection import WebSocket  # an extra, imported on demand
 
         try:
             with anyio.fail_after(CONNECT_SECONDS):
@@ -195,7 +195,7 @@ class Uplink:
                 await self._give_back(socket)
 
     async def _give_back(self, socket: WebSocket) -> None:
-        """Nobody goes on with this connection; what may have been started over it is not left behind."""
+        """Drop an unused connection, and end a session that was possibly started over it."""
         if self.session is None and not socket.is_broken:
             with anyio.move_on_after(GIVE_BACK_SECONDS, shield=True), suppress(ConnectionLostError):
                 await socket.send(encode(Close()))
@@ -229,10 +229,10 @@ class Uplink:
             raise ProtocolError(f"the host goes on at {said.begin}, not at {self.link.inbound.received}")
         self.link.connected(said.received, anyio.current_time())
 
-    # What goes on.
+    # Serving.
 
     async def serve(self) -> None:
-        """Keep the connection up, until the session ends, or the host is given up."""
+        """Keep the connection up until the session ends or the host is given up."""
         self._served = anyio.Event()
         try:
             with anyio.CancelScope() as self._scope:
@@ -245,7 +245,7 @@ class Uplink:
             self._served.set()
 
     async def _talk(self, socket: WebSocket) -> None:
-        """Speak and listen until the connection ends."""
+        """Send and receive until the connection ends."""
 
         async def run(work: Callable[[WebSocket], Awaitable[None]]) -> None:
             try:
@@ -278,13 +278,13 @@ class Uplink:
             message = await socket.receive()
             if (said := self.link.hear(decode(message), anyio.current_time())) is not None:
                 self._take(said)
-            if not isinstance(said, Data):  # there may be an answer to give, or room to go on
+            if not isinstance(said, Data):  # there may be a reply to send, or new window space
                 self.speak_up()
 
     async def _watch(self, _: WebSocket) -> None:
-        # Not in `_speak`: a connection that is half open may keep it in the middle of a message.
+        # Not in `_speak`: a half-open connection may block that task in the middle of a message.
         pulse = self.link.pulse
-        while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - it is later each time
+        while (left := pulse.lost_at - anyio.current_time()) > 0:  # noqa: ASYNC110 - `lost_at` moves each time
             await anyio.sleep(min(left, LONGEST_SLEEP))
         raise ConnectionLostError(f"the host said nothing for {MISSED * pulse.interval:g} s")
 
@@ -304,7 +304,7 @@ class Uplink:
                 pass
 
     async def _reconnect(self) -> bool:
-        """Whether there is a connection again; if not, `failure` says why."""
+        """Connect again. Returns whether that succeeded; if not, `failure` says why."""
         lost_at, tries = anyio.current_time(), 0
         log.info("the connection to %s broke: %s", self.address.url, self.trouble)
         while (left := lost_at + self._backoff.give_up_after - anyio.current_time()) > 0:
@@ -341,14 +341,14 @@ class Uplink:
         self.failure = self.failure or error
         self.notify()
 
-    # The end.
+    # Closing.
 
     async def shut(self, farewell: Op, *, tries: bool) -> None:
-        """Say the last word, and wait until the host has closed the connection. Call it shielded.
+        """Send the closing message, and wait until the host has closed the connection. Call it shielded.
 
         Args:
-            farewell: the last word.
-            tries: whether to connect for it, if there is no connection.
+            farewell: the closing message.
+            tries: whether to reconnect for it, if there is no connection.
         """
         self.is_shut = True
         self.notify()
@@ -363,10 +363,10 @@ class Uplink:
                 with anyio.move_on_after(RECONNECT_TO_CLOSE_SECONDS), suppress(PilothouseError):
                     await self._reach()
             if self._socket is not None:
-                if self.link.inbound.has_news:  # it is told a little later; whoever takes over must not hear all again
+                if self.link.inbound.has_news:  # acks are delayed; a client that takes over must not get all again
                     await self._socket.send(encode(self.link.ack()))
                 await self._socket.send(encode(farewell))
-                while True:  # what still comes is nobody's
+                while True:  # discard what still arrives
                     await self._socket.receive()
         if self._socket is not None:
             socket, self._socket = self._socket, None
@@ -379,18 +379,18 @@ class Uplink:
         return self._changed
 
     def speak_up(self) -> None:
-        """There may be something to say."""
+        """Wake the sending task: there may be something to send."""
         if self._to_say is not None:
             self._to_say.set()
 
     def notify(self) -> None:
-        """Something is not as it was."""
+        """Wake the waits for a condition: some state has changed."""
         if self._changed is not None:
             self._changed.set()
             self._changed = anyio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; ends as well when it will never be, because this is shut, or has failed."""
+        """Wait for a condition. Also returns once it can no longer hold: after `shut` or a failure."""
         await anyio.lowlevel.checkpoint()
         while not condition() and not self.is_shut and self.failure is None:
             await self._news().wait()

@@ -1,6 +1,6 @@
-"""`TransportWrapper`: a transport around another one, that does as that one does unless it says otherwise.
+"""`TransportWrapper`: a transport that delegates to another one, for subclasses that change some methods.
 
-Owns what is passed on, and how an object that only has the methods of a transport becomes one.
+Owns the delegation, and adapting an object that only has the methods of a transport.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pilothouse.transports.base import Ending, Health, Transport
 
 
 class TransportWrapper(Transport):
-    """Derive from it and override what is to be different; call `self.inner` there. (R37)
+    """Delegates to another transport. Derive from it, override what differs, and call `self.inner` there.
 
-    What the inner transport has beside the seam, such as `pid` or the id of a session at its host, is there as well.
+    Other attributes of the inner transport, such as `pid` or the id of a session at its host, are available too.
 
     Args:
-        inner: not started yet; started and closed by this one.
+        inner: a transport that is not started; the wrapper starts and closes it.
 
     Attributes:
         inner: the same.
@@ -74,11 +74,11 @@ class TransportWrapper(Transport):
 
 
 REQUIRED_METHODS: Final = tuple(sorted(Transport.__abstractmethods__))
-"""What an object needs to serve as a transport; `serve`, `ending` and `detach` may be missing."""
+"""Methods that an object needs to serve as a transport; `serve`, `ending` and `detach` are optional."""
 
 
 def adapt_transport(candidate: Any) -> Transport:
-    """Return `candidate` as a transport; an object of another class needs the methods of one.
+    """Return `candidate` as a transport, adapted if its class does not derive from `Transport`.
 
     Raises:
         OptionsError: it lacks methods; the message names them.
@@ -98,12 +98,12 @@ def adapt_transport(candidate: Any) -> Transport:
 
 
 def missing_methods(candidate: Any) -> list[str]:
-    """The required methods of a transport that `candidate` does not have."""
+    """Return the required methods of a transport that `candidate` lacks."""
     return [name for name in REQUIRED_METHODS if not callable(getattr(candidate, name, None))]
 
 
 class _AdaptedTransport(TransportWrapper):
-    """An object that has the required methods; the rest is as in `Transport` where the object does not have it."""
+    """Adapts an object that has the required methods; missing optional ones behave as in `Transport`."""
 
     async def serve(self) -> None:
         if hasattr(self.inner, "serve"):

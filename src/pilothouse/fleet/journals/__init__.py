@@ -1,1 +1,1 @@
-"""Where the runs of a fleet stand: the seam, and journals in memory, SQLite and PostgreSQL."""
+"""Journals of runs: the protocol, and implementations in memory, SQLite and PostgreSQL."""

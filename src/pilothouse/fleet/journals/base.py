@@ -1,15 +1,15 @@
-"""The seam between a fleet and the place where its runs stand: who may work on which run, and what has come of it.
+"""The interface between a fleet and the storage of its runs: leases and results.
 
-A journal gives runs out on lease, to one worker at a time, and takes back what came of them. Three keep this contract:
-`MemoryJournal` for a fleet that ends with its process, `SqliteJournal` for one that survives it and may be shared by
-the processes of a machine, and `PostgresJournal` for many hosts. Nothing here is about files, servers or threads: every
-method is asynchronous, and takes or gives plain `Run` objects. `tests/fleet` has the suite that all of them pass. Where
-an attempt runs is another seam: `Runner`.
+A journal leases each run to one worker at a time and stores the result. Three journals implement this protocol:
+`MemoryJournal` for a fleet that ends with its process, `SqliteJournal` for one that survives it and can be shared by
+the processes of a machine, and `PostgresJournal` for many hosts. The protocol does not mention files, servers or
+threads: every method is asynchronous, and takes or returns plain `Run` objects. `tests/fleet` has the contract suite.
+Where an attempt runs is defined by another interface: `Runner`.
 
-A table of leases and not a workflow engine: DBOS 3.4, measured for this, has one instance in a process, needs asyncio,
-takes 4 ms to put a run in, and asks its queue once a second.
+A journal is a table of leases, not a workflow engine: DBOS 3.4, measured for this purpose, allows one instance per
+process, needs asyncio, takes 4 ms to add a run, and polls its queue once a second.
 
-Owns the contract. Knows no database.
+Owns the protocol. Knows no database.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class FleetJournalError(PilothouseError):
 
 
 class HeartbeatResult(Struct, frozen=True):
-    """What a sign of life is answered with.
+    """The response to a heartbeat.
 
     Args:
-        live_workers: how many workers are alive, this one included.
-        is_lost: whether this one was taken for dead, so that others have its runs.
-        cancelled: keys of runs of this worker that are to be cancelled.
-        cost_usd: what all runs of all workers have cost, in US dollars.
-        position: the one for `list_ended_since`, of what ends from now on.
+        live_workers: number of live workers, including this one.
+        is_lost: whether this worker was declared dead, so that others have its runs.
+        cancelled: keys of this worker's runs that are to be cancelled.
+        cost_usd: cost of all runs of all workers, in US dollars.
+        position: position for `list_ended_since`, for runs that end from now on.
     """
 
     live_workers: int = 1
@@ -51,99 +51,100 @@ class HeartbeatResult(Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """Where the runs of a fleet stand. Used by one fleet, in one event loop; every time is in Unix seconds.
+    """Stores the runs of a fleet. Used by one fleet, in one event loop; all times are Unix seconds.
 
     Attributes:
-        is_persistent: whether a run can be asked for after it has ended.
+        is_persistent: whether ended runs are kept.
     """
 
     is_persistent: bool
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
-        """Sign in as a worker, and take over the runs of those that are dead, as `policy` says.
+        """Register as a worker, and take over the runs of dead workers, as `policy` says.
 
-        Runs that are left from before, and that no living worker wants, are not given out until `add` names them again
-        or `requeue` wants them all: who opens a journal has not asked for them yet.
+        Runs that are left from earlier, and that no live worker wants, are not leased until `add` names them again or
+        `requeue` requests them all: opening a journal does not request them.
 
         Returns:
             The position after which no run has ended yet, for `list_ended_since`.
 
         Raises:
-            FleetJournalError: it cannot be used.
+            FleetJournalError: the journal cannot be used.
         """
         ...
 
     async def close(self) -> None:
-        """Sign out. What was leased and not settled counts as interrupted. Idempotent."""
+        """Unregister. Leased runs that were not released count as interrupted. Idempotent."""
         ...
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
-        """Put in what is new; of what is there by its key, take over settings and priority unless it has ended.
+        """Add new runs; for existing keys update settings and priority, unless the run has ended.
 
         Returns:
-            Each as it stands now.
+            Each run in its current state.
 
         Raises:
-            UsageError: a key that is there with another prompt; then nothing is added.
+            UsageError: a key exists with another prompt; then nothing is added.
         """
         ...
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
-        """Give out at most `count` runs that are due: state "running", one attempt more; those first that go first.
+        """Lease at most `count` due runs, by priority: set the state "running" and count one more attempt.
 
-        It keeps to `limits` whatever other workers are given meanwhile; `Run.limit_usd` says what each may cost.
+        The lease respects `limits`, whatever other workers lease meanwhile; `Run.limit_usd` is the maximum cost of
+        each run.
         """
         ...
 
     async def next_due(self) -> float | None:
-        """When the next of those that are wanted is due, whatever limits say; None: there are none."""
+        """Return when the next wanted run is due, regardless of limits; None: there is none."""
         ...
 
     async def save_session_id(self, run: Run) -> None:
-        """Keep the session id of a leased run, so that it can be resumed whatever happens."""
+        """Save the session id of a leased run, so that the session can be resumed after a crash."""
         ...
 
     async def release(self, run: Run) -> bool:
-        """Take back a leased run, in the state that it has now.
+        """Store a leased run in its new state, and end the lease.
 
         Returns:
-            Whether it was still this worker's, in this attempt. If not, nothing was written.
+            Whether this worker still held the run, in this attempt. If not, nothing was written.
         """
         ...
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        """Give a sign of life, and take over from the dead as `open` does; who gives none for a while is dead."""
+        """Renew this worker's lease, and take over runs of workers without heartbeats, as `open` does."""
         ...
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
-        """Runs that others ended after `position`, some hundred at most, and the next position."""
+        """Return runs that other workers ended after `position`, a few hundred at most, and the next position."""
         ...
 
     async def requeue(self, *, failed: bool) -> int:
-        """Want every run that is left, or those that failed, and those that others will want no more; how many."""
+        """Request all unfinished runs, or the failed ones, also those parked by others later; return their number."""
         ...
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
-        """Want these no more, None: all, but for `wanted`; what other living workers want, and what runs, stays."""
+        """Park runs (None: all) except `except_keys`; running ones, and those that other live workers want, stay."""
         ...
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
-        """Cancel runs, None: all; those that do not run end now and are returned, the others are told by `beat`."""
+        """Cancel runs (None: all); return those that end now. Running ones are reported by `heartbeat`."""
         ...
 
     async def status(self) -> FleetStatus:
-        """How many stand where, and what they have cost."""
+        """Return the number of runs by state, and their cost."""
         ...
 
     async def get(self, key: str) -> Run | None:
-        """One run; None if there is none."""
+        """Return one run, or None."""
         ...
 
     async def rows(self, state: RunState | None, after: int, limit: int) -> list[Run]:
-        """Runs in the order in which they were added, from the one after number `after`."""
+        """Return runs in the order they were added, with numbers greater than `after`."""
         ...
 
 
 def key_conflict_message(key: str) -> str:
-    """What is said of a key that stands for two prompts."""
+    """Return the error text for a key that is used for two prompts."""
     return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"

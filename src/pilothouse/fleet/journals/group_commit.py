@@ -16,48 +16,48 @@ T = TypeVar("T")
 
 
 class StatementResult(Protocol):
-    """What a statement gives."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed."""
+        """Number of changed rows."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """All rows."""
+        """Return all rows."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         ...
 
 
 class SqlTransaction(Protocol):
-    """A transaction, for statements with a `?` for each value."""
+    """A transaction; statements have a `?` for each value."""
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
-        """Do one statement."""
+        """Execute one statement."""
         ...
 
     def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
-        """Do one statement for each row of values."""
+        """Execute one statement for each row of values."""
         ...
 
 
 class AccessLevel(IntEnum):
-    """What a piece of work does. A transaction is made for the strongest of those that share it."""
+    """What a job accesses. A transaction has the strongest level of its jobs."""
 
     READ = 0
     """Changes nothing."""
     OWN = 1
-    """Changes rows that are this worker's alone, or become it."""
+    """Changes rows that belong to this worker, or will."""
     WRITE = 2
-    """Changes what others change too: one such transaction at a time, of all processes."""
+    """Changes rows that others change too: only one such transaction runs at a time, across all processes."""
 
 
 @dataclass(slots=True, eq=False)
 class CommitJob:
-    """A piece of work, and what came of it."""
+    """A function to run in a transaction, and its result."""
 
     work: Callable[[SqlTransaction], Any]
     access: AccessLevel
@@ -67,7 +67,7 @@ class CommitJob:
     is_done: bool = False
 
     def fail(self, error: Exception) -> None:
-        """It has come to nothing."""
+        """Set the error of the job."""
         self.error, self.is_done = error, True
 
 
@@ -81,13 +81,13 @@ class GroupCommitter(ABC):
         self._batch: list[CommitJob] = []
 
     async def transact(self, work: Callable[[SqlTransaction], T], access: AccessLevel = AccessLevel.WRITE) -> T:
-        """Do `work` in a transaction, in a thread; what is asked for meanwhile shares the next one.
+        """Run `work` in a transaction, in a thread; requests that arrive meanwhile share the next transaction.
 
-        As long as the database answers it is done even if the caller is cancelled: what a journal gave out must not be
-        lost on the way. Who is cancelled while the database is gone does not wait for it.
+        While the database responds, the work is done even if the caller is cancelled: runs that a journal has leased
+        must not get lost. If the database is gone, a cancelled caller does not wait for it.
 
         Raises:
-            FleetJournalError: it could not be done.
+            FleetJournalError: the work failed.
         """
         job = CommitJob(work, access)
         self._queue.append(job)
@@ -112,7 +112,7 @@ class GroupCommitter(ABC):
             self._batch = []
 
     async def _commit_batch(self) -> None:
-        """See that all that are carried are done."""
+        """Run all jobs of the batch."""
         await self._run_in_thread(partial(self._commit_or_split, self._batch))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
@@ -121,17 +121,17 @@ class GroupCommitter(ABC):
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
     def _set_shielded(self, *, shielded: bool) -> None:
-        """Say whether those who wait are kept when they are cancelled."""
+        """Set whether waiting callers are shielded from cancellation."""
         for job in [*self._batch, *self._queue]:
             job.scope.shield = shielded
 
     def _commit_or_split(self, jobs: list[CommitJob]) -> None:
-        """All in one transaction; if one of them fails, each in its own."""
+        """Commit all jobs in one transaction; if one fails, commit each in its own."""
         try:
             self._commit_jobs(jobs)
         except self.unavailable_errors:
             raise
-        except Exception as error:  # noqa: BLE001 - raised where it was asked for
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
@@ -140,20 +140,20 @@ class GroupCommitter(ABC):
                     self._commit_or_split([job])
 
     unavailable_errors: tuple[type[Exception], ...] = ()
-    """Errors that are no fault of what was to be done."""
+    """Errors that are not caused by the jobs."""
 
     @abstractmethod
     def _commit_jobs(self, jobs: list[CommitJob]) -> None:
-        """Do them all in one transaction, in this thread; each is done when it was committed."""
+        """Run all jobs in one transaction, in this thread; mark each as done after the commit."""
 
     @abstractmethod
     async def open(self) -> None:
         """Connect.
 
         Raises:
-            FleetJournalError: it cannot be used.
+            FleetJournalError: the database cannot be used.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go. Idempotent."""
+        """Disconnect. Idempotent."""

@@ -1,4 +1,4 @@
-"""Runs in memory, for a fleet that ends with its process. Owns the two heaps; what has ended is forgotten at once."""
+"""Runs in memory, for a fleet that ends with its process. Owns two heaps; ended runs are dropped at once."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from pilothouse.fleet.run import STATES, FleetStatus, Run, RunState
 
 
 class MemoryJournal:
-    """A journal that nobody else sees. A key names a run until that has ended."""
+    """A journal that one process uses alone. A key is in use until its run has ended."""
 
     is_persistent = False
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
-        self._ready: list[tuple[int, int, str]] = []  # may hold what is queued no more
+        self._ready: list[tuple[int, int, str]] = []  # may contain runs that are no longer queued
         self._delayed: list[tuple[float, int, str]] = []
         self._ended_counts: Counter[RunState] = Counter()
         self._costs = (0.0, 0, 0)
         self._number = 0
         self._policy: OnInterrupted = "resume"
-        self._reserved_usd: dict[str, float] = {}  # of those that run
+        self._reserved_usd: dict[str, float] = {}  # of running ones
 
     async def open(self, now: float, policy: OnInterrupted) -> int:
-        """Nothing was there before."""
+        """Return position 0: there are no earlier runs."""
         self._policy = policy
         return 0
 
     async def close(self) -> None:
-        """What it holds goes with it."""
+        """Do nothing: the runs are lost with the object."""
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
         """See `Journal`."""
@@ -134,19 +134,19 @@ class MemoryJournal:
         self._ended_counts[run.state] += 1
 
     async def heartbeat(self, now: float, policy: OnInterrupted) -> HeartbeatResult:
-        """Nobody else is there."""
+        """Return a constant result: there are no other workers."""
         return HeartbeatResult(cost_usd=self._costs[0])
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
-        """Nobody else runs anything."""
+        """Return nothing: there are no other workers."""
         return [], position
 
     async def requeue(self, *, failed: bool) -> int:
-        """All that is left is wanted anyway; what failed is forgotten."""
+        """Return 0: all unfinished runs are wanted anyway, and failed ones are dropped."""
         return 0 if failed else len(self._runs)
 
     async def park(self, keys: Collection[str] | None, except_keys: Collection[str] = ()) -> None:
-        """See `Journal`; what nobody wants is forgotten here."""
+        """See `Journal`; unwanted runs are dropped here."""
         for key in list(self._runs) if keys is None else keys:
             if (run := self._runs.get(key)) is not None and run.state == "queued" and key not in except_keys:
                 del self._runs[key]

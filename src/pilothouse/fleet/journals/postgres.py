@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("pilothouse.fleet")
 
 FORMAT_VERSION = 1
-"""The version of the tables. Those of a newer one are refused."""
+"""The version of the tables. Newer versions are rejected."""
 RECONNECT_SECONDS = 300.0
 CONNECT_SECONDS = 10
 RESPONSE_SECONDS = 30
-"""For one statement, and for a connection on which the other side is silent."""
+"""Timeout in seconds for one statement, and for a connection without a response."""
 IDLE_TRANSACTION_SECONDS = 15
-"""After so long without a word within a transaction the server ends it: a host that stops must not block the others."""
+"""Seconds after which the server ends an idle transaction: a stopped host must not block the others."""
 STAMPS_KEPT_DAYS = 7
-_MIN_PAUSE, _MAX_PAUSE = 0.1, 5.0  # seconds between two tries, at most
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 5.0  # limits of the seconds between two attempts
 
 _CREATE_OWN_TABLES = """
 SET LOCAL search_path TO "{schema}";
@@ -55,7 +55,7 @@ CREATE TABLE stamp (link text PRIMARY KEY, last text NOT NULL, at timestamptz NO
 """
 _SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 DELETE_OLD_STAMPS = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"  # noqa: S608 - a constant
-"""What takes away the stamps of those who are gone."""
+"""Removes the stamps of workers that are gone."""
 _SET_STATEMENT_TIMEOUT = f"SET LOCAL statement_timeout = {RESPONSE_SECONDS * 1000}".encode("ascii")
 _SET_IDLE_TIMEOUT = f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_TRANSACTION_SECONDS * 1000}".encode("ascii")
 _WRITE_STAMP = (
@@ -65,7 +65,7 @@ _WRITE_STAMP = (
 _LOCK_TOTALS = b"SELECT 1 FROM totals FOR UPDATE"
 
 _TRANSIENT_STATES = ("08", "25006", "25P03", "40", "53", "55P03", "57")
-"""By the beginning of the SQLSTATE: what may be otherwise in a moment. 25006: a replica that may become the primary."""
+"""Prefixes of the SQLSTATE of temporary errors. 25006: a replica that may become the primary."""
 _ADVICE = {
     "25006": "the server takes no writes: it is a replica or read-only; give the address of the primary",
     "28": "the server refused the login; check user and password",
@@ -77,7 +77,7 @@ _ADVICE = {
     "53300": "the server has too many connections; allow more",
     "57014": f"the server did not answer within {RESPONSE_SECONDS} s; another session may block it",
 }
-"""By the beginning of the SQLSTATE."""
+"""Texts by prefix of the SQLSTATE."""
 
 
 class ServerUnavailableError(Exception):
@@ -85,16 +85,16 @@ class ServerUnavailableError(Exception):
 
 
 class PostgresConnection(GroupCommitter):
-    """One connection to a journal on a server, and the next when it is lost.
+    """One connection to a journal on a server, reopened when it is lost.
 
     Args:
-        conninfo: as libpq takes it.
-        schema: where the tables are.
-        tables: statements that make them.
-        reconnect_timeout: seconds for which a server that is gone is waited for.
+        conninfo: a libpq connection string.
+        schema: the schema of the tables.
+        tables: statements that create them.
+        reconnect_timeout: seconds to wait for a server that is gone.
 
     Raises:
-        UsageError: the schema is no plain name, or `reconnect_timeout` below 0.
+        UsageError: the schema is not a plain name, or `reconnect_timeout` is below 0.
     """
 
     unavailable_errors = (ServerUnavailableError,)
@@ -117,13 +117,13 @@ class PostgresConnection(GroupCommitter):
         self._unavailable_since: float | None = None
         self._unconfirmed: tuple[str, list[CommitJob]] | None = None
 
-    # Its life.
+    # Opening and closing.
 
     async def open(self) -> None:
-        """Connect, and make the tables if there are none. Waits for no server.
+        """Connect, and create missing tables. Does not wait for an unavailable server.
 
         Raises:
-            FleetJournalError: it cannot be reached or used, or has the tables of a newer version.
+            FleetJournalError: the server cannot be reached or used, or has tables of a newer version.
         """
         self._is_open = True
         try:
@@ -132,7 +132,7 @@ class PostgresConnection(GroupCommitter):
             raise self._make_lost_error(gone, 0.0) from gone.__cause__
 
     async def close(self) -> None:
-        """Let go. Idempotent."""
+        """Disconnect. Idempotent."""
         self._is_open = False
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -142,10 +142,10 @@ class PostgresConnection(GroupCommitter):
     def _open(self) -> None:
         try:
             self._ensure_connected()
-        except Exception as error:  # noqa: BLE001 - told in other words
+        except Exception as error:  # noqa: BLE001 - translated
             raise self._translate_error(error) from self._redact_cause(error)
 
-    # Patience.
+    # Reconnecting.
 
     async def _commit_batch(self) -> None:
         pause = _MIN_PAUSE
@@ -175,7 +175,7 @@ class PostgresConnection(GroupCommitter):
             return
         self._set_shielded(shielded=False)
         try:
-            await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
+            await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - not secret
         finally:
             self._set_shielded(shielded=True)
 
@@ -204,7 +204,8 @@ class PostgresConnection(GroupCommitter):
         access = max(job.access for job in jobs)
         stamp = uuid4().hex
         try:
-            # What nobody waits for goes out with the next that somebody does: a run has half as many trips to and fro.
+            # Statements whose results are not needed at once are sent with the next one: half as many round trips per
+            # run.
             with _make_pipeline(connection) as pipeline:
                 transaction = _PostgresTransaction(connection, pipeline)
                 for statement in self._begin_statements(access, stamp):
@@ -222,7 +223,7 @@ class PostgresConnection(GroupCommitter):
             job.is_done = True
 
     def _begin_statements(self, access: AccessLevel, stamp: str = "") -> Iterator[bytes]:
-        """All that comes first. Settings hold for this transaction alone, because poolers exist."""
+        """Yield the first statements. Settings apply to this transaction alone, because of connection poolers."""
         yield b"BEGIN"
         yield f'SET LOCAL search_path TO "{self._schema}"'.encode("ascii")
         yield _SET_STATEMENT_TIMEOUT
@@ -246,14 +247,14 @@ class PostgresConnection(GroupCommitter):
             connection.close()
 
     def _resolve_unconfirmed(self, connection: Connection[Any]) -> None:
-        """Whether the transaction was committed whose COMMIT had no answer."""
+        """Check whether the transaction whose COMMIT had no response was committed."""
         if self._unconfirmed is None:
             return
         stamp, jobs = self._unconfirmed
         try:
             for statement in self._begin_statements(AccessLevel.READ):
                 connection.execute(statement)
-            # It waits for the old transaction, if the server has not noticed yet that nobody is there.
+            # Waits for the old transaction, if the server has not noticed yet that its client is gone.
             last = connection.execute("SELECT last FROM stamp WHERE link = %s FOR UPDATE", (self._id,)).fetchone()
         finally:
             connection.execute("ROLLBACK")
@@ -294,7 +295,7 @@ class PostgresConnection(GroupCommitter):
             "tcp_user_timeout": RESPONSE_SECONDS * 1000,
             "keepalives_idle": RESPONSE_SECONDS // 2,
         }
-        # Prepared statements are of one connection, and poolers such as PgBouncer hand out another each time.
+        # Prepared statements belong to one connection, and poolers such as PgBouncer switch connections.
         return psycopg.connect(
             make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
         )
@@ -302,11 +303,11 @@ class PostgresConnection(GroupCommitter):
     def _make_tables(self, connection: Connection[Any]) -> None:
         if (version := self._read_version(connection)) is None:
             with connection.transaction():
-                # Two that create the same schema at once would both fail.
+                # Two processes that create the same schema at once would both fail.
                 lock = int.from_bytes(digest_key("fleet", self._schema)[:8], signed=True)
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
                 if (version := self._read_version(connection)) is None:
-                    # "IF NOT EXISTS" asks for the right to make it, also where it is there.
+                    # "IF NOT EXISTS" needs the right to create the schema even if it exists.
                     if connection.execute(_SCHEMA_EXISTS, (self._schema,)).fetchone() is None:
                         connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode("ascii"))
                     connection.execute(_CREATE_OWN_TABLES.format(schema=self._schema).encode("ascii"))
@@ -329,7 +330,7 @@ class PostgresConnection(GroupCommitter):
     # Failures.
 
     def _translate_error(self, error: Exception) -> Exception:
-        """What to raise for an error: itself, if it is none of the server."""
+        """Translate an error of the server; return other errors unchanged."""
         if isinstance(error, PilothouseError):
             return error
         import psycopg
@@ -340,10 +341,10 @@ class PostgresConnection(GroupCommitter):
         state = error.sqlstate or ""
         advice = next((text for key, text in _ADVICE.items() if state.startswith(key)), None)
         told = f"{advice} ({said})" if advice else said
-        # A connection that is lost has no state, and neither has one that could not be opened.
+        # A lost connection, or one that could not be opened, has no state.
         has_no_state = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         if has_no_state or state.startswith(_TRANSIENT_STATES):
-            self._drop()  # after a failover, the next one leads elsewhere
+            self._drop()  # after a failover, the next connection leads to another server
             return ServerUnavailableError(told)
         return FleetJournalError(f"the journal {self.display_name} cannot be used: {told}", path=self.display_name)
 
@@ -352,7 +353,7 @@ class PostgresConnection(GroupCommitter):
 
 
 class _PostgresTransaction:
-    """Statements in one transaction, with a `?` for each value."""
+    """Statements in one transaction; each has a `?` for each value."""
 
     def __init__(self, connection: Connection[Any], pipeline: Pipeline | None) -> None:
         self._connection = connection
@@ -369,7 +370,7 @@ class _PostgresTransaction:
 
 
 class _LazyResult:
-    """What a statement gave; it is waited for when it is asked."""
+    """The result of a statement; waits for it on first use."""
 
     def __init__(self, cursor: Cursor[Any], pipeline: Pipeline | None) -> None:
         self._cursor = cursor
@@ -391,7 +392,7 @@ class _LazyResult:
 def _make_pipeline(connection: Connection[Any]) -> AbstractContextManager[Pipeline | None]:
     from psycopg import Pipeline
 
-    return connection.pipeline() if Pipeline.is_supported() else nullcontext()  # not with a libpq before 14
+    return connection.pipeline() if Pipeline.is_supported() else nullcontext()  # libpq before 14 does not support it
 
 
 @lru_cache(maxsize=256)
@@ -405,27 +406,27 @@ SCHEMA = "pilothouse_fleet"
 class PostgresJournal(SqlJournal):
     """A journal in PostgreSQL 12 or newer. Needs the extra `postgres`.
 
-    The tables are made on first use, in a schema of their own; several may do so at the same moment. Runs on asyncio
-    and trio.
+    The tables are created on first use, in their own schema; several processes may do so at the same time. Works on
+    asyncio and trio.
 
-    A worker is alive as long as it gives signs of life, by the clock of the server; one of the same machine whose
-    process is gone is dead at once. When the server was away nobody is taken for dead until all have had the time to
-    speak up. When a run is due is kept by the clock of the server, too: clocks of hosts that differ only show in
-    `Run.created`, `Run.started` and `Run.ended`.
+    A worker is alive while it sends heartbeats, by the clock of the server; a worker on the same machine whose
+    process is gone is dead at once. After an outage of the server no worker counts as dead until all had time for a
+    heartbeat. Due times also follow the server's clock, so clock differences between hosts only affect `Run.created`,
+    `Run.started` and `Run.ended`.
 
-    A server that goes away is waited for: every call tries again, and what runs goes on meanwhile. What was recorded
-    stays recorded, and is recorded once, also when the connection dies before the server has answered.
+    When the server goes away, calls wait and retry while attempts go on. Each result is recorded exactly once, even
+    if the connection dies before the server has responded.
 
     Args:
-        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. What it leaves out
-            comes from libpq's variables (`PGPASSWORD`, `PGSERVICE`, …). Never shown but for the place.
+        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it. libpq's
+            variables (`PGPASSWORD`, `PGSERVICE`, …) supply missing parts. Only the host and database are ever shown.
         schema: the schema for the tables.
-        lease_seconds: how long this worker may be silent before others take over its runs.
-        reconnect_timeout: seconds for which a server that is gone is waited for, before the fleet ends with
-            `FleetJournalError`. It must be there when the fleet is entered.
+        lease_seconds: seconds without a heartbeat until others take over this worker's runs.
+        reconnect_timeout: seconds to wait for a server that is gone, before the fleet ends with `FleetJournalError`.
+            The server must be available when the fleet is entered.
 
     Raises:
-        UsageError: a schema that is no plain name, or a `reconnect_timeout` below 0.
+        UsageError: the schema is not a plain name, or `reconnect_timeout` is below 0.
     """
 
     for_update = "FOR UPDATE"

@@ -1,6 +1,6 @@
 """The journal in SQL tables, shared by SQLite and PostgreSQL.
 
-Owns tables, rows, statements, the identities of workers and their leases.
+Owns tables, rows, statements, worker identities and leases.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pilothouse.messages import decode, encode
 
 
 class ProcessIdentity(NamedTuple):
-    """A process, as others see it.
+    """The identity of a process for other processes.
 
     Attributes:
         host: name of its machine.
-        pid_namespace: what makes its id unique; of processes of another space nothing can be said by their ids.
-        pid: its id.
-        user: of the user.
+        pid_namespace: the namespace of its pid; pids of different namespaces cannot be compared.
+        pid: its process id.
+        user: name of its user.
     """
 
     host: str
@@ -47,12 +47,12 @@ class ProcessIdentity(NamedTuple):
 
 
 def identify_on_host() -> ProcessIdentity:
-    """This process, for others of this machine. Containers count for themselves."""
+    """Identify this process for others on this machine. Each container counts as a machine."""
     return ProcessIdentity(platform.node(), _read_pid_namespace(), os.getpid(), _read_user())
 
 
 def identify_globally() -> ProcessIdentity:
-    """This process, for others on any machine: two machines may have the same name."""
+    """Identify this process for others on any machine: two machines may have the same name."""
     try:
         start = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -61,18 +61,18 @@ def identify_globally() -> ProcessIdentity:
 
 
 def is_gone(process: ProcessIdentity, own_process: ProcessIdentity) -> bool:
-    """Whether a process is certainly no more, as seen from `here`, which is none of its workers."""
+    """Whether a process has certainly ended, as seen from `own_process`, which is not one of its workers."""
     return process[:2] == own_process[:2] and (process.pid == own_process.pid or not _exists(process.pid))
 
 
 def _exists(pid: int) -> bool:
-    if os.name == "nt":  # where asking in this way would end it
+    if os.name == "nt":  # os.kill would end the process
         return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # a process of another user
         return True
     return True
 
@@ -87,7 +87,7 @@ def _read_pid_namespace() -> str:
 def _read_user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # no name in a container
+    except (KeyError, OSError, ImportError):  # containers may have no user name
         return str(os.getuid()) if hasattr(os, "getuid") else "?"
 
 
@@ -96,13 +96,13 @@ RUN_COLUMNS = (
     "error", "cost", "input_tokens", "output_tokens", "created", "started", "ended", "due", "limit_usd",
     "artifacts",
 )  # fmt: skip
-"""What `decode_run` takes, in this order."""
+"""The columns for `decode_run`, in this order."""
 
 _NUMBER_FIELDS = ("api_error_status", "resets_at")
 
 
 def encode_result(run: Run) -> tuple[bytes | None, int, bytes | None]:
-    """The values of `lines`, `whole` and `error`."""
+    """Return the values of the columns `lines`, `whole` and `error`."""
     result = run.result
     if result is None:
         return None, 0, encode_error(run.error)
@@ -112,12 +112,12 @@ def encode_result(run: Run) -> tuple[bytes | None, int, bytes | None]:
 
 
 def encode_artifacts(run: Run) -> bytes | None:
-    """The value of `artifacts`."""
+    """Return the value of the column `artifacts`."""
     return msgspec.json.encode(run.artifacts) if run.artifacts else None
 
 
 def encode_error(error: Exception | None) -> bytes | None:
-    """An error as JSON."""
+    """Encode an error as JSON."""
     if error is None:
         return None
     known = {name: value for name in _NUMBER_FIELDS if isinstance(value := getattr(error, name, None), int | float)}
@@ -125,14 +125,14 @@ def encode_error(error: Exception | None) -> bytes | None:
 
 
 def decode_error(data: bytes | None) -> Exception | None:
-    """The error again: of the class that it had, or of the root of all, if that is none of ours."""
+    """Decode an error to its class, or to `PilothouseError` if the class is not from this package."""
     if data is None:
         return None
     body: dict[str, Any] = msgspec.json.decode(data)
     kind = getattr(errors, str(body["type"]), None)
     if not (isinstance(kind, type) and issubclass(kind, PilothouseError)):
         return PilothouseError(f"{body['type']}: {body['message']}")
-    error = kind.__new__(kind, body["message"])  # some take more than a message
+    error = kind.__new__(kind, body["message"])  # some classes need more arguments
     error.args = (body["message"],)
     for name in _NUMBER_FIELDS:
         if issubclass(kind, errors.ResultError):
@@ -141,7 +141,7 @@ def decode_error(data: bytes | None) -> Exception | None:
 
 
 def decode_run(row: tuple[Any, ...]) -> Run:
-    """A run from its row."""
+    """Decode a run from its row."""
     values: dict[str, Any] = dict(zip(RUN_COLUMNS, row, strict=True))
     lines, whole, cost = values.pop("lines"), values.pop("whole"), values.pop("cost")
     error = decode_error(values.pop("error"))
@@ -156,7 +156,7 @@ def decode_run(row: tuple[Any, ...]) -> Run:
 
 
 def has_all_messages(result: QueryResult) -> bool:
-    """Whether an answer has all its messages."""
+    """Whether a result has all its messages."""
     try:
         return bool(result.messages)
     except errors.UsageError:
@@ -164,7 +164,7 @@ def has_all_messages(result: QueryResult) -> bool:
 
 
 def drop_messages(result: QueryResult) -> QueryResult:
-    """The answer without most of its messages, as a journal gives it back."""
+    """Return the result with only its essential messages, as a journal returns it."""
     small = QueryResult(
         essential_messages(result),
         output=result.output if result.is_success else None,
@@ -194,15 +194,17 @@ CREATE INDEX run_parked ON run (number) WHERE state = 'queued' AND wanted = '';
 CREATE INDEX run_state ON run (state, worker, set_aside);
 CREATE UNIQUE INDEX run_ended ON run (ended_as) WHERE ended_as IS NOT NULL;
 """
-"""`wanted` is empty, the id of the one worker that wants the run, or `MANY_WORKERS`. `{integer}` and `{bytes}` are
-filled in for each database."""
+"""`wanted` is empty, the id of the one worker that wants the run, or `MANY_WORKERS`.
+
+`{integer}` and `{bytes}` are replaced for each database.
+"""
 
 MANY_WORKERS = "*"
-"""What `wanted` is when more than one worker wants a run."""
+"""The value of `wanted` when several workers want a run."""
 
 
 class WorkerRow(NamedTuple):
-    """A row of the table of workers."""
+    """A row of the worker table."""
 
     id: str
     host: str
@@ -215,7 +217,7 @@ class WorkerRow(NamedTuple):
 
     @property
     def process(self) -> ProcessIdentity:
-        """Where it lives."""
+        """The identity of the worker's process."""
         return ProcessIdentity(self.host, self.pid_namespace, self.pid, self.user)
 
 
@@ -225,13 +227,13 @@ class WorkerRow(NamedTuple):
 log = logging.getLogger("pilothouse.fleet")
 
 LEASE_SECONDS = 30.0
-"""After so long without a sign of life a worker is dead, whatever its process does."""
+"""Seconds without a heartbeat after which a worker counts as dead, whatever its process does."""
 PAGE_SIZE = 200
-"""Runs that are read at a time; each brings an answer."""
+"""Number of runs that are read at a time; each has an answer."""
 SIGN_OUT_SECONDS = 10.0
-"""For the last word to a database that is gone: who is not heard any more is taken for dead, which is the same."""
+"""Timeout for unregistering when the database is gone; otherwise the worker counts as dead, with the same effect."""
 MAX_KEYS_PER_STATEMENT = 500
-"""Keys in one statement."""
+"""Maximum number of keys in one statement."""
 
 _COLUMNS = ", ".join(RUN_COLUMNS)
 _WAITING = "state = 'queued' AND wanted <> ''"
@@ -247,29 +249,29 @@ _WRITE_BACK = _WRITE.format(mark="NULL")
 
 
 class SqlJournal:
-    """A journal in the tables of a database.
+    """A journal in database tables.
 
     Args:
-        connection: the connection to it.
-        lease_seconds: how long this worker may be silent.
-        process: where this worker lives.
+        connection: the connection to the database.
+        lease_seconds: seconds without a heartbeat until this worker counts as dead.
+        process: identity of this worker's process.
     """
 
     is_persistent = True
     index_hint: ClassVar[str] = ""
-    """How a statement is told to find what is next by its index."""
+    """SQL that makes a statement find the next run by index."""
     for_update: ClassVar[str] = ""
-    """How a statement is told that no other transaction may change the rows that it finds."""
+    """SQL that locks the selected rows against other transactions."""
     skip_locked: ClassVar[str] = ""
-    """The same, without those that another transaction has."""
+    """The same, but skipping rows locked by another transaction."""
 
     def __init__(self, connection: GroupCommitter, lease_seconds: float, process: ProcessIdentity) -> None:
         self._connection = connection
         self._lease_seconds = lease_seconds
         self._process = process
         self._id = ""
-        self._clock_offset = 0.0  # what the clock of the database is ahead of the one here
-        self._expiry_counts_from = 0.0  # by the clock of the database
+        self._clock_offset = 0.0  # the database's clock minus the local clock
+        self._expiry_counts_from = 0.0  # by the database's clock
         self._is_signed_in = False
 
     # Workers.
@@ -289,10 +291,10 @@ class SqlJournal:
         return mark
 
     async def open_for_reading(self) -> None:
-        """Open it to look only: `status`, `get` and `rows`; no worker notices, and no run changes.
+        """Open the journal for reading (`status`, `get` and `rows`), without registering a worker or changing a run.
 
         Raises:
-            FleetJournalError: it is not there, or cannot be used.
+            FleetJournalError: the journal does not exist or cannot be used.
         """
         await self._connection.open()
 
@@ -304,7 +306,7 @@ class SqlJournal:
                 live_workers.discard(self._id)
                 with anyio.move_on_after(SIGN_OUT_SECONDS, shield=True):
                     await self._connection.transact(self._sign_out)
-        except FleetJournalError as error:  # its lease runs out
+        except FleetJournalError as error:  # its lease expires
             log.warning("this process could not sign out: %s", error)
         finally:
             await self._connection.close()
@@ -320,14 +322,14 @@ class SqlJournal:
         return _last_position(db)
 
     def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
-        """Whether a worker may come to those who live; raises `FleetJournalError` if not."""
+        """Raise `FleetJournalError` if this worker may not join the live ones."""
 
     def _read_clock(self, db: SqlTransaction, now: float) -> float:
-        """The time by which workers are judged, and `_offset`."""
+        """Return the time by which leases are checked, and set `_clock_offset`."""
         raise NotImplementedError
 
     def _register(self, db: SqlTransaction, moment: float) -> None:
-        # Not twice, if nobody knows whether the first time was written.
+        # Delete first: an earlier insert may have been committed without a response.
         db.execute("DELETE FROM worker WHERE id = ?", (self._id,))
         values = (self._id, *self._process, moment, self._lease_seconds, 0)
         db.execute("INSERT INTO worker VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
@@ -343,7 +345,7 @@ class SqlJournal:
         return [WorkerRow(*row) for row in found]
 
     def _remove_dead_workers(self, db: SqlTransaction, moment: float) -> list[WorkerRow]:
-        """Forget the dead; who else lives."""
+        """Remove dead workers; return the other live ones."""
         others = self._list_other_workers(db)
         dead = [worker for worker in others if self._is_dead(worker, moment)]
         for worker in dead:
@@ -358,7 +360,7 @@ class SqlJournal:
         return moment >= self._expiry_counts_from and moment > self._last_seen(worker) + worker.lease_seconds
 
     def _last_seen(self, worker: WorkerRow) -> float:
-        """From when on its silence counts."""
+        """Return the time from which the worker's silence counts."""
         return worker.last_seen
 
     def _take_over(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> None:
@@ -371,11 +373,12 @@ class SqlJournal:
         return beat or await self._connection.transact(lambda db: self._take_over_dead(db, now, policy))
 
     def _renew_lease(self, db: SqlTransaction, now: float) -> HeartbeatResult | None:
-        """None: there is more to do."""
+        """Return None if the full takeover is needed."""
         moment = self._read_clock(db, now)
         own = db.execute("SELECT seen FROM worker WHERE id = ?", (self._id,)).fetchone()
         if own is None or moment - own[0] > self._lease_seconds / 2:
-            # This process, the machine or the database was away. So may others have been, who will speak up.
+            # This process, the machine or the database was away. Other workers may have been too; wait for their
+            # heartbeats.
             self._expiry_counts_from = moment + self._lease_seconds
         if own is None:
             return None
@@ -390,7 +393,7 @@ class SqlJournal:
     def _take_over_dead(self, db: SqlTransaction, now: float, policy: OnInterrupted) -> HeartbeatResult:
         moment = self._read_clock(db, now)
         is_lost = not db.execute("UPDATE worker SET seen = ? WHERE id = ?", (moment, self._id)).rowcount
-        if is_lost:  # under a new name: what it was given under the old one is nobody's
+        if is_lost:  # under a new id: runs of the old one belong to no worker
             live_workers.discard(self._id)
             self._id = uuid4().hex
             live_workers.add(self._id)
@@ -405,7 +408,7 @@ class SqlJournal:
         cost, mark = db.execute("SELECT cost, ended FROM totals").fetchone()
         return HeartbeatResult(live_workers=len(others) + 1, cancelled=cancelled, cost_usd=cost, position=mark)
 
-    # Runs in.
+    # Adding runs.
 
     async def add(self, runs: Sequence[Run]) -> list[Run]:
         """See `Journal`."""
@@ -448,7 +451,7 @@ class SqlJournal:
         return [added.get(run.key) or found[run.key] for run in runs]
 
     def _select_by_keys(self, db: SqlTransaction, columns: str, keys: Collection[str]) -> Iterator[Any]:
-        """Rows of those keys that are there."""
+        """Yield the rows with these keys."""
         left = list(keys)
         while left:
             some, left = left[:MAX_KEYS_PER_STATEMENT], left[MAX_KEYS_PER_STATEMENT:]
@@ -485,7 +488,7 @@ class SqlJournal:
         statement = f"UPDATE run SET wanted = {_WANT} WHERE key = ? AND state = 'queued'"
         db.executemany(statement, [(self._id, self._id, key) for key in except_keys])
 
-    # Runs out and back.
+    # Leasing and releasing.
 
     async def lease(self, count: int, now: float, limits: Limits = NO_LIMITS) -> list[Run]:
         """See `Journal`."""
@@ -530,7 +533,7 @@ class SqlJournal:
 
     def _next_due(self, db: SqlTransaction) -> float | None:
         now = db.execute(f"SELECT 1 FROM run {self.index_hint} WHERE {_WAITING} AND due = 0 LIMIT 1").fetchone()
-        if now is not None:  # most often: there is no need to look at all
+        if now is not None:  # the common case, which saves the search
             return 0.0
         [due] = db.execute(f"SELECT min(due) FROM run {self.index_hint} WHERE {_WAITING}").fetchone()
         return None if due is None else due - self._clock_offset
@@ -562,7 +565,7 @@ class SqlJournal:
         return True
 
     def _encode_run(self, run: Run, worker_id: str | None) -> tuple[Any, ...]:
-        """All columns but `ended_as` and the number."""
+        """Return all columns except `ended_as` and the number."""
         lines, whole, error = encode_result(run)
         due = run.due + self._clock_offset if run.due else 0.0
         return (
@@ -571,7 +574,7 @@ class SqlJournal:
         )  # fmt: skip
 
     def _write_runs(self, db: SqlTransaction, runs: Sequence[Run], *, worker_id: str | None) -> None:
-        """Write runs that nobody holds; what they have cost is as it was."""
+        """Write runs that no worker holds; their cost is unchanged."""
         if not runs:
             return
         mark = _last_position(db)
@@ -587,7 +590,7 @@ class SqlJournal:
         return await self._connection.transact(lambda db: self._cancel(db, keys, now))
 
     def _cancel(self, db: SqlTransaction, keys: Collection[str] | None, now: float) -> list[Run]:
-        # First what waits, then what runs: it may be given out between the two, but not come back.
+        # Queued runs first, then running ones: a run may be leased between the two statements, but not come back.
         waiting = f"state IN ('queued', 'interrupted'){{}} ORDER BY number {self.for_update}"
         running = "UPDATE run SET cancelling = 1 WHERE state = 'running'{}"
         ended: list[Run] = []
@@ -601,14 +604,14 @@ class SqlJournal:
         self._write_runs(db, ended, worker_id=self._id)
         return ended
 
-    # Looking.
+    # Reading.
 
     async def list_ended_since(self, position: int) -> tuple[list[Run], int]:
         """See `Journal`."""
         return await self._connection.transact(lambda db: self._list_ended_since(db, position), AccessLevel.READ)
 
     def _list_ended_since(self, db: SqlTransaction, position: int) -> tuple[list[Run], int]:
-        last = _last_position(db)  # before the rows: what ends between the two is for the next time
+        last = _last_position(db)  # before the rows: runs that end in between are returned next time
         rows = db.execute(
             f"SELECT ended_as, {_COLUMNS} FROM run WHERE ended_as > ? AND ended_as <= ? "
             "AND (worker IS NULL OR worker <> ?) ORDER BY ended_as LIMIT ?",
@@ -644,7 +647,7 @@ class SqlJournal:
 
 
 live_workers: set[str] = set()
-"""Workers of this process that live."""
+"""Ids of the live workers of this process."""
 
 _ORPHANED = "state = 'running' AND worker NOT IN (SELECT id FROM worker)"
 _STRANDED = f"state = 'interrupted' OR ({_ORPHANED})"

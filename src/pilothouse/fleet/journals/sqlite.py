@@ -1,4 +1,4 @@
-"""`SqliteJournal`: runs in a SQLite file that the processes of one machine may share."""
+"""`SqliteJournal`: runs in a SQLite file that the processes of one machine can share."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJourn
 from pilothouse.sqlite_files import SqliteFileError, prepare_database
 
 APPLICATION_ID = 0x50484A31
-"""The `application_id` of our files."""
+"""The `application_id` of journal files."""
 FORMAT_VERSION = 1
 BUSY_SECONDS = 30.0
-"""How long a transaction waits for those of other processes; one takes milliseconds."""
+"""Seconds that a transaction waits for other processes; one takes milliseconds."""
 
 
 class SqliteConnection(GroupCommitter):
-    """One connection to a journal.
+    """One connection to a journal file.
 
     Args:
-        path: the file; it is made, for this user alone, if there is none.
-        tables: statements that make what is in it.
+        path: the file; created if missing, readable by this user alone.
+        tables: statements that create the tables.
     """
 
     def __init__(self, path: Path, tables: str) -> None:
@@ -36,15 +36,15 @@ class SqliteConnection(GroupCommitter):
         self._connection: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        """Open or make it.
+        """Open or create the file.
 
         Raises:
-            FleetJournalError: it is no journal, one of a newer version, or cannot be opened.
+            FleetJournalError: the file is not a journal, has a newer version, or cannot be opened.
         """
         self._connection = await self._run_in_thread(self._connect)
 
     async def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the file. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._run_in_thread(connection.close)
@@ -75,7 +75,7 @@ class SqliteConnection(GroupCommitter):
     def _connect(self) -> sqlite3.Connection:
         with self._translate_errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Prompts and answers are for nobody else, whatever the umask says.
+            # Prompts and answers are private to this user, whatever the umask.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
@@ -101,7 +101,7 @@ class SqliteConnection(GroupCommitter):
                 path=str(self.path),
             ) from None
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, no right to read it
+            if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
                 raise
             raise self._make_foreign_error() from error
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -114,8 +114,8 @@ class SqliteJournal(SqlJournal):
     """A journal in a file.
 
     Args:
-        path: the file. It is made, for this user alone, if there is none.
-        lease_seconds: how long a worker may be silent.
+        path: the file; created if missing, readable by this user alone.
+        lease_seconds: seconds without a heartbeat until a worker counts as dead.
     """
 
     index_hint = "INDEXED BY run_next"
@@ -126,7 +126,7 @@ class SqliteJournal(SqlJournal):
         super().__init__(link, lease_seconds, identify_on_host())
 
     async def open_for_reading(self) -> None:
-        """See `SqlJournal`. No file is made."""
+        """See `SqlJournal`. Does not create a file."""
         if not self.path.exists():
             raise FleetJournalError(f"there is no journal {self.path}", path=str(self.path))
         await super().open_for_reading()

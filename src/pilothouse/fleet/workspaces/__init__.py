@@ -1,1 +1,1 @@
-"""A directory for each run, made from git or copied, and what is kept of its files."""
+"""A directory for each run, made from git or copied, and the files that are saved from it."""

@@ -1,7 +1,7 @@
-"""`Artifacts`: files that runs have made go to an object storage, or to a directory.
+"""`Artifacts`: saves files of runs to object storage or to a directory.
 
-Owns which files are taken, under which names they are kept, and how much. Knows no journal; how a patch is made, the
-workspace knows; how objects are written, `stores.objects`.
+Owns which files are saved, under which names, and how many. Knows no journal. The workspace makes patches;
+`stores.objects` writes objects.
 """
 
 from __future__ import annotations
@@ -32,54 +32,54 @@ log = logging.getLogger("pilothouse.fleet")
 
 PATCH_NAME = "changes.patch"
 MAX_BYTES = 256 * 2**20
-"""Of the files of one run, all together."""
+"""Maximum total size of the files of one run."""
 MAX_FILES = 1000
-"""Of one run."""
-_CHUNK_BYTES = 1 << 20  # bytes that are read at a time
-_MAX_SINGLE_PUT_BYTES = 4 << 20  # an object up to that size takes one request
-_MAX_LISTED_NAMES = 5  # of files that were left out
+"""Maximum number of files of one run."""
+_CHUNK_BYTES = 1 << 20  # per read
+_MAX_SINGLE_PUT_BYTES = 4 << 20  # objects up to this size take one request
+_MAX_LISTED_NAMES = 5  # names of skipped files in a warning
 _SCHEMES = ("az", "file", "gs", "s3")
 
 CancelCheck = Callable[[], object]
 
 
 class _ArtifactTarget(Protocol):
-    """Where objects go."""
+    """The destination of objects."""
 
     def put(self, name: str, chunks: Iterator[bytes], size: int) -> str:
-        """Write an object, whole or not at all; its address."""
+        """Write an object atomically; return its address."""
         ...
 
     def delete(self, name: str) -> None:
-        """Remove it; one that is not there is no error."""
+        """Remove an object; a missing one is not an error."""
         ...
 
 
 class Artifacts:
-    """Which files of the directories of runs are saved, and where; `Run.artifacts` says what was saved.
+    """Which files of the run directories are saved, and where; `Run.artifacts` lists what was saved.
 
-    It happens when a run is about to end, succeeded or failed, and not before each further attempt. The files of a run
-    lie below `<prefix>/<name of its directory>`; if it runs again, they are written over. When they cannot be saved,
-    the run fails with `ArtifactsError`: its answer is kept, and so is its directory, unless the workspace is made with
-    `keep="never"`. `retry_failed` resumes its session there and saves again. Links are never followed, nor are they
-    saved, and `.git` is left out.
+    Files are saved when a run is about to succeed or fail, not before a retry. They are stored under `<prefix>/<name
+    of its directory>`; if the run is executed again, they are overwritten. If they cannot be saved, the run fails
+    with `ArtifactsError`: its answer and directory are kept, unless the workspace has `keep="never"`. `retry_failed`
+    resumes its session there and saves again. Links are neither followed nor saved, and `.git` is skipped.
 
     Args:
-        target: `s3://bucket/prefix`, `gs://…`, `az://…` (they need the extra `objects`), `file:///directory`, the path
-            of a directory, or a store of obstore.
-        patterns: files by their path in the directory of the run: `*` and `?` stand for letters of one name, `**` for
-            any directories: `"*.log"`, `"out/*.json"`, `"**/*.png"`.
-        patch: whether to save all changes as `changes.patch`, which `git apply` takes: commits, changes and new files,
-            but for those that `.gitignore` names. Needs a `GitWorktree`, or a copy of a git bundle.
-        prefix: what the names of objects begin with.
-        max_bytes: of the files of one run, all together; what does not fit is left out, and a warning says what. So it
-            is with more than 1,000 files.
-        config: keys, region, endpoint and more, as obstore names them; it reads the usual environment variables too.
+        target: `s3://bucket/prefix`, `gs://…`, `az://…` (they need the extra `objects`), `file:///directory`, the
+            path of a directory, or an obstore store.
+        patterns: paths relative to the run's directory: `*` and `?` match characters of one name, `**` any
+            directories: `"*.log"`, `"out/*.json"`, `"**/*.png"`.
+        patch: whether to save all changes as `changes.patch` for `git apply`: commits, changes and new files, except
+            those that `.gitignore` names. Needs a `GitWorktree`, or a copy of a git bundle.
+        prefix: the prefix of object names.
+        max_bytes: maximum total size of the files of one run; files that do not fit, or exceed 1,000 files, are
+            skipped with a warning.
+        config: keys, region, endpoint and more, as obstore names them; it also reads the usual environment variables.
             Never shown.
         client_options: proxies, certificates and more, as obstore names them.
 
     Raises:
-        UsageError: neither a pattern nor a patch, a pattern or prefix that leads out, or no such kind of target.
+        UsageError: neither patterns nor a patch, a pattern or prefix that leads out of the directory, or an unknown
+            kind of target.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Artifacts:
         self._target = _make_target(target, config or {}, client_options or {})
 
     async def open(self) -> None:
-        """Check that something can be written there.
+        """Check that the target is writable.
 
         Raises:
-            ArtifactsError: it cannot be.
+            ArtifactsError: it is not.
         """
         await run_errand(self._check_writable)
 
@@ -134,11 +134,11 @@ class Artifacts:
         """Save the files of a run.
 
         Returns:
-            The addresses of what was saved.
+            The addresses of the saved files.
 
         Raises:
-            ArtifactsError: not all of it could be.
-            WorkspaceError: the changes cannot be told.
+            ArtifactsError: not all files could be saved.
+            WorkspaceError: the patch cannot be made.
         """
         folder = f"{self._prefix}{directory_name(key)}/"
         directory = await run_briefly(lambda: tempfile.TemporaryDirectory(prefix="pilothouse-"))
@@ -175,18 +175,18 @@ class Artifacts:
             log.warning("run %r: %d files are more than may be saved, and left out: %s", key, len(left_out), shown)
 
     def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, str]]:
-        """Names and paths of the files that are to be saved."""
+        """Yield names and paths of the files to save."""
         if patch.exists():
             yield PATCH_NAME, str(patch)
         if self._patterns:
             for name, file in _walk(str(path), "", self._max_depth, check):
-                is_taken = self.patch and name == PATCH_NAME  # the name is ours
+                is_taken = self.patch and name == PATCH_NAME  # the name is reserved for the patch
                 if not is_taken and any(pattern.fullmatch(name) for pattern in self._patterns):
                     yield name, file
 
 
 def _walk(path: str, prefix: str, max_depth: int | None, check: CancelCheck) -> Iterator[tuple[str, str]]:
-    """Regular files below a directory, in the order of their names; no link is followed."""
+    """Yield regular files below a directory, sorted by name, without following links."""
     check()
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: entry.name)
@@ -203,7 +203,7 @@ def _walk(path: str, prefix: str, max_depth: int | None, check: CancelCheck) -> 
 
 
 def _read_chunks(read: Callable[[int], bytes], size: int, check: CancelCheck) -> Iterator[bytes]:
-    """The content of a file; one that grows meanwhile is cut at its size."""
+    """Yield the content of a file; a file that grows meanwhile is cut at its initial size."""
     while size > 0 and (piece := read(min(size, _CHUNK_BYTES))):
         check()
         size -= len(piece)
@@ -217,15 +217,15 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _escape_name(name: str) -> str:
-    """A name that every storage takes: what cannot be printed is written as in a URL."""
+    """Make a name valid for every storage: non-printable characters are percent-encoded."""
     return "".join(c if c.isprintable() else quote(c.encode("utf-8", "surrogateescape")) for c in name)
 
 
-# Where they go.
+# Targets.
 
 
 class _DirectoryTarget:
-    """A directory of this machine."""
+    """A local directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -248,7 +248,7 @@ class _DirectoryTarget:
 
 
 class _BucketTarget:
-    """An object storage; connected to when it is first used."""
+    """An object storage; connects on first use."""
 
     def __init__(self, connect: Callable[[], ObjectBucket], address: str) -> None:
         self._connect = connect
@@ -264,7 +264,7 @@ class _BucketTarget:
         return self._address + name
 
     def delete(self, name: str) -> None:
-        with suppress(Exception):  # who may write need not have the right to remove
+        with suppress(Exception):  # the right to write does not imply the right to delete
             self._ensure_connected().delete([name])
 
     def _ensure_connected(self) -> ObjectBucket:
@@ -290,7 +290,7 @@ def _make_target(target: Any, config: Mapping[str, str], client_options: Mapping
 
 
 class _ArtifactErrors:
-    """What goes wrong in a storage becomes an `ArtifactsError`."""
+    """Converts storage errors to `ArtifactsError`."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         self._secrets = secrets

@@ -1,6 +1,6 @@
-"""A working directory for each run: the protocol of all workspaces, and the directory that they give.
+"""A working directory for each run: the protocol of workspaces, and `RunDirectory`.
 
-`WorkspaceRunner` uses them; how a directory is made is in the modules beside this one.
+`WorkspaceRunner` uses them; the other modules of this package create directories.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class RunDirectory:
     """The directory of one run.
 
     Args:
-        path: of the directory.
-        cwd: where in it the run works; mostly the directory itself.
-        is_new: whether it was made now, and is not that of an earlier attempt.
-        facts: what its workspace has to remember.
+        path: the directory.
+        cwd: where the run works; usually the directory itself.
+        is_new: whether the directory was created now, and is not left from an earlier attempt.
+        facts: data that the workspace stores with the directory.
     """
 
     path: Path
@@ -34,40 +34,40 @@ class Workspace(Protocol):
     """Makes a directory for each run. Used by one fleet.
 
     Attributes:
-        has_patches: whether `patch` can tell what was changed.
+        has_patches: whether `patch` is supported.
     """
 
     has_patches: bool
 
     async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
-        """Get ready, and remove what died processes have left of runs that have ended.
+        """Prepare, and remove directories that dead processes left for ended runs.
 
         Args:
-            get_run: returns the run of a key, if the journal has it.
+            get_run: returns the run with a key, if the journal has it.
 
         Raises:
-            UsageError: no directory can ever be made.
-            WorkspaceError: nothing can be written there.
+            UsageError: directories can never be created with these settings.
+            WorkspaceError: the root is not writable.
         """
         ...
 
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
-        """The directory for an attempt, which nobody else has until `release`.
+        """Return the directory for an attempt, locked until `release`.
 
         Args:
-            key: of the run. Every host has the same path for it, so that a session finds itself again.
-            is_resumed: whether its session is to go on: then the directory of the last attempt is wanted, as it was
-                left, if it is there; else a fresh one.
+            key: key of the run. Its path is the same on every host, so that a session finds its files.
+            is_resumed: whether the session is resumed: then the last attempt's directory is returned unchanged, if it
+                exists; otherwise a new one.
 
         Raises:
-            WorkspaceError: it cannot be made, or somebody else has it for too long.
+            WorkspaceError: the directory cannot be created, or another process holds it for too long.
         """
         ...
 
     async def release(self, run_directory: RunDirectory, state: RunState) -> None:
-        """An attempt has ended; `state` is that of its run now: "queued" and "interrupted" ones go on some day."""
+        """End the use of a directory; `state` is that of its run now: "queued" and "interrupted" runs go on later."""
         ...
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
-        """Write all changes in a directory to a file, as `git apply` takes them; no file if there are none."""
+        """Write all changes in a directory to a file for `git apply`; no file if there are none."""
         ...

@@ -24,13 +24,13 @@ from pilothouse.fleet.workspaces.local import Keep, LocalWorkspace
 from pilothouse.transports.errands import run_briefly, run_errand
 
 MAX_BYTES = 16 * 1024**3
-"""Of all files of an archive, unpacked."""
+"""Maximum unpacked size of all files of an archive."""
 MAX_MEMBERS = 500_000
-"""Files, directories and links of an archive."""
+"""Maximum number of files, directories and links of an archive."""
 MAX_DEPTH = 64
-"""Directories above a member."""
+"""Maximum number of directories above a member."""
 MAX_LINKS = 40
-"""Links on the way to where a link leads, as in Linux."""
+"""Maximum number of links followed to resolve a link, as in Linux."""
 _CHUNK_BYTES = 1024 * 1024
 _BROKEN_ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 
@@ -44,11 +44,11 @@ class ArchiveMember(NamedTuple):
     Args:
         path: the names of its directories and its own.
         kind: a "hard" link names another member.
-        size: bytes of a file.
-        executable: whether a file can be run.
-        target: where a link leads.
-        modified_at: when a file was last changed, in seconds since the epoch; None: that is not kept.
-        source: what the library knows it by.
+        size: size of a file in bytes.
+        executable: whether a file is executable.
+        target: target of a link.
+        modified_at: when a file was last modified, in Unix seconds; None: unknown.
+        source: the library's object for it.
     """
 
     path: MemberPath
@@ -61,14 +61,14 @@ class ArchiveMember(NamedTuple):
 
 
 def check_archive(source: Path, check: CancelCheck) -> None:
-    """Look at all members of an archive. Blocking.
+    """Check all members of an archive. Blocking.
 
     Args:
         source: a tar, compressed or not, or a zip.
-        check: called now and then; what it raises ends the work.
+        check: called regularly; an exception of it stops the check.
 
     Raises:
-        UsageError: it cannot be read, leads out of the directory of a run, or is too large.
+        UsageError: the archive cannot be read, leads out of the directory of a run, or is too large.
     """
     try:
         with _open_archive(source) as (members, _):
@@ -78,15 +78,15 @@ def check_archive(source: Path, check: CancelCheck) -> None:
 
 
 def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
-    """Unpack an archive into a directory that is not there yet. Blocking.
+    """Unpack an archive into a new directory. Blocking.
 
     Args:
         source: a tar, compressed or not, or a zip.
         path: the directory.
-        check: called now and then; what it raises ends the work.
+        check: called regularly; an exception of it stops the work.
 
     Raises:
-        WorkspaceError: it cannot be unpacked, or not without leaving the directory.
+        WorkspaceError: the archive cannot be unpacked, or leads out of the directory.
     """
     path.mkdir(parents=True)
     try:
@@ -96,12 +96,12 @@ def unpack_archive(source: Path, path: Path, check: CancelCheck) -> None:
         raise WorkspaceError(f"the archive {source} cannot be unpacked: {error}", path=str(source)) from error
 
 
-# What is in it.
+# Reading.
 
 
 @contextmanager
 def _open_archive(source: Path) -> Generator[tuple[Iterator[ArchiveMember], Callable[[ArchiveMember], IO[bytes]]]]:
-    """The members of an archive, and what opens a file in it."""
+    """Yield the members of an archive, and a function that opens a file in it."""
     if source.name.lower().endswith(".zip"):
         with zipfile.ZipFile(source) as archive:
             yield (
@@ -158,14 +158,14 @@ def _parse_member_name(name: str) -> MemberPath:
     return parts
 
 
-# The checks.
+# Checks.
 
 
 def _check_members(members: Iterator[ArchiveMember], source: Path, check: CancelCheck) -> list[ArchiveMember]:
-    """All members, when they are checked.
+    """Check all members and return them.
 
     Raises:
-        UsageError: one of them leads out, or they are too many or too large.
+        UsageError: a member leads out of the directory, or there are too many or too large members.
     """
     planned: list[ArchiveMember] = []
     size = 0
@@ -202,7 +202,7 @@ def _check_links(members: list[ArchiveMember]) -> None:
 
 
 def _stays_inside(path: MemberPath, links: dict[MemberPath, str]) -> bool:
-    """Whether a link, and every link on its way, leads to a place in the directory."""
+    """Whether a link, and every link on its way, leads to a path inside the directory."""
     at: list[str] = []
     left = list(reversed(path))
     followed = 0
@@ -226,7 +226,7 @@ def _stays_inside(path: MemberPath, links: dict[MemberPath, str]) -> bool:
 
 
 def _is_foreign(target: str) -> bool:
-    """Whether Windows would read it in its own way."""
+    """Whether Windows would interpret the target differently."""
     return os.sep != "/" and (os.sep in target or ":" in target)
 
 
@@ -251,7 +251,7 @@ def _write_members(
         target = path.joinpath(*member.path)
         if member.kind == "hard":
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)  # the same member twice
+            target.unlink(missing_ok=True)  # an archive may contain a member twice
             target.hardlink_to(path.joinpath(*_parse_member_name(member.target)))
     for member in members:
         if member.kind == "link":
@@ -262,7 +262,7 @@ def _write_members(
 
 
 def _write_file(content: IO[bytes], target: Path, member: ArchiveMember, max_bytes: int, check: CancelCheck) -> int:
-    """Write a file; returns its size, which may be another one than the archive says."""
+    """Write a file; return its actual size, which may differ from the size in the archive."""
     size = 0
     mode = 0o755 if member.executable else 0o644
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -286,20 +286,20 @@ _SOURCE_KINDS: dict[str, SourceKind] = {
 
 
 class CopiedDirectory(LocalWorkspace):
-    """A copy for each run, made when it starts.
+    """Gives each run a new copy of a source.
 
     Args:
-        source: a directory, whose links are copied as links; an archive (`.zip`, `.tar`, `.tar.gz`, `.tgz`, `.tar.bz2`,
-            `.tar.xz`, `.txz`), from which nothing gets out of the directory, of at most 500,000 members, 16 GiB
-            unpacked, and 64 directories deep; or a git bundle (`.bundle`), which is cloned at the commit that it calls
-            HEAD.
-        root: where the copies lie; None: in the cache of pilothouse, in a place for this source.
-        keep: which of them stay when their run has ended: "always", those that have not succeeded ("failed"), "never".
-        ignore: of a directory, names that are not copied, at any depth; `*` and `?` stand for other letters.
-        subdirectory: where in its copy a run works.
+        source: a directory, whose links are copied as links; an archive (`.zip`, `.tar`, `.tar.gz`, `.tgz`,
+            `.tar.bz2`, `.tar.xz`, `.txz`), unpacked without leaving the directory, with at most 500,000 members, 16
+            GiB unpacked, and 64 directory levels; or a git bundle (`.bundle`), cloned at its HEAD.
+        root: directory of the copies; None: a directory for this source in pilothouse's cache.
+        keep: which of them stay when their run has ended: "always", those without success ("failed"), "never".
+        ignore: for a directory, names that are not copied, at any depth; may contain `*` and `?`.
+        subdirectory: working directory inside the copy.
 
     Raises:
-        UsageError: an unknown `keep`, a subdirectory that leads out, or `ignore` for what is no directory.
+        UsageError: an unknown `keep`, a subdirectory that leads out, or `ignore` for a source that is not a
+            directory.
     """
 
     def __init__(
@@ -325,7 +325,7 @@ class CopiedDirectory(LocalWorkspace):
     async def _check(self) -> None:
         source = self._source
         if await run_briefly(source.is_dir):
-            self._kind, self.has_patches = "directory", False  # whatever its name says
+            self._kind, self.has_patches = "directory", False  # whatever its name
             if self._root == source or self._root.resolve().is_relative_to(source.resolve()):
                 raise UsageError(f"the root {self._root} lies in {source}, which would be copied into itself")
             return
@@ -381,6 +381,6 @@ class CopiedDirectory(LocalWorkspace):
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a socket or a device."""
+    """Whether the path is a pipe, a socket or a device."""
     kind = stat.S_IFMT(path.lstat().st_mode)
     return kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)

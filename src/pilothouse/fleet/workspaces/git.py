@@ -1,4 +1,4 @@
-"""`GitWorktree`, and how git is run: in a clean environment, to make worktrees and to write patches."""
+"""`GitWorktree`, and the functions that run git in a clean environment to make worktrees and patches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pilothouse.fleet.workspaces.local import Keep, LocalWorkspace, hold_lock
 from pilothouse.transports.errands import run_briefly
 
 MAX_ERROR_CHARS = 500
-"""Of the words of git in an error."""
+"""Maximum length of git's error text in an error."""
 
-# What says which git, which configuration and which network. The rest names repositories, files, and programs to start.
+# Variables that select git, its configuration and its network. Others name repositories, files, and programs to start.
 _KEPT_VARIABLES = frozenset({
     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM", "GIT_EXEC_PATH", "GIT_LFS_SKIP_SMUDGE", "GIT_SSH",
     "GIT_SSH_COMMAND", "GIT_SSL_CAINFO",
@@ -33,19 +33,19 @@ _GIT_SETTINGS = (
     "core.fsmonitor=false",
     "advice.detachedHead=false",
     "gc.auto=0",
-    "diff.ignoreSubmodules=dirty",  # else git starts another git inside of each, with the configuration there
+    "diff.ignoreSubmodules=dirty",  # otherwise git runs in each submodule, with the configuration there
 )
-# What decides which bytes a file has in the repository.
+# Settings that determine the bytes of a file in the repository.
 _CONTENT_SETTINGS = r"^(filter\..*|core\.(autocrlf|eol|safecrlf|filemode|ignorecase|symlinks|precomposeunicode))$"
 _MAX_EXCLUDE_BYTES = 16 * 1024 * 1024
-"""Bytes of a list of ignored files that is copied."""
+"""Maximum size in bytes of a copied list of ignored files."""
 
 
 def find_git() -> str:
-    """The path of the program.
+    """Return the path of git.
 
     Raises:
-        UsageError: there is none.
+        UsageError: git is not installed.
     """
     found = shutil.which("git")
     if found is None:
@@ -54,21 +54,21 @@ def find_git() -> str:
 
 
 async def run_git(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    """Run git to its end, and give what it says. Cancelling kills it.
+    """Run git and return its output. Cancelling kills it.
 
     Args:
-        *arguments: of the command.
-        cwd: the directory in which it works.
-        env: variables beside the usual ones.
+        *arguments: arguments of git.
+        cwd: its working directory.
+        env: additional environment variables.
 
     Raises:
-        WorkspaceError: it has failed.
-        UsageError: there is no git.
+        WorkspaceError: git failed.
+        UsageError: git is not installed.
     """
     settings = [part for one in _GIT_SETTINGS for part in ("-c", one)]
     command: Sequence[str] = [find_git(), *settings, *arguments]
     try:
-        # In a session of its own: Ctrl-C is for us, and must not break off what git is writing.
+        # In its own session: Ctrl-C is for this process and must not interrupt what git writes.
         done = await anyio.run_process(
             command, cwd=cwd, env=_build_environ(env), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, check=False,
             start_new_session=True,
@@ -87,14 +87,14 @@ def _build_environ(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class GitRepository(Struct, frozen=True):
-    """What has to be known of a repository to compare a working tree with it, from before an agent worked there.
+    """What is needed of a repository to compare a working tree with it, recorded before an agent worked there.
 
     Args:
         directory: the git directory of the working tree.
-        objects: where the objects lie.
-        exclude: a list of ignored files, if there is one.
-        object_format: how objects are named, such as "sha1".
-        settings: filters and line ends, as `read_content_settings` gives them.
+        objects: the directory of objects.
+        exclude: path of the list of ignored files, which may not exist.
+        object_format: hash format of objects, such as "sha1".
+        settings: filters and line ends, as `read_content_settings` returns them.
     """
 
     directory: Path
@@ -105,33 +105,33 @@ class GitRepository(Struct, frozen=True):
 
 
 async def read_content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
-    """The names and values of the configuration that decide which bytes a file has in a repository: filters, line ends.
+    """Read the settings that determine the bytes of a file in a repository: filters and line ends.
 
     Args:
-        directory: in the repository, and before an agent can have changed its configuration.
+        directory: a directory in the repository; call this before an agent can have changed its configuration.
     """
     try:
         said = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT_SETTINGS, cwd=directory)
     except WorkspaceError:
-        return ()  # git fails where there are none
+        return ()  # git fails if there are none
     pairs = (entry.partition("\n") for entry in said.split("\0") if entry)
     return tuple((name, value if equals else "true") for name, equals, value in pairs)
 
 
 async def write_patch(path: Path, base: str, target: Path, repository: GitRepository) -> None:
-    """Write what a working tree has that `base` has not: commits, changes, and new files that are not ignored.
+    """Write the differences of a working tree to `base`: commits, changes, and new files that are not ignored.
 
-    Git runs with a repository of its own, which borrows the objects: what `.git` in the tree is by now, and which
-    configuration, attributes and hooks are there, makes no difference. Without changes no file is made.
+    Git uses its own temporary repository, which borrows the objects, so the current `.git` of the tree and the
+    configuration, attributes and hooks there have no effect. Without changes no file is made.
 
     Args:
         path: the working tree.
         base: the commit.
         target: the file.
-        repository: that of the working tree.
+        repository: the repository of the working tree.
 
     Raises:
-        WorkspaceError: it is no working tree any more, or the commit is not there.
+        WorkspaceError: the path is no longer a working tree, or the commit does not exist.
     """
     with tempfile.TemporaryDirectory(prefix="pilothouse-", ignore_cleanup_errors=True) as name:
         inside = Path(name)
@@ -154,7 +154,7 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
 
 
 async def _add_with_index(path: Path, index: Path, copy: Path, env: Mapping[str, str]) -> bool:
-    """Add all files to a copy of an index, with which git only reads what has changed; False if it is no good."""
+    """Add all files to a copy of an index, so that git only reads changed ones; False if the index is not usable."""
     if not await run_briefly(_copy_regular, index, copy):
         return False
     try:
@@ -173,7 +173,7 @@ def _link_objects(repository: GitRepository, own_git_directory: Path) -> None:
 
 
 def _copy_regular(source: Path, target: Path, max_bytes: int | None = None) -> bool:
-    """Copy a file that is neither a link nor a pipe; whether there was one."""
+    """Copy a regular file, not a link or a pipe; return whether it was copied."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(source, flags)
@@ -189,7 +189,7 @@ def _copy_regular(source: Path, target: Path, max_bytes: int | None = None) -> b
 
 
 def _build_config_variables(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Settings for git, as variables: their values may hold anything."""
+    """Pass settings to git as environment variables, because their values may contain anything."""
     variables = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings):
         variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
@@ -201,26 +201,26 @@ def _file_size(path: Path) -> int:
 
 
 LOCK_SECONDS = 300.0
-"""How long a run waits for its turn to change the list of working trees; each turn takes some milliseconds."""
+"""Seconds a run waits for the lock on the list of working trees; each holder takes some milliseconds."""
 MAX_BRANCH_NAMES = 100
-"""Names that are tried for the branch of a run, before it fails."""
+"""Maximum number of names that are tried for a branch before the run fails."""
 
 
 class GitWorktree(LocalWorkspace):
     """A working tree of a repository for each run: `git worktree`, so history and objects are shared.
 
-    The runs of a fleet begin at the same commit: that which `ref` names when the fleet starts. Submodules are not
-    filled. The working trees of the repository that are not of pilothouse are left as they are.
+    All runs of a fleet begin at the same commit: the one that `ref` names when the fleet starts. Submodules are not
+    checked out. Working trees that pilothouse did not make are not changed.
 
     Args:
-        repository: a repository of this machine, or a directory in one; bare ones too.
+        repository: a local repository, or a directory in one; also a bare one.
         ref: a commit, by any name that git knows.
-        root: where the working trees lie; None: in the cache of pilothouse, in a place for this repository.
-        keep: which of them stay when their run has ended: "always", those that have not succeeded ("failed"), "never".
-        branch: a name for the branch of each run, with `{name}` in it for that of its directory; what is there already
-            gets "-2" and so on behind it. None: no branch; then commits go with the working tree. A branch without
-            commits goes with it too.
-        subdirectory: where in the working tree a run works.
+        root: directory of the working trees; None: a directory for this repository in pilothouse's cache.
+        keep: which of them stay when their run has ended: "always", those without success ("failed"), "never".
+        branch: name of the branch of each run; `{name}` is replaced by the name of its directory; a name in use gets
+            the suffix "-2" and so on. None: no branch; then commits are removed with the working tree. A branch
+            without commits is removed with it too.
+        subdirectory: working directory inside the working tree.
 
     Raises:
         UsageError: an unknown `keep`, a branch without `{name}`, or a subdirectory that leads out.
@@ -288,7 +288,7 @@ class GitWorktree(LocalWorkspace):
             else:
                 facts["branch"] = await self._add_branch(path)
         facts["git_dir"] = await run_git("rev-parse", "--absolute-git-dir", cwd=path)
-        # Beside the others, because it is this that takes its time.
+        # Outside the lock, because the checkout takes most of the time.
         await run_git("reset", "--hard", "--quiet", cwd=path)
         return facts
 
@@ -309,7 +309,7 @@ class GitWorktree(LocalWorkspace):
     async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:
         async with self._hold_lock():
             with suppress(WorkspaceError):  # it was never listed
-                # Twice: one whose making was broken off is locked.
+                # Twice, because an interrupted creation leaves the tree locked.
                 await run_git("worktree", "remove", "--force", "--force", str(path), cwd=self._common)
             if branch := facts.get("branch"):
                 with suppress(WorkspaceError):  # it has commits
@@ -317,12 +317,12 @@ class GitWorktree(LocalWorkspace):
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
-        # A directory that an older version made does not say where its index is; then every file is read.
+        # A directory made by an older version has no record of its index; then every file is read.
         directory = Path(run_directory.facts.get("git_dir", os.devnull))
         await write_patch(
             run_directory.path, run_directory.facts["base"], target, replace(self._repository, directory=directory)
         )
 
     def _hold_lock(self) -> AbstractAsyncContextManager[None]:
-        """One at a time, over all processes: git itself does not wait for its locks."""
+        """Serialize across processes: git itself does not wait for its locks."""
         return hold_lock(self._common / "pilothouse.lock", LOCK_SECONDS)

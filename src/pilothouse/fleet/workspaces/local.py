@@ -1,4 +1,4 @@
-"""Base of the workspaces on a local disk: one directory for each run, with a lock, a record, and its removal."""
+"""Base of workspaces on a local disk: one directory per run, with a lock, a record, and its removal."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _REMOVED_STATES: dict[Keep, frozenset[RunState]] = {
     "failed": frozenset({"succeeded"}),
     "never": frozenset({"succeeded", "failed", "cancelled"}),
 }
-"""The states of runs whose directories go."""
+"""The states of runs whose directories are removed."""
 
 IN_USE_SECONDS = 20.0
-"""How long a run waits for somebody else in its directory: a process that was taken for dead stops within that."""
+"""Seconds a run waits for another process in its directory: a process declared dead stops within that time."""
 LOCK_RETRY_SECONDS = 0.03
-"""Seconds between two tries to get a lock."""
+"""Seconds between two attempts to get a lock."""
 UNDO_SECONDS = 5.0
-"""What a cancelled run has to take away what it had begun to make; the rest is done by who comes next."""
+"""Seconds a cancelled run has to remove a partly made directory; the next user removes what is left."""
 MAX_CHECKED_DIRECTORIES = 1000
-"""Directories that are looked at when a fleet starts, the newest first."""
+"""Number of directories that are checked when a fleet starts, newest first."""
 
 _ADMIN_DIRECTORY = ".pilothouse"
 _MAX_SLUG_CHARS = 40
 
 
 class DirectoryRecord(Struct, kw_only=True):
-    """What is kept about a directory."""
+    """The stored data of a directory."""
 
     key: str
     is_ready: bool = False
@@ -58,13 +58,13 @@ class DirectoryRecord(Struct, kw_only=True):
 
 
 class LocalWorkspace(ABC):
-    """Directories of this machine, or of a disk that several share.
+    """Directories on this machine, or on a shared disk.
 
     Args:
-        source: what the directories are made from; its path is part of the default root.
-        root: where they lie; None: in the cache of pilothouse, in a place for this source.
-        keep: which of them stay when their run has ended.
-        subdirectory: where in its directory a run works.
+        source: the source of the directories; its path is part of the default root.
+        root: directory of the run directories; None: a directory for this source in pilothouse's cache.
+        keep: which directories are kept when their run has ended.
+        subdirectory: working directory inside the run's directory.
 
     Raises:
         UsageError: an unknown `keep`, or a subdirectory that leads out.
@@ -91,19 +91,19 @@ class LocalWorkspace(ABC):
 
     @property
     def root(self) -> Path:
-        """Where the directories lie."""
+        """The directory of all run directories."""
         return self._root
 
     @abstractmethod
     async def _check(self) -> None:
-        """Raise `UsageError` if no directory could be made."""
+        """Raise `UsageError` if directories can never be made."""
 
     @abstractmethod
     async def _fill(self, path: Path) -> dict[str, str]:
-        """Make the directory; what has to be remembered."""
+        """Create the directory; return the facts to store."""
 
-    async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - most have nothing to forget
-        """The directory is gone."""
+    async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
+        """Called after a directory was removed."""
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
@@ -115,24 +115,24 @@ class LocalWorkspace(ABC):
         with _WorkspaceErrors("the directories of runs cannot be made", self._root):
             names = await run_briefly(self._prepare)
         for name in names:
-            with suppress(OSError, WorkspaceError):  # one that cannot be removed is no reason not to start
+            with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
                 await self._clean(name, get_run)
 
     def _prepare(self) -> list[str]:
         admin = self._root / _ADMIN_DIRECTORY
         admin.mkdir(parents=True, exist_ok=True)
-        self._root = self._root.resolve()  # as the child sees its directory
+        self._root = self._root.resolve()  # as the process sees its directory
         if not self._removed_states:
             return []
         found = sorted(admin.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         return [path.stem for path in found[:MAX_CHECKED_DIRECTORIES]]
 
     async def _clean(self, name: str, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
-        """Remove what a process has left behind that died."""
+        """Remove the directory of an ended run that a dead process has left."""
         record = await run_briefly(self._read_record, name)
         run = None if record is None else await get_run(record.key)
         if record is not None and run is not None and run.state in self._removed_states:
-            with suppress(TimeoutError):  # somebody is at work there
+            with suppress(TimeoutError):  # in use
                 async with hold_lock(self._admin_path(name, "lock"), 0):
                     await self._remove_directory(name, record)
 
@@ -194,7 +194,7 @@ class LocalWorkspace(ABC):
             await run_briefly(_unlock, self._admin_path(path.name, "lock"), lock)
 
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
-        """Remove a directory and what is known of it; the record last, so that what is left can be found."""
+        """Remove a directory, then its record, so that remains are found after a failure."""
         path = self._root / name
         if record is not None or await run_briefly(os.path.lexists, path):
             await run_errand(lambda check: remove_tree(path, check))
@@ -220,7 +220,7 @@ class LocalWorkspace(ABC):
 
 
 def directory_name(key: str) -> str:
-    """A name for the directory of a run: readable, of few plain letters, and another for every other key."""
+    """Return the directory name for a key: readable, with few plain characters, and unique per key."""
     slug = re.sub(r"[^a-z0-9]+", "-", key.lower())[:_MAX_SLUG_CHARS].strip("-")
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     return f"{slug}-{digest}" if slug else digest
@@ -231,11 +231,11 @@ def _default_root(source: Path) -> Path:
 
 
 def remove_tree(path: Path, check: Callable[[], object]) -> None:
-    """Remove a directory, also one in which somebody has taken away the right to write; what is not there is no error.
+    """Remove a directory, even a write-protected one; a missing one is not an error.
 
     Args:
-        path: of the directory; a link is removed itself.
-        check: called now and then; what it raises ends the work.
+        path: the directory; if it is a link, only the link is removed.
+        check: called regularly; an exception of it stops the work.
     """
     if path.is_symlink() or path.is_file():
         path.unlink()
@@ -248,7 +248,7 @@ def remove_tree(path: Path, check: Callable[[], object]) -> None:
 
 
 def _remove_entries(path: Path, check: Callable[[], object]) -> None:
-    for child in path.iterdir():  # one by one, so that it ends soon if nobody waits any more
+    for child in path.iterdir():  # one by one, so that cancellation takes effect soon
         check()
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -258,7 +258,7 @@ def _remove_entries(path: Path, check: Callable[[], object]) -> None:
 
 
 def _restore_permissions(directory: str) -> None:
-    """Take back the right to change a directory and those in it, as far as they are ours."""
+    """Restore the permissions to change a directory and its subdirectories, as far as this user owns them."""
     with suppress(PermissionError):
         os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | stat.S_IRWXU)  # noqa: PTH101 - by the thousand
     with os.scandir(directory) as entries:
@@ -272,14 +272,14 @@ def _restore_permissions(directory: str) -> None:
 
 @asynccontextmanager
 async def hold_lock(path: Path, timeout: float) -> AsyncGenerator[None]:
-    """Hold the lock on a file, which is removed with it.
+    """Hold the lock on a file; the file is removed afterwards.
 
     Args:
         path: the file.
-        timeout: seconds to wait for others; 0 tries once.
+        timeout: seconds to wait for other holders; 0 tries once.
 
     Raises:
-        TimeoutError: somebody else still holds it.
+        TimeoutError: another process still holds it.
     """
     stack = await _acquire_lock(path, timeout)
     try:
@@ -297,7 +297,7 @@ async def _acquire_lock(path: Path, timeout: float) -> ExitStack:
         except TimeoutError:
             if anyio.current_time() >= deadline:
                 raise
-        await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - no secret
+        await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - not secret
 
 
 def _try_lock(path: Path) -> ExitStack:
@@ -307,12 +307,12 @@ def _try_lock(path: Path) -> ExitStack:
 
 
 def _unlock(path: Path, stack: ExitStack) -> None:
-    with stack, suppress(OSError):  # an open file cannot be removed on Windows
+    with stack, suppress(OSError):  # Windows cannot remove an open file
         path.unlink()
 
 
 class _WorkspaceErrors:
-    """Failures of the system become a `WorkspaceError`."""
+    """Converts operating system errors to `WorkspaceError`."""
 
     def __init__(self, prefix: str, path: Path) -> None:
         self._prefix = prefix

@@ -1,7 +1,7 @@
 """The runner that gives each attempt a working directory.
 
-Owns when a directory is made, used again and released, and when its files are saved. A `Workspace` makes the
-directories; `Artifacts` stores the files.
+Owns when a directory is made, reused and released, and when its files are saved. A `Workspace` makes the directories;
+`Artifacts` stores the files.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from pilothouse.transports.errands import run_briefly
 log = logging.getLogger("pilothouse.fleet")
 
 RELEASE_SECONDS = 5.0
-"""What a cancelled run has to release its directory; what is left then, the next fleet that starts removes."""
+"""Seconds a cancelled run has to release its directory; the next fleet that starts removes what is left."""
 
 
 class WorkspaceRunner:
-    """Gives each attempt a directory of its own, and lets another runner do its work there.
+    """Gives each attempt its own directory, and runs it there with another runner.
 
     Args:
-        runner: of this machine.
+        runner: a runner on this machine.
         workspace: makes the directories.
-        artifacts: saves files of them; None: none.
-        get_run: returns the run of a key, for what died processes have left.
+        artifacts: saves files of the directories; None: none.
+        get_run: returns the run with a key, to clean up after dead processes.
 
     Raises:
-        UsageError: artefacts that this workspace cannot give.
+        UsageError: this workspace cannot make the requested artifacts.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WorkspaceRunner:
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Check, before anything is started, that directories can be made and files saved.
+        """Check, before any run starts, that directories can be made and files saved.
 
         Raises:
             UsageError, WorkspaceError, ArtifactsError: they cannot.
@@ -119,11 +119,11 @@ class WorkspaceRunner:
         failed = await self._save(attempt, run_directory, state)
         if failed is None or outcome.error is not None:
             return outcome, state
-        outcome.error = failed  # the answer stays: it was paid for
+        outcome.error = failed  # the answer is kept: its cost is spent
         return outcome, attempt.state_after(failed)
 
     async def _save(self, attempt: Attempt, run_directory: RunDirectory, state: RunState) -> ArtifactsError | None:
-        """Save files; why it failed."""
+        """Save files; return the error if that failed."""
         if self._artifacts is None or state not in ("succeeded", "failed"):
             return None
         try:
@@ -140,10 +140,10 @@ def wrap_in_workspace(
     artifacts: Artifacts | None,
     get_run: Callable[[str], Awaitable[Run | None]],
 ) -> Runner:
-    """`runner`, with a directory for each of its attempts if there is a workspace. Arguments as for `WorkspaceRunner`.
+    """Wrap `runner` so that each attempt has a directory, if there is a workspace. Arguments: see `WorkspaceRunner`.
 
     Raises:
-        UsageError: something that cannot be.
+        UsageError: the workspace or the artifacts are not valid.
     """
     if workspace is None:
         if artifacts is not None:
@@ -157,7 +157,7 @@ def wrap_in_workspace(
 
 
 def _inspect_directory(cwd: Path, path: Path) -> tuple[bool, bool]:
-    """Whether it lies in `path`, whatever links say, and is a directory."""
+    """Return whether `cwd` is inside `path` after resolving links, and whether it is a directory."""
     return cwd.resolve().is_relative_to(path.resolve()), cwd.is_dir()
 
 

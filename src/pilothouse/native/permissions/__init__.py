@@ -1,6 +1,7 @@
 """Permissions of the native engine: evaluates the CLI's modes and rules before a tool runs.
 
-Asks nobody and runs nothing. Where the CLI's own decision is unknown, this one is stricter.
+Requests no permission and runs nothing. Where the CLI's own decision is unknown, this one is stricter. Start reading
+in `evaluation`.
 """
 
 from pilothouse.native.permissions.evaluation import decide as decide

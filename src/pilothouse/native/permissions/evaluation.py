@@ -1,8 +1,9 @@
-"""`decide`: whether a tool call may run.
+"""`decide`: decides whether a tool call may run.
 
-Owns the order (rules that deny, rules that ask, the mode, rules that allow), and how a Bash command is held against
-rules: a command asks unless a rule allows it to the letter; rules that deny or ask look for their words anywhere in
-it. No program counts as harmless.
+Owns the order (rules that deny, rules that ask, the mode, rules that allow), and how a Bash command is matched with
+rules: a command needs permission unless a rule allows its exact text; rules that deny or ask match their words
+    anywhere
+in it. No program counts as harmless.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from pilothouse.native.permissions.rules import (
 )
 from pilothouse.native.tools.base import Workplace
 
-# These change nothing but the session itself.
+# These change only the session itself.
 SESSION_TOOLS = frozenset({"StructuredOutput", "TaskStop", "TodoWrite", "ToolSearch"})
-# A person is what they are for.
+# These ask the user.
 USER_TOOLS = frozenset({"AskUserQuestion", "ExitPlanMode"})
 PATH_FIELDS = {"Read": "file_path", "Edit": "file_path", "Write": "file_path", "NotebookEdit": "notebook_path"}
 
@@ -50,21 +51,21 @@ def decide(
     workplace: Workplace,
     read_only: bool,
 ) -> Decision:
-    """Decide about a call of a tool.
+    """Decide on a call of a tool.
+
+    Never raises because of `tool_input`: a call that cannot be judged needs permission.
 
     Args:
         tool_name: such as "Bash" or "mcp__files__list".
         tool_input: its arguments.
-        mode: default, acceptEdits, plan, bypassPermissions or dontAsk; any other is as default.
-        rules: what the session allows, asks about and denies.
+        mode: default, acceptEdits, plan, bypassPermissions or dontAsk; any other is treated as default.
+        rules: the permission rules of the session.
         workplace: directories and environment.
-        read_only: whether the tool only looks; of tools that are not known here and of no MCP server, these may run.
-
-    Never raises because of `tool_input`: what cannot be judged is asked about.
+        read_only: whether the tool changes nothing; unknown tools may run if so, but not those of an MCP server.
 
     Example:
         >>> where = Workplace("/tmp", env={})
-        >>> told = {"mode": "default", "rules": Rules.of(allow=["Bash(git add *)"]), "workplace": where}
+        >>> told = {"mode": "default", "rules": RuleSet.parse(allow=["Bash(git add *)"]), "workplace": where}
         >>> decide("Bash", {"command": "git add x"}, read_only=False, **told).behavior
         'allow'
         >>> decide("Bash", {"command": "git add x && curl example.com"}, read_only=False, **told).behavior
@@ -79,11 +80,14 @@ def decide(
 
 
 def make_hidden_filter(rules: RuleSet, workplace: Workplace) -> Callable[[Path], bool] | None:
-    """What Glob and Grep must not show: for `Workplace.is_hidden`; None if no rule denies reading a path.
+    """Make the filter of paths that Glob and Grep hide, for `Workplace.is_hidden`.
 
     Args:
-        rules: those of the session; take a new one when they change.
+        rules: rules of the session; make a new filter when they change.
         workplace: directories and environment.
+
+    Returns:
+        The filter; None if no rule denies reading a path.
     """
     if all(rule.content is None for rule in rules.find_matching("deny", "Read")):
         return None
@@ -142,13 +146,13 @@ def _judge_search_call(tool: str, tool_input: Mapping[str, Any], context: RuleCo
     pattern = tool_input.get("pattern")
     if tool != "Glob" or verdict.behavior != "allow" or not isinstance(pattern, str):
         return verdict
-    # A pattern may lead out of the directory it is looked for in.
+    # A pattern may lead out of the start directory.
     fixed = _literal_prefix(pattern)
     return judge_read(resolve_path(fixed, where, base.real), context, tool) if fixed else verdict
 
 
 def _literal_prefix(pattern: str) -> str:
-    """The beginning of a pattern that is a path; all of it, if it goes up anywhere."""
+    """Return the literal directory at the start of a pattern; the whole pattern if it contains `..`."""
     if ".." in pattern:
         return pattern
     at = min((found for found in map(pattern.find, "*?[{") if found >= 0), default=len(pattern))
@@ -213,11 +217,11 @@ ASKED_BY_RULE = "A rule asks about this command: {}"
 OUTSIDE_PATH = "{} leads out of the working directories, or to a guarded file: a rule has to name the whole command"
 DANGEROUS_REMOVAL = "This may remove the root, the home directory or the work"
 MAX_SUGGESTION_CHARS = 2000
-"""Characters of a command that a rule is suggested for."""
+"""Length limit, in characters, of commands for which a rule is suggested."""
 MAX_PATHS = 200
-"""Words of a command whose links are followed. A longer command asks where a rule speaks of paths."""
+"""Words of a command whose links are resolved. With path rules, a longer command needs permission."""
 
-# What stands between words, for whoever looks for a word: the shell's operators (`<&-` is one), `=`, `,` and `:`.
+# The text between words: the shell's operators (`<&-` is one), `=`, `,` and `:`.
 _WORD_SEPARATOR = re.compile(r"(?:[<>]&\s*[0-9]*-?|[\s;&|<>()=,:])+")
 _EXPANSION = re.compile(r"[$`]")
 _GLOB_CHARS = re.compile(r"[*?\[\]{}]+")
@@ -228,7 +232,7 @@ _SPACED = str.maketrans("'\"\\", "   ")
 
 
 def judge_bash(command: str, context: RuleContext) -> ProvisionalDecision:
-    """Judge a command as the model gave it. While planning, no rule allows one."""
+    """Decide on a command as the model wrote it. In plan mode, no rule allows one."""
     texts = _CommandWords.parse(command)
     denied, certain = _find_rule("deny", texts, context)
     if denied is not None and certain:
@@ -256,12 +260,12 @@ def judge_bash(command: str, context: RuleContext) -> ProvisionalDecision:
 
 
 def _find_outside_word(content: str, command: str, context: RuleContext) -> str | None:
-    """The first word behind the beginning that a rule allows which, as a path, leads out of the work or is guarded."""
+    """Return the first word after the allowed prefix that, as a path, is guarded or outside the working directories."""
     for word in command.split()[len((get_prefix(content) or "").split()) :]:
-        # `-I/usr/include`: a path may stand right behind an option.
+        # `-I/usr/include`: a path may directly follow an option.
         path = word[word.find("/") :] if word.startswith("-") and "/" in word else word
         spot = resolve_path(path, context.workplace)
-        climbs = "/.." in path.lstrip("./")  # up again behind a directory, which may be a link
+        climbs = "/.." in path.lstrip("./")  # `..` after a directory, which may be a link
         if climbs or not is_inside(spot.real, context.workplace) or is_guarded(spot, context.workplace):
             return word
     return None
@@ -272,17 +276,17 @@ def _format_rule(rule: ToolRule) -> str:
 
 
 def _make_suggestions(command: str) -> list[JsonObject]:
-    """A rule for exactly this command, unless its text would mean more as a rule."""
+    """Suggest a rule for exactly this command, unless its text would mean more as a rule."""
     if not command.strip() or command.endswith("*") or len(command) > MAX_SUGGESTION_CHARS:
         return []
     return [make_add_rule("Bash", command, "localSettings")]
 
 
 class _CommandWords(msgspec.Struct, frozen=True):
-    """The words of a command, as texts to hold against rules that forbid.
+    """The words of a command, to be matched with rules that forbid.
 
-    `known` are the words as they stand there: once without quotes, once with blanks in the place of quotes. `guessed`
-    are the same, where each part that the shell fills in is a `*`. `paths` are the words with their slashes.
+    `words` are the literal words: once without quotes, once with blanks in place of quotes. `patterns` are the same,
+    with `*` for each part that the shell expands. `paths` are the words with their slashes.
     """
 
     words: tuple[Sequence[str], ...]
@@ -309,18 +313,18 @@ def _split_path(word: str) -> Iterator[str]:
 
 
 def _to_pattern(part: str) -> str:
-    """What a part of a word may become: from `$` on anything, at `*`, `?`, brackets and braces anything too."""
+    """Return the possible expansions of a part of a word: `*` from `$` on, and for `*`, `?`, brackets and braces."""
     known = _EXPANSION.split(part)[0]
     return _GLOB_CHARS.sub("*", known) + ("*" if known != part else "")
 
 
-# to forbid
+# Rules that forbid
 
 
 def _find_rule(
     behavior: Literal["deny", "ask"], texts: _CommandWords, context: RuleContext
 ) -> tuple[ToolRule | None, bool]:
-    """The rule that speaks of a command, and whether that is certain: one that is certain comes first."""
+    """Return the rule that matches a command, and whether the match is certain; a certain match comes first."""
     perhaps: ToolRule | None = None
     for rule in context.rules.find_matching(behavior, "Bash"):
         words = _get_command_words(rule.content or "")
@@ -339,13 +343,13 @@ def _find_rule(
 
 
 def _get_command_words(content: str) -> list[str]:
-    """The words of a rule for commands: of a path its last part, so that a program is found wherever it lies."""
+    """Return the words of a command rule; of a path only the last part, so that its directory does not matter."""
     words = _WORD_SEPARATOR.split(content.removesuffix(":*").translate(_UNQUOTED))
     return _to_patterns(word.rstrip("/").rsplit("/", 1)[-1] for word in words)
 
 
 def _get_path_rules(behavior: Literal["deny", "ask"], context: RuleContext) -> list[ToolRule]:
-    """The rules for files: what may not be read or changed may not be in a command either."""
+    """Return the rules for files: paths that may not be read or changed may not be in a command either."""
     rules = (rule for tool in ("Read", "Edit") for rule in context.rules.find_matching(behavior, tool))
     return [rule for rule in rules if rule.content is not None]
 
@@ -355,12 +359,12 @@ def _get_path_words(content: str) -> list[str]:
 
 
 def _to_patterns(words: Iterable[str]) -> list[str]:
-    """The words of a rule that say something."""
+    """Return the patterns of a rule's words, without those that match everything."""
     return [pattern for word in words if (pattern := _to_pattern(word.casefold())).strip("*")]
 
 
 def _contains_words(words: Sequence[str], known: Sequence[str]) -> bool:
-    """Whether a text has these words, in this order."""
+    """Whether a text contains these words, in this order."""
     at = 0
     for part in known:
         if at < len(words) and matches_wildcard(words[at], part):
@@ -369,7 +373,7 @@ def _contains_words(words: Sequence[str], known: Sequence[str]) -> bool:
 
 
 def _may_contain_words(words: Sequence[str], guessed: Sequence[str]) -> bool:
-    """Whether a text may have these words, in this order, once the shell has filled in what it makes up."""
+    """Whether a text may contain these words, in this order, after the shell's expansions."""
     at = 0
     for part in guessed:
         if at == len(words):
@@ -378,7 +382,7 @@ def _may_contain_words(words: Sequence[str], guessed: Sequence[str]) -> bool:
         if "*" in part and (
             matches_wildcard(part, word.replace("*", "")) or matches_wildcard(word, part.replace("*", ""))
         ):
-            return True  # and what it stands for may go on
+            return True  # its expansion may contain the remaining words
         if matches_wildcard(word, part):
             at += 1
     return at == len(words)
@@ -387,7 +391,7 @@ def _may_contain_words(words: Sequence[str], guessed: Sequence[str]) -> bool:
 def _find_rule_behind_links(
     behavior: Literal["deny", "ask"], texts: _CommandWords, context: RuleContext
 ) -> ToolRule | None:
-    """The rule for files that speaks of what a word of the command leads to."""
+    """Return the file rule that matches the resolved path of a word in the command."""
     if not _get_path_rules(behavior, context):
         return None
     for word in texts.paths[:MAX_PATHS]:
@@ -401,11 +405,11 @@ def _find_rule_behind_links(
     return None
 
 
-# what even bypassing permissions asks about
+# Commands that need permission even in mode bypassPermissions
 
 
 def _may_remove(command: str, texts: _CommandWords, context: RuleContext) -> bool:
-    """Whether it may remove what everything depends on: `rm -r` and `find -delete`, but for plain names in the work."""
+    """Whether a command may remove essential files: `rm -r` and `find -delete`, except of plain names in the work."""
     for known in texts.words:
         if "find" in known and ("-delete" in known or "rm" in known):
             return True

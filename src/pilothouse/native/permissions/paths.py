@@ -1,6 +1,6 @@
-"""Where a path really leads, and whether it may be read or changed.
+"""Resolves paths, and decides whether they may be read or changed.
 
-Owns the working directories and the names of guarded files. Looks at the disk only to resolve links.
+Owns the working directories and the names of guarded files. Reads the disk only to resolve links.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pilothouse.native.tools.base import Workplace
 
 Use = Literal["Read", "Edit"]
 
-# What is in these can run later without anybody being asked, or holds secrets. Names in small letters.
+# Files here can run commands later without a permission request, or hold secrets. Names in lower case.
 _GUARDED_FOLDERS = (
     ".aws .azure .buildkite .cargo .circleci .claude .config .cursor .devcontainer .direnv .docker .forgejo .git "
     ".gitea .github .gnupg .hg .husky .idea .jj .kube .m2 .pilothouse .ssh .svn .vim .vscode .windsurf "
@@ -45,12 +45,12 @@ _GUARDED_FILES = (
 )
 GUARDED_FILES = frozenset(_GUARDED_FILES.split())
 GUARDED_PREFIXES = (".env.", ".lefthook.")
-# The CLI's own place for working copies lies in a guarded folder but is meant for work.
+# The CLI's directory for working copies is inside a guarded folder, but is meant for work.
 UNGUARDED_FOLDERS = ((".claude", "worktrees"),)
 
 
 class ResolvedPath(msgspec.Struct, frozen=True):
-    """A path as it was `given`, made `plain` (absolute, without `..`), and `real` (through all links)."""
+    """A path as given (`original`), made absolute without `..` (`plain`), and with links resolved (`real`)."""
 
     original: str
     plain: Path
@@ -58,20 +58,20 @@ class ResolvedPath(msgspec.Struct, frozen=True):
 
     @property
     def all_paths(self) -> tuple[Path, ...]:
-        """Under how many names it is known: one or two."""
+        """The distinct absolute paths: one or two."""
         return (self.plain,) if self.plain == self.real else (self.plain, self.real)
 
 
 def resolve_path(given: str, workplace: Workplace, base: Path | None = None) -> ResolvedPath:
-    """Find out where a path leads.
+    """Resolve a path.
 
     Args:
-        given: as a tool or a command has it; `~` is the home directory of the workplace's environment.
-        workplace: where it starts.
-        base: where a relative path starts, if not in the working directory.
+        given: the path from a tool or a command; `~` is the home directory of the workplace's environment.
+        workplace: base of relative paths.
+        base: base of relative paths, if not the working directory.
 
     Raises:
-        ValueError: no path: it has a null byte in it.
+        ValueError: the path contains a null byte.
     """
     if "\0" in given:
         raise ValueError("a path cannot contain a null byte")
@@ -80,17 +80,17 @@ def resolve_path(given: str, workplace: Workplace, base: Path | None = None) -> 
 
 
 def is_inside(path: Path, workplace: Workplace) -> bool:
-    """Whether a resolved path lies in the directories of the work."""
+    """Whether a resolved path is inside the working directories."""
     return any(path.is_relative_to(os.path.realpath(root)) for root in (workplace.root, *workplace.directories))
 
 
 def is_guarded(resolved: ResolvedPath, workplace: Workplace) -> bool:
-    """Whether a path is one that even an accepted edit must ask for."""
+    """Whether a path needs permission even when edits are accepted."""
     return any(_has_guarded_name(path) for path in resolved.all_paths) or _is_in_search_path(resolved.real, workplace)
 
 
 def _is_in_search_path(path: Path, workplace: Workplace) -> bool:
-    """Whether a file there would be run in place of a command: a tree may hold a directory of PATH, as `.venv/bin`."""
+    """Whether a file there would run as a command: a project may contain a directory of PATH, such as `.venv/bin`."""
     folders = [folder for folder in workplace.env.get("PATH", "").split(os.pathsep) if folder]
     return any(path.is_relative_to(os.path.realpath(workplace.cwd / folder)) for folder in folders)
 
@@ -104,18 +104,18 @@ def _has_guarded_name(path: Path) -> bool:
 
 
 def _normalize_name(part: str) -> str:
-    """A name as some file systems read it: no capitals, trailing dots and spaces, streams or invisible letters."""
+    """Normalize a name like lenient file systems: no capitals, trailing dots and spaces, streams, invisible letters."""
     seen = "".join(letter for letter in part if unicodedata.category(letter) != "Cf")
     return seen.casefold().split(":")[0].rstrip(". ")
 
 
 class RuleContext(msgspec.Struct, frozen=True):
-    """Rules, in the terms of one workplace.
+    """Rules applied to one workplace.
 
     Attributes:
-        rules: of the session.
-        workplace: what their paths are relative to.
-        accepts_edits: whether edits inside it need no rule.
+        rules: rules of the session.
+        workplace: base of the paths in the rules.
+        accepts_edits: whether edits inside the workplace need no rule.
         is_planning: whether no rule allows a change.
     """
 
@@ -125,7 +125,7 @@ class RuleContext(msgspec.Struct, frozen=True):
     is_planning: bool = False
 
     def find_forbidding(self, behavior: Literal["deny", "ask"], tool: str, resolved: ResolvedPath) -> ToolRule | None:
-        """The first rule that denies or asks about any name of this place."""
+        """Return the first rule that denies, or asks about, any name of this path."""
         for rule in self.rules.find_matching(behavior, tool):
             if rule.content is None or any(
                 self._rule_matches(rule.content, path, is_loose=True) for path in resolved.all_paths
@@ -134,7 +134,7 @@ class RuleContext(msgspec.Struct, frozen=True):
         return None
 
     def is_allowed(self, tool: str, resolved: ResolvedPath, candidates: Sequence[ToolRule] | None = None) -> bool:
-        """Whether rules (or only the `candidates`) allow every name of this place that lies outside the directories."""
+        """Whether rules (or only the `candidates`) allow every name of this path that is outside the directories."""
         if candidates is None:
             candidates = self.rules.find_matching("allow", tool)
         if any(rule.content is None for rule in candidates):
@@ -161,7 +161,7 @@ GUARDED = "{} is a file or in a folder that can run commands later or holds secr
 
 
 def judge_read(resolved: ResolvedPath, context: RuleContext, tool: str = "Read") -> ProvisionalDecision:
-    """May this be read?"""
+    """Decide whether a path may be read."""
     verdict = _apply_rules(resolved, context, tool)
     if verdict is not None:
         return verdict
@@ -180,7 +180,7 @@ def judge_read(resolved: ResolvedPath, context: RuleContext, tool: str = "Read")
 
 
 def judge_edit(resolved: ResolvedPath, context: RuleContext, tool: str = "Edit") -> ProvisionalDecision:
-    """May this be created or changed?"""
+    """Decide whether a path may be created or changed."""
     verdict = _apply_rules(resolved, context, tool)
     if verdict is not None:
         return verdict
@@ -216,7 +216,7 @@ def _apply_rules(resolved: ResolvedPath, context: RuleContext, tool: str) -> Pro
 
 
 def _is_named_by_rule(resolved: ResolvedPath, context: RuleContext, tool: str) -> bool:
-    """Whether a rule allows a guarded path and names what is guarded, so that nobody can have meant less."""
+    """Whether a rule allows a guarded path and names the guarded part, so that the permission is explicit."""
     naming = [
         rule
         for rule in context.rules.find_matching("allow", tool)

@@ -1,7 +1,7 @@
-"""Permission rules such as `Bash(git *)`: how they are written and which of them match a call.
+"""Permission rules such as `Bash(git *)`: their syntax, and which of them match a call.
 
-Owns the decisions they lead to, and the updates that add rules. A rule that cannot be read never allows. Knows no mode
-and does no I/O.
+Owns the decisions from rules, and the updates that add rules. A rule that cannot be parsed never allows. Knows no
+mode and does no I/O.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pilothouse.native.tools.glob_patterns import covers_parts
 Behavior = Literal["allow", "ask", "deny"]
 BEHAVIORS: tuple[Behavior, ...] = ("allow", "ask", "deny")
 ALIASES = {"Task": "Agent"}
-# A rule for the first holds for the others too: what may be read may be searched, what may be edited may be written.
+# A rule for the first tool also holds for the others: readable files may be searched, editable ones written.
 READING_TOOLS = frozenset({"Read", "Glob", "Grep"})
 EDITING_TOOLS = frozenset({"Edit", "Write", "NotebookEdit"})
-# As in 2.1.330, paths in rules for these allow nothing: those in rules for Edit and Read hold for them.
+# As in 2.1.330, rules with paths for these tools allow nothing; rules for Edit and Read apply to them.
 PATHLESS_TOOLS = (EDITING_TOOLS | READING_TOOLS) - {"Edit", "Read"}
-# The part of the input that the content of a rule speaks of, where the tool has no form of its own.
+# The input field that the content of a rule is compared with, for tools without a syntax of their own.
 NAME_FIELDS = {"Agent": "subagent_type", "Skill": "skill"}
 _RULE = re.compile(r"([^()\s]+)(?:\((.*)\))?\Z", re.DOTALL)
 _NAME = re.compile(r"[^()\s]+")
-# Letters that mean nothing to a shell wherever they stand, but for the blank, which parts words.
+# Characters without a special meaning to a shell, except the blank, which separates words.
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:@+ -]+")
 
 
 class ToolRule(msgspec.Struct, frozen=True):
-    """One rule: a tool, and what of it.
+    """One rule: a tool, and a part of its calls.
 
     Attributes:
         tool: the name of the tool.
-        content: what of the tool; None is the whole tool.
-        is_readable: False for a rule with a fault.
+        content: which calls of the tool; None: all.
+        is_readable: False for a rule that cannot be parsed.
     """
 
     tool: str
@@ -47,7 +47,7 @@ class ToolRule(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a rule such as `Bash(npm test *)`. Never raises: see `is_readable`."""
+        """Parse a rule such as `Bash(npm test *)`. Never raises: see `is_readable`."""
         found = _RULE.match(text.strip())
         if not found:
             name = _NAME.search(text)
@@ -67,7 +67,7 @@ class ToolRule(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(rule, content=None if content in {"", "*"} else str(content))
 
     def matches_tool(self, tool: str, behavior: Behavior) -> bool:
-        """Whether it speaks of `tool`."""
+        """Whether the rule applies to `tool`."""
         tool = ALIASES.get(tool, tool)
         if behavior == "allow" and (not self.is_readable or (self.content and self.tool in PATHLESS_TOOLS)):
             return False
@@ -85,11 +85,11 @@ class ToolRule(msgspec.Struct, frozen=True):
 
 
 class RuleSet(msgspec.Struct, frozen=True):
-    """The rules of a session: `deny` beats `ask`, `ask` beats `allow`.
+    """The rules of a session: `deny` overrides `ask`, `ask` overrides `allow`.
 
     Example:
-        >>> rules = Rules.of(allow=["Bash(git *)"], deny=["Bash(git push *)"])
-        >>> [rule.content for rule in rules.speaking("deny", "Bash")]
+        >>> rules = RuleSet.parse(allow=["Bash(git *)"], deny=["Bash(git push *)"])
+        >>> [rule.content for rule in rules.find_matching("deny", "Bash")]
         ['git push *']
     """
 
@@ -99,22 +99,23 @@ class RuleSet(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, allow: Iterable[str] = (), ask: Iterable[str] = (), deny: Iterable[str] = ()) -> Self:
-        """Read rules from their text form.
+        """Parse rules from text.
+
+        A rule that cannot be parsed is ignored in `allow`; in `ask` and `deny` it applies to the whole tool that it
+        names.
 
         Args:
-            allow: run without asking.
-            ask: ask, whatever else allows.
-            deny: never run.
-
-        A rule that cannot be read is left out of `allow`; in `ask` and `deny` it holds for the whole tool it names.
+            allow: rules for calls that need no permission request.
+            ask: rules for calls that always need one.
+            deny: rules for calls that never run.
         """
         return cls(tuple(map(ToolRule.parse, allow)), tuple(map(ToolRule.parse, ask)), tuple(map(ToolRule.parse, deny)))
 
     def with_updates(self, updates: Sequence[Mapping[str, Any]]) -> Self:
-        """The rules after permission updates, as the answer of a permission request carries them.
+        """Return the rules after permission updates, as in the response to a permission request.
 
         `addRules`, `replaceRules` and `removeRules` change rules; `setMode`, `addDirectories` and `removeDirectories`
-        are not about rules and are left to whoever holds the mode and the workplace. Unknown ones change nothing.
+        do not concern rules and are left to the caller. Unknown ones change nothing.
         """
         rules = self
         for update in updates:
@@ -127,7 +128,7 @@ class RuleSet(msgspec.Struct, frozen=True):
         return rules
 
     def find_matching(self, behavior: Behavior, tool: str) -> tuple[ToolRule, ...]:
-        """The rules of one behaviour that speak of `tool`."""
+        """Return the rules of one behaviour that apply to `tool`."""
         return tuple(rule for rule in getattr(self, behavior) if rule.matches_tool(tool, behavior))
 
 
@@ -147,7 +148,7 @@ _UPDATE_FUNCTIONS = {"addRules": _add_rules, "replaceRules": _replace_rules, "re
 
 
 def matches_wildcard(pattern: str, text: str) -> bool:
-    """Whether `text` is `pattern`, where each `*` stands for anything. Linear, whatever the pattern."""
+    """Whether `text` matches `pattern`, where each `*` stands for any text. Takes linear time for any pattern."""
     first, *rest = pattern.split("*")
     if not rest:
         return text == pattern
@@ -163,12 +164,12 @@ def matches_wildcard(pattern: str, text: str) -> bool:
 
 
 def is_plain_command(command: str) -> bool:
-    """Whether a shell does no more to a text than part it at blanks: one program, and its arguments as written."""
+    """Whether a shell only splits a command at blanks: one program, and its arguments as written."""
     return _PLAIN.fullmatch(command) is not None
 
 
 def get_prefix(content: str) -> str | None:
-    """The beginning that a rule such as `git:*` or `npm run *` allows; None for the text of one command."""
+    """Return the prefix that a rule such as `git:*` or `npm run *` allows; None for a rule with one exact command."""
     for ending in (":*", " *"):
         if content.endswith(ending):
             return content.removesuffix(ending)
@@ -176,10 +177,10 @@ def get_prefix(content: str) -> str | None:
 
 
 def allows_command(content: str, command: str) -> bool:
-    """Whether the content of a rule for Bash allows a command.
+    """Whether the content of a Bash rule allows a command.
 
-    `git:*` and `git *` allow `git` with any plain words behind it, or none; any other content allows that text alone.
-    A command with anything in it that a shell treats specially is never one of plain words.
+    `git:*` and `git *` allow `git`, alone or followed by any plain words; any other content allows only that exact
+    text. A command with a character that is special to a shell never consists of plain words.
     """
     prefix = get_prefix(content)
     if prefix is None:
@@ -189,18 +190,18 @@ def allows_command(content: str, command: str) -> bool:
 
 
 def matches_path(content: str, path: str, *, root: str, home: str, is_loose: bool = False) -> bool:
-    """Whether the content of a rule for a file tool speaks of an absolute path.
+    """Whether the content of a rule for a file tool matches an absolute path.
 
-    As in `.gitignore`: `//etc/**` is absolute, `~/x` in the home directory, and everything else in the directory in
-    which the session started: `/x` and `a/x` right there, `x` without a slash anywhere below. A directory covers all in
-    it. Where Bash has gone meanwhile makes no difference.
+    As in `.gitignore`: `//etc/**` is absolute, `~/x` is in the home directory, and everything else in the directory
+    in which the session started: `/x` and `a/x` right there, `x` without a slash anywhere below. A directory matches
+    everything in it. The current directory of Bash makes no difference.
 
     Args:
         content: the pattern.
-        path: absolute and normal, with `/`.
+        path: absolute and normalized, with `/`.
         root: directory in which the session started.
         home: home directory.
-        is_loose: for rules that forbid: letters that some file systems take for the same are the same.
+        is_loose: for rules that forbid: letters that some file systems treat as equal are equal.
     """
     if content.startswith("//"):
         base, pattern = "", content[1:]
@@ -220,16 +221,16 @@ def matches_path(content: str, path: str, *, root: str, home: str, is_loose: boo
 
 
 def matches_host(content: str, host: str) -> bool:
-    """Whether `domain:example.com` or `domain:*.example.com` speaks of a host name, however it is written."""
+    """Whether `domain:example.com` or `domain:*.example.com` matches a host name in any spelling."""
     kind, _, pattern = content.partition(":")
     return kind == "domain" and bool(host) and matches_wildcard(_ascii_host(pattern), _ascii_host(host))
 
 
 def _ascii_host(host: str) -> str:
-    """A host name as it is looked up: the form for internationalized names, in small letters, without the last dot."""
+    """Normalize a host name as for a lookup: IDNA form, lower case, without the last dot."""
     try:
         host = host.encode("idna").decode()
-    except UnicodeError:  # no name that can be looked up
+    except UnicodeError:  # not a valid host name
         host = unicodedata.normalize("NFKC", host)
     return host.casefold().rstrip(".")
 
@@ -238,15 +239,14 @@ JsonObject = dict[str, Any]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What is decided about a call.
+    """The decision on a call.
 
     Attributes:
-        behavior: "allow" it, "deny" it, or "ask" somebody.
-        reason: why, in words; may be empty.
-        suggestions: permission updates that would allow it next time, in the form of the wire.
-        blocked_path: the path that is to blame, if one is.
-        must_ask: whether neither a mode nor a hook may allow what is asked about: a rule asks, or the danger is too
-            great.
+        behavior: "allow", "deny", or "ask" (a permission request is needed).
+        reason: the reason as text; may be empty.
+        suggestions: permission updates that would allow the call next time, in wire format.
+        blocked_path: the path that caused the decision, if there is one.
+        must_ask: whether neither a mode nor a hook may allow the call: a rule asks, or the danger is too great.
     """
 
     behavior: Behavior
@@ -257,7 +257,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class ProvisionalDecision(msgspec.Struct, frozen=True):
-    """A decision before the mode has spoken. `must_ask` means that even bypassing permissions does not change it."""
+    """A decision before the mode is applied. `must_ask`: even bypassing permissions does not change it."""
 
     behavior: Behavior
     reason: str = ""
@@ -269,7 +269,7 @@ class ProvisionalDecision(msgspec.Struct, frozen=True):
     def ask(
         cls, reason: str = "", *suggestions: JsonObject, blocked_path: Path | str | None = None, must_ask: bool = False
     ) -> ProvisionalDecision:
-        """A question."""
+        """Make a decision that needs a permission request."""
         return cls("ask", reason, suggestions, None if blocked_path is None else str(blocked_path), must_ask)
 
 
@@ -277,23 +277,23 @@ ALLOW = ProvisionalDecision("allow")
 
 
 def make_add_rule(tool: str, content: str | None, destination: str) -> JsonObject:
-    """The update that adds a rule which allows."""
+    """Make the update that adds an allow rule."""
     rule: JsonObject = {"toolName": tool} | ({} if content is None else {"ruleContent": content})
     return {"type": "addRules", "rules": [rule], "behavior": "allow", "destination": destination}
 
 
 def make_accept_edits() -> JsonObject:
-    """The update that lets edits through."""
+    """Make the update that accepts edits."""
     return {"type": "setMode", "mode": "acceptEdits", "destination": "session"}
 
 
 def make_add_directory(path: Path) -> JsonObject:
-    """The update that makes a directory part of the work."""
+    """Make the update that adds a working directory."""
     return {"type": "addDirectories", "directories": [path.as_posix()], "destination": "session"}
 
 
 def make_read_rules(*paths: Path) -> list[JsonObject]:
-    """The updates that let everything in or beside these paths be read. Never the whole disk."""
+    """Make the updates that allow reading everything in or beside these paths. Never the whole disk."""
     folders = dict.fromkeys(path if path.is_dir() else path.parent for path in paths)
     return [
         make_add_rule("Read", f"/{folder.as_posix()}/**", "session") for folder in folders if folder != folder.parent

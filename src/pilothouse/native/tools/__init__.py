@@ -1,6 +1,7 @@
 """The built-in tools of the native engine, by name.
 
-`pilothouse.native.permissions` decides whether a call may run.
+Owns reading, changing and searching files, commands, and web pages. Must not know permissions:
+`pilothouse.native.permissions` decides whether a call may run. Start reading in `base`.
 """
 
 from collections.abc import Mapping

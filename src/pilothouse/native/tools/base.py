@@ -1,4 +1,4 @@
-"""What the built-in tools share: their workspace, their output, and the type of a tool.
+"""The common parts of the built-in tools: their workplace, their output, and the type of a tool.
 
 Owns the state that the calls of one session share (working directory, files read, processes started). Knows no
 particular tool.
@@ -22,10 +22,10 @@ from pilothouse.json_schema import find_violations
 
 
 class FileSnapshot(msgspec.Struct, frozen=True):
-    """What a file looked like when its content was last read or written here.
+    """The state of a file when its content was last read or written here.
 
-    `mtime_ns` and `size` are those of the file; `digest` is of its bytes, so that a touched but equal file still counts
-    as seen; `is_whole` is False when only a part was shown.
+    `mtime_ns` and `size` are those of the file; `digest` is of its bytes, so that a file with a new time but equal
+    content still counts as read; `is_whole` is False if only a part was read.
     """
 
     mtime_ns: int
@@ -35,32 +35,32 @@ class FileSnapshot(msgspec.Struct, frozen=True):
 
 
 class Closeable(Protocol):
-    """Something that a tool started and that ends with the workplace."""
+    """A resource that a tool started and that ends with the workplace."""
 
     async def close(self) -> None:
-        """End it, within a bounded time."""
+        """End the resource, within a bounded time."""
         ...
 
 
 class Workplace:
-    """Where the tools of one session work.
+    """The environment in which the tools of one session work.
 
     Args:
         cwd: working directory; Bash may change it.
-        directories: additional directories that belong to the work.
-        env: complete environment of the commands that are run; None is that of this process.
-        ask_model: asks the model: `await answer(prompt, text)` gives its answer about the text; WebFetch uses it.
-        private_hosts: names or addresses that WebFetch may reach though they are private or loopback.
+        directories: additional working directories.
+        env: complete environment of the commands; None: that of this process.
+        ask_model: asks the model: `await ask_model(prompt, text)` returns its answer about the text; for WebFetch.
+        private_hosts: names or addresses that WebFetch may reach although they are private or loopback.
 
     Attributes:
-        root: the directory in which the session started; Bash comes back to it when it left the work.
-        files_read: what files looked like when they were last read or written, by resolved path.
-        todos: the list that TodoWrite keeps.
-        page_cache: what WebFetch has fetched, by address.
-        open_resources: what tools started and has not ended, by id; `close` ends it.
-        scratch_directory: a private directory for what tools put aside, once there is one; it may be read without
-            asking.
-        is_hidden: says of a path that Glob and Grep must not show it.
+        root: the directory in which the session started; Bash returns to it after leaving the working directories.
+        files_read: state of files when they were last read or written, by resolved path.
+        todos: the list of TodoWrite.
+        page_cache: pages that WebFetch fetched, by URL.
+        open_resources: running resources that tools started, by id; `close` ends them.
+        scratch_directory: a private directory for temporary files of tools, once there is one; it may be read
+            without permission.
+        is_hidden: returns whether Glob and Grep must hide a path.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Workplace:
         self._lock = threading.Lock()
 
     def resolve_path(self, given: str) -> Path:
-        """Make a path of a tool's input absolute: `~` is HOME of `env`, a relative one starts in `cwd`."""
+        """Make a path of a tool's input absolute: `~` is HOME of `env`, a relative path starts in `cwd`."""
         if given == "~" or given.startswith("~/"):
             return Path(self.env.get("HOME", "~")).expanduser() / given[2:]
         return self.cwd / given
@@ -103,8 +103,8 @@ class Workplace:
                 await to_thread.run_sync(lambda: shutil.rmtree(scratch, ignore_errors=True))
 
     def make_scratch_path(self, name: str) -> Path:
-        """A path in the private directory for what tools put aside; it is removed on `close`."""
-        with self._lock:  # tools that only look run side by side, in threads
+        """Return a path in the private directory for temporary files of tools, which `close` removes."""
+        with self._lock:  # read-only tools run concurrently, in threads
             if self.scratch_directory is None:
                 self.scratch_directory = Path(
                     tempfile.mkdtemp(prefix="pilothouse-", dir=self.env.get("TMPDIR"))
@@ -113,12 +113,12 @@ class Workplace:
 
 
 class ToolOutput(msgspec.Struct):
-    """What a tool answers.
+    """The output of a tool.
 
     Attributes:
-        content: for the model: text, or content blocks in the form of the Messages API.
-        is_error: whether it failed.
-        result: structured, for programs: what the CLI sends as `tool_use_result`.
+        content: for the model: text, or content blocks in the format of the Messages API.
+        is_error: whether the call failed.
+        result: structured, for programs: the CLI's `tool_use_result`.
     """
 
     content: str | list[dict[str, Any]]
@@ -127,16 +127,16 @@ class ToolOutput(msgspec.Struct):
 
 
 class ToolDescription(Protocol):
-    """What the model is told of a tool."""
+    """The description of a tool for the model."""
 
     @property
     def name(self) -> str:
-        """How it is called."""
+        """Name of the tool."""
         ...
 
     @property
     def description(self) -> str:
-        """What it is for."""
+        """Purpose of the tool."""
         ...
 
     @property
@@ -146,15 +146,15 @@ class ToolDescription(Protocol):
 
 
 class BuiltinTool(ToolDescription, Protocol):
-    """A tool of the engine. Its name is that of the CLI."""
+    """A tool of the engine, with the CLI's name for it."""
 
     @property
     def read_only(self) -> bool:
-        """Whether it only looks."""
+        """Whether the tool changes nothing."""
         ...
 
     async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-        """Do it. Failures are outcomes with `is_error`; cancellation stops it and the processes it started."""
+        """Run a call. Failures are outputs with `is_error`; cancellation stops the call and its processes."""
         ...
 
 
@@ -163,14 +163,14 @@ ToolFunction = Callable[[Mapping[str, Any], Workplace], Awaitable[ToolOutput]]
 
 
 class BuiltinToolError(Exception):
-    """The tool cannot do what was asked; the message is for the model."""
+    """The tool cannot carry out the call; the message is for the model."""
 
 
 class BuiltinSpec(msgspec.Struct, frozen=True):
     """A built-in tool; see `BuiltinTool`.
 
     Attributes:
-        function: does the work, and raises `BuiltinToolError` or `OSError` where it cannot.
+        function: runs a call; raises `BuiltinToolError` or `OSError` on failure.
     """
 
     name: str
@@ -180,7 +180,7 @@ class BuiltinSpec(msgspec.Struct, frozen=True):
     read_only: bool = False
 
     async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-        """Do it. Wrong input, and what the work cannot do, are outcomes with `is_error`."""
+        """Run a call. Wrong input and failures become outputs with `is_error`."""
         if problem := self._find_problem(tool_input):
             return make_failure(f"{self.name} was called with wrong input: {problem}")
         try:
@@ -192,7 +192,7 @@ class BuiltinSpec(msgspec.Struct, frozen=True):
             return make_failure(f"{error.strerror or error}{where}")
 
     def _find_problem(self, tool_input: Mapping[str, Any]) -> str:
-        """The first thing that does not fit the schema, or ""."""
+        """Return the first violation of the schema, or ""."""
         for problem in find_violations(self.input_schema, tool_input):
             return f"{problem.path}: {problem.text}"
         nulls = [key for key, value in tool_input.items() if isinstance(value, str) and "\0" in value and "path" in key]
@@ -200,12 +200,12 @@ class BuiltinSpec(msgspec.Struct, frozen=True):
 
 
 def make_failure(text: str) -> ToolOutput:
-    """An outcome that says what went wrong."""
+    """Make the output of a failed call."""
     return ToolOutput(text, is_error=True, result=f"Error: {text}")
 
 
 def make_schema(properties: Mapping[str, JsonObject], *required: str) -> JsonObject:
-    """The JSON schema of a tool's input."""
+    """Make the JSON schema of a tool's input."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -216,22 +216,22 @@ def make_schema(properties: Mapping[str, JsonObject], *required: str) -> JsonObj
 
 
 def make_text_schema(description: str, **more: Any) -> JsonObject:
-    """The schema of a text."""
+    """Make the schema of a text."""
     return {"type": "string", "description": description, **more}
 
 
 def make_number_schema(description: str, **more: Any) -> JsonObject:
-    """The schema of a number."""
+    """Make the schema of a number."""
     return {"type": "number", "description": description, **more}
 
 
 def make_boolean_schema(description: str) -> JsonObject:
-    """The schema of a yes or no."""
+    """Make the schema of a boolean."""
     return {"type": "boolean", "description": description}
 
 
 def format_size(size: float) -> str:
-    """A number of bytes in words, as in "1.9MB"."""
+    """Format a number of bytes, as in "1.9MB"."""
     for unit in ("bytes", "KB", "MB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f}{unit}"

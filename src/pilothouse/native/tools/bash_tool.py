@@ -1,7 +1,7 @@
 """`Bash` and `TaskStop`, and commands as child processes.
 
-A command has a process group of its own, its output in a file, limits on time and size, and a bounded end. The
-permissions decide elsewhere whether it may run.
+A command has its own process group, its output in a file, limits of time and size, and a bounded end.
+`native.permissions` decides whether it may run.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from pilothouse.native.tools.base import (
 )
 
 MAX_OUTPUT_BYTES = 1 << 30
-"""Bytes of output at which a command is stopped, before it fills the disk."""
+"""Limit of a command's output, in bytes, so that it does not fill the disk."""
 POLL_SECONDS = 0.25
-"""Seconds between looks at the size of the output."""
+"""Seconds between checks of the output's size."""
 TERMINATE_SECONDS = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 REAP_SECONDS = 5.0
-"""Seconds for the kernel to deliver the end of a killed process."""
+"""Seconds to wait for the exit of a killed process."""
 
 
 class CommandProcess:
-    """A command that runs.
+    """A running command.
 
     Attributes:
         output: the file with its standard output and standard error.
-        returncode: exit status, negative for a signal; None while it runs.
-        stop_reason: why it was stopped, or "".
+        returncode: exit status, negative for a signal; None while the command runs.
+        stop_reason: why the command was stopped, or "".
     """
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path, *, limit: float, max_bytes: int) -> None:
@@ -84,14 +84,14 @@ class CommandProcess:
         Args:
             argv: the program and its arguments.
             cwd: working directory.
-            env: its whole environment.
+            env: its complete environment.
             output: file for standard output and, without `errors`, standard error.
-            limit: seconds after which it is stopped.
-            max_bytes: of output, after which it is stopped; None: `MAX_OUTPUT_BYTES`.
+            limit: seconds after which the command is stopped.
+            max_bytes: bytes of output after which the command is stopped; None: `MAX_OUTPUT_BYTES`.
             errors: file for standard error.
 
         Raises:
-            OSError: it cannot be started.
+            OSError: the command cannot be started.
         """
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(output.open("ab"))
@@ -103,13 +103,13 @@ class CommandProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether its first process has not ended."""
+        """Whether the first process of the command has not ended."""
         return not self._has_ended.is_set()
 
     async def wait(self) -> int:
-        """Wait until it has ended, and give its exit status. Being cancelled stops it, with all it started."""
+        """Wait for the end, and return the exit status. A cancellation stops the command and all its processes."""
         try:
-            # A thread of its own: the usual ones may all be waiting for longer commands.
+            # A separate limiter: the threads of the default one may all be waiting for other commands.
             await to_thread.run_sync(self._has_ended.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -119,11 +119,11 @@ class CommandProcess:
         return self.returncode
 
     async def close(self) -> None:
-        """Stop it with all that is in its process group. Idempotent."""
+        """Stop all processes of the process group. Idempotent."""
         await to_thread.run_sync(self.stop, limiter=anyio.CapacityLimiter(1))
 
     def stop(self, why: str = "") -> None:
-        """As `close`, blocking, for at most `TERMINATE_SECONDS` and `REAP_SECONDS` seconds."""
+        """Stop like `close`, but blocking, for at most `TERMINATE_SECONDS` plus `REAP_SECONDS` seconds."""
         self.stop_reason = self.stop_reason or why
         if self.is_running:
             self._signal(signal.SIGTERM)
@@ -138,7 +138,7 @@ class CommandProcess:
 
     @property
     def has_survivors(self) -> bool:
-        """Whether others of its process group live on after its end. While they do, nobody else gets its number."""
+        """Whether other processes of the group outlive the first. While they do, the group's number is not reused."""
         try:
             os.killpg(self._process.pid, 0)
         except ProcessLookupError:
@@ -163,7 +163,7 @@ class CommandProcess:
         self._has_ended.set()
 
     def _wait_for_exit(self, seconds: float) -> bool:
-        """Wait for its end without reaping it: as long as it is not reaped, its number is its own."""
+        """Wait for the exit without reaping the process, because until then its number is not reused."""
         seconds = max(0.0, min(seconds, self._ends_at - time.monotonic() + 0.001)) if not self.stop_reason else seconds
         if hasattr(os, "pidfd_open"):
             try:
@@ -187,7 +187,7 @@ class CommandProcess:
     def _has_exited(self) -> bool:
         if hasattr(os, "waitid"):
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        return self._process.poll() is not None  # macOS before Python 3.13: here it is reaped a moment too early
+        return self._process.poll() is not None  # macOS before Python 3.13: this reaps the process a moment too early
 
     def _size(self) -> int:
         try:
@@ -197,19 +197,19 @@ class CommandProcess:
 
 
 class BackgroundCommand:
-    """A job that outlives its call, until the workplace closes; of an ended one, what it left running."""
+    """A command that outlives its call, until the workplace closes; or the remaining processes of an ended command."""
 
     def __init__(self, process: CommandProcess, description: str) -> None:
         self.process = process
         self.description = description
 
     async def close(self) -> None:
-        """Stop it."""
+        """Stop the command."""
         await self.process.close()
 
 
 def read_output(path: Path, max_bytes: int) -> tuple[str, int]:
-    """The beginning of an output as text, at most `most` bytes of it, and how many bytes there are."""
+    """Return the beginning of an output as text, at most `max_bytes` bytes of it, and the total number of bytes."""
     try:
         with path.open("rb") as file:
             return file.read(max_bytes).decode("utf-8", "replace"), path.stat().st_size
@@ -222,13 +222,13 @@ DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 600_000
 DEFAULT_BACKGROUND_MS = 1_800_000
 MAX_BACKGROUND_MS = 7_200_000
-# Characters of output that the model sees; longer output is put aside, and it sees the beginning.
+# Characters of output for the model; of a longer output it gets the beginning and the name of the file.
 DEFAULT_OUTPUT_CHARS = 30_000
 MAX_OUTPUT_CHARS = 150_000
 PREVIEW_CHARS = 2000
 MAX_READ_BYTES = 10_000_000
 NO_OUTPUT = "(The command ended without output.)"
-# Exit status 1 of these is an answer.
+# Exit status 1 of these programs is not a failure.
 EXIT_ONE_MEANINGS = {
     "[": "Condition is false",
     "cmp": "Files differ",
@@ -238,7 +238,7 @@ EXIT_ONE_MEANINGS = {
     "rg": "No matches found",
     "test": "Condition is false",
 }
-# `eval` keeps what the command says about itself out of the way of the rest; the directory is told when it went well.
+# `eval` isolates the command from the rest of the script; the directory is written after a success.
 SCRIPT = """__command=$1 __directory=$2; shift 2
 eval "$__command" </dev/null
 __status=$?
@@ -279,7 +279,7 @@ def _start_command(command: str, workplace: Workplace, key: str, limit: float) -
 
 
 def _get_limit(milliseconds: float | None, env: Mapping[str, str], *, behind: bool) -> float:
-    """Seconds a command may take."""
+    """Return the time limit of a command, in seconds."""
     usual = _get_int(env, "BASH_DEFAULT_TIMEOUT_MS", DEFAULT_TIMEOUT_MS)
     most = max(_get_int(env, "BASH_MAX_TIMEOUT_MS", MAX_TIMEOUT_MS), usual)
     if behind:
@@ -293,7 +293,7 @@ def _get_int(env: Mapping[str, str], name: str, usual: int) -> int:
 
 
 def _follow_directory(workplace: Workplace, key: str) -> str:
-    """Go where the command went, if that is in the directories of the work; gives a note if it is not."""
+    """Change to the command's last directory if it is in the working directories; else returns a note."""
     went = workplace.make_scratch_path(f"{key}.directory")
     told, _ = read_output(went, 8192)
     went.unlink(missing_ok=True)
@@ -347,7 +347,7 @@ def _make_result(stdout: str = "", stderr: str = "", **more: Any) -> dict[str, A
 
 
 def _get_last_program(command: str) -> str:
-    """The name of the last program in a command, roughly: it only decides how an exit status is worded."""
+    """Return the name of the last program in a command, roughly: it only affects how an exit status is worded."""
     pieces = [piece.split() for piece in re.split(r"[;&|\n]+", command) if piece.strip()]
     return pieces[-1][0].rsplit("/", 1)[-1] if pieces else ""
 

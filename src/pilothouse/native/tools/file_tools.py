@@ -1,7 +1,7 @@
 """`Read`, `Write` and `Edit`.
 
-Own line ranges and size limits, images, PDFs and notebooks, what must hold before a file is changed, and the patch
-that programs get.
+Owns line ranges and size limits, images, PDFs and notebooks, the conditions for changing a file, and the patch for
+programs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pilothouse.native.tools.base import (
 
 DEFAULT_LINES = 2000
 MAX_TEXT_BYTES = 256 * 1024
-"""Bytes of text in one answer, as in 2.1.330."""
+"""Limit of text in one output, in bytes, as in 2.1.330."""
 MAX_LARGE_BYTES = 10 * 1024 * 1024
 """The same with `allow_large`."""
 MAX_SCANNED_BYTES = 1 << 30
-"""Bytes of the largest file of which a part is read."""
+"""Size of the largest file of which a part can be read."""
 MAX_IMAGE_BYTES = 3_750_000
-"""Bytes of an image; base64 makes the 5 MB of the Messages API of them."""
+"""Limit of an image, in bytes; in base64 it becomes the 5 MB limit of the Messages API."""
 MAX_PDF_BYTES = 20_000_000
 PIECE_BYTES = 65536
 EMPTY = "[The file is empty.]"
@@ -185,7 +185,7 @@ def _make_output(text: str, given: str, content: str, count: int, first: int, to
 
 
 def _scan_lines(file: BinaryIO, size: int, first: int, count: int, max_bytes: int) -> tuple[list[str], int, bool]:
-    """Some lines of a file that is too large to load; a line is taken in pieces, because it may be all of the file."""
+    """Read some lines of a file that is too large to load, in pieces, because one line may be the whole file."""
     if size > MAX_SCANNED_BYTES:
         raise BuiltinToolError(f"The file ({format_size(size)}) is larger than {format_size(MAX_SCANNED_BYTES)}.")
     number, kept, taken = 1, bytearray(), 0
@@ -228,14 +228,14 @@ READ = BuiltinSpec(
 CONTEXT_LINES = 3
 """Lines shown around a change in a patch."""
 MAX_COMPARED_LINES = 500
-"""Lines of a change that are compared one by one: comparing takes the square of it."""
+"""Limit of changed lines that are compared one by one: comparing takes quadratic time."""
 NO_END = "\\ No newline at end of file"
 UNKNOWN_ENCODING = "The file is of no encoding that is known here, and nothing was written."
 UP_TO_DATE = "What you know of it is up to date: there is no need to read it again."
 
 
 async def _run_write(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-    # Not abandoned when cancelled: half a change is worse than one that came late.
+    # Not abandoned when cancelled: a half-written file is worse than a late change.
     return await to_thread.run_sync(_write_file, str(tool_input["file_path"]), str(tool_input["content"]), workplace)
 
 
@@ -296,7 +296,7 @@ def _edit_file(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutpu
 def _replace_text(before: str, old: str, new: str, *, everywhere: bool) -> str:
     count = before.count(old)
     if not count and "\n" in old and "\r\n" in before:
-        # Line endings of both kinds in one file: what was shown of it had only one.
+        # A file with both kinds of line endings: Read showed only one kind.
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         count = before.count(old)
     if not count:
@@ -315,7 +315,7 @@ def _save(path: Path, data: bytes, workplace: Workplace) -> None:
 
 
 def make_patch(before: str, after: str) -> list[dict[str, Any]]:
-    """The changes between two texts as hunks, in the form that the CLI has for programs."""
+    """Return the changes between two texts as hunks, in the CLI's format for programs."""
     old, new = _split_lines(before), _split_lines(after)
     shorter = min(len(old), len(new))
     same = next((at for at in range(shorter) if old[at] != new[at]), shorter)

@@ -1,6 +1,6 @@
-"""Glob patterns, and walking a tree by them. Standard library only: the search program loads this file by itself.
+"""Glob patterns, and walking a directory tree. Standard library only: the search program loads this file directly.
 
-Owns matching in linear time, whatever the pattern, and a walk that is bounded, follows no links and shows hidden files.
+Owns matching in linear time for any pattern, and a bounded walk that follows no links and includes hidden files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class PatternError(ValueError):
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """`a.{x,y}` as `a.x` and `a.y`; nested ones too. Braces without a partner stand for themselves."""
+    """Expand `a.{x,y}` to `a.x` and `a.y`, also nested. Unpaired braces are literal."""
     done: list[str] = []
     pending = [pattern]
     while pending:
@@ -68,7 +68,7 @@ def _parse_segment(segment: str) -> tuple[_Token, ...]:
 
 
 def match_segment(segment: str, name: str) -> bool:
-    """Whether one part of a pattern, without slashes, matches a name."""
+    """Whether one segment of a pattern, without slashes, matches a name."""
     tokens = _parse_segment(segment)
     at = place = 0
     star, retry = -1, 0
@@ -108,8 +108,8 @@ def _matches_token(token: _Token, character: str) -> bool:
 class Pattern:
     """A glob pattern for paths below a directory.
 
-    Without a slash it matches names at any depth; with one it is tied to the directory. `**` is any number of
-    directories.
+    A pattern without a slash matches names at any depth; one with a slash is relative to the directory. `**` matches
+    any number of directories.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -123,7 +123,7 @@ class Pattern:
                 self.alternatives.append(tuple(kept))
 
     def matches(self, path: str) -> bool:
-        """Whether it matches a relative path with `/` between its parts."""
+        """Whether the pattern matches a relative path with `/` between its parts."""
         parts = path.split("/")
         return any(_matches_parts(alternative, parts) for alternative in self.alternatives)
 
@@ -133,12 +133,12 @@ def _matches_parts(pattern: tuple[str, ...], parts: list[str]) -> bool:
 
 
 def covers_parts(pattern: tuple[str, ...], parts: list[str]) -> bool:
-    """Whether the parts of a pattern match a path, or a directory that it is in. `x/**` covers `x` too."""
+    """Whether the segments of a pattern match a path, or a directory that contains it. `x/**` also matches `x`."""
     return bool(_find_match_lengths(pattern, parts))
 
 
 def _find_match_lengths(pattern: tuple[str, ...], parts: list[str]) -> set[int]:
-    """How many parts of the path the pattern can take: linear in both, however many `**` there are."""
+    """Return how many parts of the path the pattern can match; linear in both, for any number of `**`."""
     taken = {0}
     for segment in pattern:
         if segment == "**":
@@ -153,12 +153,12 @@ def _find_match_lengths(pattern: tuple[str, ...], parts: list[str]) -> set[int]:
 def walk(
     root: str, skip: Callable[[str, bool], bool], stop: Callable[[], bool]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All files below a directory, with their relative paths. Follows no links to directories.
+    """Yield all files below a directory, with their relative paths. Follows no links to directories.
 
     Args:
-        root: where to start.
-        skip: `skip(relative, is_directory)` leaves something out.
-        stop: asked at every directory; True ends the walk.
+        root: the start directory.
+        skip: `skip(relative, is_directory)` returns whether to leave an entry out.
+        stop: called for every directory; True ends the walk.
     """
     pending = [""]
     while pending and not stop():

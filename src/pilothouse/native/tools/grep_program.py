@@ -1,8 +1,7 @@
-"""The search program for machines without ripgrep: run by itself, as a child process.
+"""The search program for machines without ripgrep: runs as a child process.
 
-Owns searching with Python's regular expressions. It is a process of its own because such a search can take for ever,
-and nothing but killing it ends that. Standard library only; takes one JSON argument, writes what `rg --null` would
-write.
+Owns searching with Python's regular expressions. A separate process, because such a search may never end, and only a
+kill stops it. Standard library only; takes one JSON argument, writes the output of `rg --null`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 MAX_FILE_BYTES = 50_000_000
-"""Bytes of the largest file that is searched."""
+"""Size of the largest file that is searched, in bytes."""
 MAX_LINE_CHARS = 500
 OMITTED = "[Omitted long matching line]"
 FILE_TYPES = {
@@ -63,19 +62,19 @@ def _load_glob_patterns() -> ModuleType:
 
 
 class GitIgnore:
-    """What `.gitignore` files say, from the top of the repository down."""
+    """The patterns of `.gitignore` files, from the top of the repository down."""
 
     def __init__(self, root: str, glob_patterns: Any) -> None:
         self._glob_patterns = glob_patterns
         self._files: dict[Path, list[tuple[bool, bool, Any]]] = {}
         folder = Path(root).resolve()
-        # As ripgrep: the files count only in a repository, and there from its top.
+        # Like ripgrep: the files count only in a repository, from its top down.
         self._top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
         below = folder.relative_to(self._top).as_posix() if self._top else "."
         self._prefix = "" if below == "." else f"{below}/"
 
     def __call__(self, relative: str, is_directory: bool) -> bool:
-        """Whether a path below the root is left out."""
+        """Whether a path below the root is ignored."""
         if self._top is None:
             return False
         ignored = False
@@ -146,7 +145,7 @@ def _read_text(path: str) -> str | None:
 
 
 def _find_matches(text: str, expression: re.Pattern[str], *, whole: bool) -> dict[int, list[str]]:
-    """The numbers of lines that match, with the pieces that matched."""
+    """Return the numbers of matching lines, with the matched pieces."""
     found: dict[int, list[str]] = {}
     if not whole:
         for number, line in enumerate(text.split("\n")):
@@ -186,7 +185,7 @@ def _format_matches(path: str, text: str, found: dict[int, list[str]], request: 
 
 
 def main(argument: str) -> int:
-    """Search as the JSON object in `argument` asks; gives the exit status: 0 found, 1 nothing, 2 wrong input."""
+    """Run the search in the JSON object `argument`; returns the exit status: 0 found, 1 not found, 2 wrong input."""
     asked = json.loads(argument)
     glob_patterns = _load_glob_patterns()
     flags = (re.IGNORECASE if asked["ignore_case"] else 0) | (re.DOTALL | re.MULTILINE if asked["multiline"] else 0)
@@ -194,7 +193,7 @@ def main(argument: str) -> int:
         expression = re.compile(asked["pattern"], flags)
         paths = list(_find_paths(asked, glob_patterns))
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - what it is for
+        print(error, file=sys.stderr)  # noqa: T201 - the output of the program
         return 2
     out = sys.stdout.buffer
     any_found = False

@@ -1,6 +1,6 @@
-"""`Glob` and `Grep`: files by name and by content.
+"""`Glob` and `Grep`: find files by name and by content.
 
-Own the limits, which program searches (ripgrep, or `grep_program` without it), and how the matches are shown.
+Owns the limits, the choice of the search program (ripgrep, or `grep_program` without it), and the format of matches.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _find_files(tool_input: Mapping[str, Any], workplace: Workplace, stopped: th
 
 
 def _resolve_start(pattern: str, path: str, workplace: Workplace) -> tuple[Path, Pattern]:
-    """Where to walk, and by what: the directories at the beginning of an absolute pattern are the place."""
+    """Return the directory to walk and the pattern; leading directories of an absolute pattern go to the directory."""
     root = Path(os.path.normpath(workplace.resolve_path(path)))
     parts = pattern.split("/")
     fixed = 0
@@ -98,7 +98,7 @@ def _resolve_start(pattern: str, path: str, workplace: Workplace) -> tuple[Path,
 
 
 def display_path(path: Path, workplace: Workplace) -> str:
-    """A path as the model sees it: relative to the working directory, if it is below."""
+    """Return a path as the model sees it: relative to the working directory, if it is inside."""
     return str(path.relative_to(workplace.cwd)) if path.is_relative_to(workplace.cwd) else str(path)
 
 
@@ -119,11 +119,11 @@ GLOB = BuiltinSpec(
 
 
 GREP_SECONDS = 20.0
-"""A search takes no longer; Python's own expressions may never end by themselves."""
+"""Time limit of a search; one with Python's regular expressions may never end by itself."""
 MAX_OUTPUT_BYTES = 50_000_000
-"""Bytes of lines found at which the search ends."""
+"""Bytes of matching lines at which the search ends."""
 MAX_SHOWN_CHARS = 100_000
-"""Characters shown, whatever the limit on lines."""
+"""Limit of characters in the output, for any limit of lines."""
 DEFAULT_LIMIT = 250
 NO_MATCHES = "No matches found"
 REPOSITORY_FOLDERS = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
@@ -131,7 +131,7 @@ OUTPUT_MODES = ("content", "files_with_matches", "count")
 
 
 class MatchLine(msgspec.Struct, frozen=True):
-    """A line of what was found: the file, and the rest of it; no file for what stands between groups."""
+    """A line of the search output: the file, and the rest; a separator between groups has no file."""
 
     path: str
     rest: str
@@ -166,7 +166,7 @@ def _start_search(tool_input: Mapping[str, Any], workplace: Workplace) -> tuple[
 
 
 def _split_globs(tool_input: Mapping[str, Any]) -> list[str]:
-    """`*.py *.txt`, or with commas, is two patterns; braces keep their commas."""
+    """Split `*.py *.txt`, also with a comma, into two patterns; braces keep their commas."""
     found: list[str] = []
     for word in str(tool_input.get("glob") or "").split():
         found += [word] if "{" in word else word.split(",")
@@ -215,7 +215,7 @@ def _make_python_command(tool_input: Mapping[str, Any], path: Path) -> list[str]
         "ignore_case": bool(tool_input.get("-i")),
         "multiline": bool(tool_input.get("multiline")),
     }
-    # Isolated and without site packages: it needs none, and starts in a third of the time.
+    # Isolated and without site packages: the program needs none, and starts in a third of the time.
     return [sys.executable, "-I", "-S", grep_program.__file__, json.dumps(asked)]
 
 
@@ -253,7 +253,7 @@ def _parse_lines(output: str, mode: str) -> list[MatchLine]:
         elif line == "--":
             found.append(MatchLine("", line))
         elif found:
-            found.append(MatchLine(found[-1].path, line))  # a match that goes over the end of a line
+            found.append(MatchLine(found[-1].path, line))  # a match that spans lines
     return found
 
 
@@ -317,14 +317,14 @@ def _format_content(
 def _format_line(line: MatchLine, workplace: Workplace, *, alone: bool) -> str:
     if alone or not line.path:
         return line.rest
-    # Behind the number stands how a line belongs: ":" if it matches, "-" if it is around one that does.
+    # The character after the line number: ":" for a matching line, "-" for a context line.
     digits = len(line.rest) - len(line.rest.lstrip("0123456789"))
     sign = line.rest[digits : digits + 1] if digits and line.rest[digits : digits + 1] in {":", "-"} else ":"
     return f"{display_path(Path(line.path), workplace)}{sign}{line.rest}"
 
 
 def _paginate(found: Sequence[Any], tool_input: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, int]]:
-    """What is shown of it, and what of that the model should know."""
+    """Return the shown part, and what the model should know about the limits."""
     start = _to_count(tool_input.get("offset"))
     limit = _to_count(tool_input.get("head_limit"), DEFAULT_LIMIT)
     rest = found[start:]

@@ -1,6 +1,6 @@
 """Tools that change only the session: `TodoWrite`, `AskUserQuestion` and `ExitPlanMode`.
 
-The last two ask the user. The question itself is a permission request, as with the CLI.
+The last two ask the user. Their question is a permission request, as in the CLI.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pilothouse.native.tools.base import BuiltinSpec, BuiltinTool, ToolOutput, W
 
 async def _run_todo_write(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
     old, new = workplace.todos, list(tool_input["todos"])
-    # A list that is done is put away.
+    # A completed list is cleared.
     workplace.todos = [] if all(each.get("status") == "completed" for each in new) else new
     told = {"oldTodos": old, "newTodos": new}
     return ToolOutput("The list is noted. Keep it up to date while you work on it.", result=told)
@@ -60,7 +60,7 @@ _QUESTION_SCHEMA: Final = {
 
 
 class AskUserQuestionTool:
-    """Asks the person."""
+    """Asks the user."""
 
     name = ASK_USER_QUESTION
     description = (
@@ -75,7 +75,7 @@ class AskUserQuestionTool:
     read_only = True
 
     async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-        """Tell the model what the person said; it stands in `answers`."""
+        """Give the model the user's answers, which the host put into `answers`."""
         answers = as_object(tool_input.get("answers"))
         result: JsonObject = {"questions": tool_input.get("questions"), "answers": answers}
         if not answers:
@@ -85,7 +85,7 @@ class AskUserQuestionTool:
 
 
 class ExitPlanModeTool:
-    """Shows the person a plan."""
+    """Shows the user a plan."""
 
     name = EXIT_PLAN_MODE
     description = (
@@ -100,7 +100,7 @@ class ExitPlanModeTool:
     read_only = False
 
     async def run(self, tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
-        """It was approved."""
+        """Confirm that the user approved the plan."""
         plan = tool_input.get("plan")
         return ToolOutput("The user approved the plan. Plan mode is over: carry it out.", result={"plan": plan})
 

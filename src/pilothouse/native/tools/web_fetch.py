@@ -1,6 +1,7 @@
 """`WebFetch`: web pages as plain text.
 
-Owns which hosts may be reached (public ones only), size and time limits, redirects, a small cache, and HTML to text.
+Owns which hosts may be reached (public ones only), limits of size and time, redirects, a small cache, and the
+conversion of HTML to text.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 MAX_BYTES = 10_000_000
 MAX_SECONDS = 60.0
 MAX_SHOWN_CHARS = 100_000
-"""Characters of a page in one answer."""
+"""Characters of a page in one output."""
 MAX_REDIRECTS = 10
 MAX_ADDRESS_CHARS = 2000
 CACHE_SECONDS = 900.0
-"""Seconds for which a page is not fetched again."""
+"""Seconds for which a page is cached."""
 MAX_CACHED_PAGES = 20
 REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
-# What can be shown as text.
+# Media types that can be shown as text.
 TEXT_TYPES = (
     "text/",
     "application/json",
@@ -52,12 +53,12 @@ TEXT_TYPES = (
     "application/yaml",
 )
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Not public, whatever the version of Python knows of them.
+# Networks that are not public, although some versions of Python treat them as such.
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "fec0::/10", "3fff::/20", "5f00::/16")))
 
 
 class FetchedPage(msgspec.Struct, frozen=True):
-    """A page as it was fetched."""
+    """A fetched page."""
 
     address: str
     status: int
@@ -66,8 +67,8 @@ class FetchedPage(msgspec.Struct, frozen=True):
     fetched_at: float
 
 
-class RedirectedToOtherHost(Exception):  # noqa: N818 - an answer, not a failure
-    """A redirect to another host; the message is the address."""
+class RedirectedToOtherHost(Exception):  # noqa: N818 - not a failure
+    """A redirect to another host; the message is its URL."""
 
 
 async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:
@@ -103,7 +104,7 @@ async def _run_web_fetch(tool_input: Mapping[str, Any], workplace: Workplace) ->
 
 
 def _check_address(given: str, workplace: Workplace) -> str:
-    """The address to ask for: https, unless its host is one that may be private."""
+    """Return the URL to fetch: https, unless its host may be private."""
     try:
         parts = urlsplit(given.strip())
         port = parts.port
@@ -144,7 +145,7 @@ async def _load_page(address: str, workplace: Workplace) -> FetchedPage:
         return httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=MAX_SECONDS)
 
     first = urlsplit(address).hostname or ""
-    # In a thread: it reads the certificates of the system.
+    # In a thread: the client reads the certificates of the system.
     async with await to_thread.run_sync(client) as session:
         for _ in range(MAX_REDIRECTS):
             try:
@@ -165,11 +166,11 @@ def _strip_www(host: str) -> str:
 
 
 async def _request_once(session: httpx2.AsyncClient, address: str, workplace: Workplace) -> FetchedPage | str:
-    """Ask once: the page, or where it redirects to."""
+    """Send one request; returns the page, or the target of a redirect."""
     parts = urlsplit(address)
     host = parts.hostname or ""
     number = await _resolve_public_address(host, parts.port or (443 if parts.scheme == "https" else 80), workplace)
-    # The address that was checked is the one that is used: the name could mean another one a moment later.
+    # Connect to the address that was checked: the name could resolve to another one a moment later.
     place = f"[{number}]" if ":" in number else number
     pinned = urlunsplit(parts._replace(netloc=f"{place}:{parts.port}" if parts.port else place))
     headers = {"Host": parts.netloc, "Accept": "text/html, text/*;q=0.9, */*;q=0.5", "Accept-Encoding": "identity"}
@@ -185,8 +186,7 @@ async def _request_once(session: httpx2.AsyncClient, address: str, workplace: Wo
         if not kind.startswith(TEXT_TYPES) and not kind.endswith(("+json", "+xml")):
             raise BuiltinToolError(f"{address} is of type {kind}, which cannot be shown as text")
         data = bytearray()
-        # Cancelling ends the streams inside one another in their order; leaving the loop would leave them to the
-        # garbage collector.
+        # Cancelling closes the nested streams in order; leaving the loop would leave them to the garbage collector.
         with anyio.CancelScope() as reading:
             async for piece in response.aiter_bytes():
                 data += piece
@@ -210,10 +210,10 @@ def _to_text(data: bytes, encoding: str | None, kind: str) -> str:
 
 
 async def _resolve_public_address(host: str, port: int, workplace: Workplace) -> str:
-    """The number of a host.
+    """Return the IP address of a host.
 
     Raises:
-        BuiltinToolError: there is no such host, or one of its numbers is not a public one.
+        BuiltinToolError: there is no such host, or one of its addresses is not public.
     """
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -233,7 +233,7 @@ async def _resolve_public_address(host: str, port: int, workplace: Workplace) ->
 
 
 def is_public(number: str) -> bool:
-    """Whether an IP address is one of the public internet; what is wrapped in another kind of address counts too."""
+    """Whether an IP address is public; an address embedded in an IPv6 address must be public, too."""
     address = ipaddress.ip_address(number)
     if isinstance(address, ipaddress.IPv6Address):
         inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
@@ -303,7 +303,7 @@ MAX_TAG_CHARS = 10_000
 
 
 def html_to_text(page: str) -> str:
-    """The text of an HTML page: headings, paragraphs, items and links; no scripts and styles."""
+    """Convert an HTML page to text: headings, paragraphs, items and links; no scripts and styles."""
     pieces: list[str] = []
     links: list[str] = []
     lower = page.lower()
@@ -341,7 +341,7 @@ def _find_end(page: str, mark: str, start: int) -> int:
 
 
 def _format_tag(tag: str, written: str, links: list[str], *, closing: bool) -> str:
-    """What stands in the text for a tag."""
+    """Return the text for a tag."""
     if tag == "a":
         if closing:
             target = links.pop() if links else ""

@@ -1,7 +1,7 @@
-"""Bridges: other ways than MCP to run the model's tool calls in this process.
+"""Bridges: ways other than MCP to run the model's tool calls in this process.
 
-Own the calls that are run here: the order of hooks, permissions and the tool, and how the model gets the results.
-Must not know the driver or the client.
+Owns the calls that run here: the order of hooks, permissions and the tool, and how the model gets the results.
+Must not know the driver or the client. Start reading in `executor`.
 """
 
 from pilothouse.tools.bridges.deferred import DeferredBridge as DeferredBridge

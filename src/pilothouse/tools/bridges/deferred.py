@@ -1,7 +1,7 @@
-"""The bridge `deferred`: tools are declared through MCP, and a hook leaves every call of them to this process.
+"""The bridge `deferred`: tools are declared through MCP, and a hook defers each call of them to this process.
 
-The turn of the CLI then ends, all calls of it are run here, and their results go back together in one user message
-(CLI 2.1.330). Owns which calls are deferred; how one is run is the host's business.
+The CLI's turn then ends, all its calls run here, and their results go back together in one user message
+(CLI 2.1.330). Owns the choice of calls to defer; `executor` runs them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LOST_CALL_MESSAGE: Final = "The process that ran this call ended; whether it was
 
 
 class DeferredBridge:
-    """One for each conversation.
+    """The bridge of one conversation.
 
     Args:
         executor: runs the calls.
-        max_turns: as the option; over all steps of a query.
+        max_turns: limit as in the option; counts all steps of a query.
     """
 
     def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
@@ -38,33 +38,37 @@ class DeferredBridge:
         self._loop: DeferredToolLoop | None = None
         self._hook_outputs: dict[str, dict[str, Any]] = {}
         self._has_spoken = False
-        self.is_sending_results = False  # the next prompt is the results of calls, and no prompt of the user
+        self.is_sending_results = False  # the next prompt holds results
 
     is_declared_by_server: Final = True
-    """Whether the CLI has to know the tools of an MCP server."""
+    """Whether the CLI needs the tools declared by an MCP server."""
 
     @property
     def matcher(self) -> str:
-        """Which tools the hook `defer` is for."""
+        """Matcher of the hook `defer`: the names of the tools."""
         return "|".join(sorted(self.executor.tool_names))
 
     def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
-        """A new child: who answers for it. Gives what has to answer for `hook`, so that it is asked once."""
+        """Set the handlers of a new child process.
+
+        Returns:
+            The handler to use in place of `hook`, so that each hook runs once.
+        """
         self.executor.hook_handler, self.executor.permission_handler = hook, permission
         self._hook_outputs.clear()
         self._has_spoken = False
         return None if hook is None else self._wrap_hook(hook)
 
     def start_loop(self) -> DeferredToolLoop:
-        """A query begins."""
+        """Start the tool loop of a query."""
         self.is_sending_results = False
         return DeferredToolLoop(self, ToolCallLog(self.executor, self._max_turns))
 
     def defer(self, event: Any) -> dict[str, Any] | None:
-        """The hook: whether a call is left to the host.
+        """Hook: decide whether a call is deferred to this process.
 
-        Calls of sub-agents, and of turns that answer no query, are not: there, nobody could go on. The CLI runs those
-        through the MCP server.
+        Calls of sub-agents, and of turns that belong to no query, are not deferred, because no loop would continue
+        them. The CLI runs those through the MCP server.
         """
         if event.agent_id is not None or event.tool_name not in self.executor.tool_names:
             return None
@@ -72,15 +76,15 @@ class DeferredBridge:
             return {"permission_decision": "defer"}
         if self._has_spoken:
             return None
-        # The CLI, resumed, comes back to a call that was deferred before; it may have run.
+        # A resumed CLI repeats a call that was deferred before; the call may have run.
         return {"permission_decision": "deny", "permission_decision_reason": LOST_CALL_MESSAGE}
 
     def pop_hook_output(self, tool_use_id: str) -> dict[str, Any]:
-        """What the hooks of the user said about a call."""
+        """Return and remove the output of the user's hooks for a call."""
         return self._hook_outputs.pop(tool_use_id, {})
 
     def model_spoke(self, loop: DeferredToolLoop) -> None:
-        """The model speaks in the query of `loop`."""
+        """Record that the model produced output in the query of `loop`."""
         self._loop, self._has_spoken, self.is_sending_results = loop, True, False
 
     def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
@@ -102,12 +106,12 @@ class DeferredBridge:
 
     def _record_hook_output(self, tool_use_id: str, answer: Mapping[str, Any]) -> None:
         own: Mapping[str, Any] = answer.get("hookSpecificOutput") or {}
-        if own.get("permissionDecision") != "defer":  # that is ours
+        if own.get("permissionDecision") != "defer":  # "defer" is the output of our own hook
             self._hook_outputs[tool_use_id] = merge_hook_outputs([self._hook_outputs.get(tool_use_id, {}), answer])
 
 
 class DeferredToolLoop:
-    """One query; see `ToolLoop`."""
+    """The tool loop of one query; see `ToolLoop`."""
 
     def __init__(self, bridge: DeferredBridge, call_log: ToolCallLog) -> None:
         self._bridge = bridge
@@ -117,14 +121,14 @@ class DeferredToolLoop:
         self._accepts_calls = True
 
     def read(self, batch: list[Message]) -> list[Message]:
-        """Note the calls; only the closing message is changed, if calls were denied here."""
+        """Record the calls; changes only the result message, if calls were denied here."""
         for at, message in enumerate(batch):
             self._call_log.observe(message)
             if isinstance(message, AssistantMessage) and message.parent_tool_use_id is None:
                 self._bridge.model_spoke(self)
                 for use in message.tool_uses:
                     self._calls[use.id] = ToolInvocation(use.id, use.name, use.input)
-            elif isinstance(message, UserMessage):  # the CLI has answered: a hook refused the call, for one
+            elif isinstance(message, UserMessage):  # the CLI has already sent a result
                 for answered in message.tool_results:
                     self._calls.pop(answered.tool_use_id, None)
             elif isinstance(message, ResultMessage):
@@ -132,14 +136,14 @@ class DeferredToolLoop:
         return batch
 
     def claim_call(self, tool_use_id: str) -> bool:
-        """Whether a call is one of the answer that is being read; then it is run here."""
+        """Defer a call if it is part of the reply being read, and return whether it was."""
         if not self._accepts_calls or tool_use_id not in self._calls:
             return False
         self._deferred.append(tool_use_id)
         return True
 
     async def next_step(self, result: ResultMessage) -> LoopStep:
-        """Run the calls that were deferred; their results are the next user message."""
+        """Run the deferred calls; their results are the next user message."""
         left = [each for each in self._deferred if each in self._calls]
         calls = [self._calls[each] for each in left] if result.stop_reason == TOOL_DEFERRED else []
         self._calls.clear()
@@ -147,7 +151,7 @@ class DeferredToolLoop:
         if not calls:
             self._accepts_calls = False
             return LoopStep()
-        self._accepts_calls = False  # a background task may wake the model meanwhile; nobody would go on for it
+        self._accepts_calls = False  # no loop runs calls of a model woken meanwhile by a task
         ran, messages = await self._call_log.run([self._add_hook_output(call) for call in calls], result)
         self._accepts_calls = self._bridge.is_sending_results = bool(ran)
         return LoopStep([make_tool_result(each) for each in ran] or None, messages)

@@ -1,6 +1,6 @@
-"""Runs tool calls in this process in place of the CLI.
+"""Runs tool calls in this process instead of in the CLI.
 
-Hooks and permissions come first, then the tool, then the hooks after it. Owns that order (the CLI's own), the
+Owns the order (the CLI's own): hooks and permissions, then the tool, then the hooks after it. Owns also the
 permission rules for such calls, and the loop that sends results back to the model.
 """
 
@@ -23,7 +23,7 @@ from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError, unkn
 from pilothouse.tools.tool import Tool
 
 RequestCallback = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Answers a question in the words of the control protocol."""
+"""Handles a request in the format of the control protocol."""
 
 PERMISSION_NOT_GRANTED = "Permission to use {name} was not granted."
 
@@ -32,11 +32,11 @@ class ToolInvocation(Struct, frozen=True):
     """A call that the model made.
 
     Attributes:
-        id: of the call; results name it.
-        name: of the tool, with its server: `mcp__tools__weather`.
-        arguments: what it is called with.
-        hook_output: what PreToolUse hooks said, where the CLI has asked them already.
-        error: why it cannot be run, for the model.
+        id: id of the call; results name it.
+        name: name of the tool, with its server: `mcp__tools__weather`.
+        arguments: the arguments of the call.
+        hook_output: output of the PreToolUse hooks, if the CLI has already called them.
+        error: why the call cannot be run, for the model.
     """
 
     id: str
@@ -47,14 +47,14 @@ class ToolInvocation(Struct, frozen=True):
 
 
 class InvocationResult(Struct, frozen=True):
-    """What became of a call.
+    """The result of a call.
 
     Attributes:
         invocation: the call, with the arguments that it ran with.
-        result: in the words of MCP.
-        is_denied: whether it was not allowed to run.
-        stops_query: whether nothing more may happen in this query.
-        is_interrupt: whether that is so because a person refused; if not, a hook ended the turn.
+        result: in the format of MCP.
+        is_denied: whether the call was not allowed to run.
+        stops_query: whether the query ends here.
+        is_interrupt: whether a person's refusal ends it; if not, a hook ended the turn.
     """
 
     invocation: ToolInvocation
@@ -65,7 +65,7 @@ class InvocationResult(Struct, frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the model is told of a failure."""
+        """Whether the result reports a failure to the model."""
         return self.result.get("isError") is True
 
 
@@ -74,16 +74,16 @@ class ToolExecutor:
 
     Args:
         server: name of the server that the tools seem to belong to.
-        tools: what may be called.
-        rules: what may run unasked, and what may not run.
-        on_failure: is told of each failure of a tool.
+        tools: the tools that may be called.
+        rules: which tools may run without a permission request, and which may not run.
+        on_failure: called with each failure of a tool.
 
     Attributes:
-        hook_handler: asks the hooks; None when there are none. Set for each child.
-        permission_handler: asks for permission; None when there is nobody. Set for each child.
-        session: what tools get as `ToolContext.session`.
-        permission_mode: the permission mode that is in force.
-        hook_fields: what stands in the input of every hook: `session_id`, `cwd` and the like.
+        hook_handler: calls the hooks; None when there are none. Set for each child process.
+        permission_handler: requests permission; None when there is no handler. Set for each child process.
+        session: the value of `ToolContext.session` for tools.
+        permission_mode: the current permission mode.
+        hook_fields: fields in the input of every hook: `session_id`, `cwd` and the like.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ToolExecutor:
 
     @property
     def tool_names(self) -> frozenset[str]:
-        """The full names of the tools."""
+        """Full names of the tools."""
         return frozenset(self._tools)
 
     @property
@@ -114,15 +114,15 @@ class ToolExecutor:
         return [tool for name, tool in self._tools.items() if self._rules.decide(name, None) != "deny"]
 
     def full_name(self, name: str) -> str:
-        """The name of a tool with its server."""
+        """Return the name of a tool with its server."""
         return f"mcp__{self._server}__{name}"
 
     def short_name(self, name: str) -> str:
-        """The same without its server."""
+        """Return the name of a tool without its server."""
         return name.removeprefix(f"mcp__{self._server}__")
 
     async def run_all(self, calls: Sequence[ToolInvocation]) -> list[InvocationResult]:
-        """Run calls at the same time; the results stand in the order of the calls."""
+        """Run calls concurrently; the results have the order of the calls."""
         ran: dict[int, InvocationResult] = {}
 
         async def run(at: int, call: ToolInvocation) -> None:
@@ -134,7 +134,7 @@ class ToolExecutor:
         return [ran[at] for at in range(len(calls))]
 
     async def run(self, call: ToolInvocation) -> InvocationResult:
-        """One call, from the hooks before it to the hooks after it. Never raises but for cancellation."""
+        """Run one call, from the hooks before it to the hooks after it. Raises nothing but cancellation."""
         if call.error is not None:
             return InvocationResult(call, make_error_result(call.error))
         opinion = call.hook_output if call.hook_output is not None else await self._run_hooks("PreToolUse", call)
@@ -153,7 +153,7 @@ class ToolExecutor:
         reason = str(own.get("permissionDecisionReason") or opinion.get("reason") or opinion.get("stopReason") or "")
         ends = opinion.get("continue") is False
         if ends or decision == "deny" or opinion.get("decision") == "block":
-            told = f"PreToolUse:{call.name} hook error: {reason}"  # as the CLI (2.1.330) says it
+            told = f"PreToolUse:{call.name} hook error: {reason}"  # the wording of the CLI (2.1.330)
             return call, InvocationResult(call, make_error_result(told), is_denied=True, stops_query=ends)
         if isinstance(own.get("updatedInput"), Mapping):
             call = _replace_arguments(call, own["updatedInput"])
@@ -237,7 +237,7 @@ class ToolExecutor:
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """The text of a result in the words of MCP."""
+    """Return the text of a result in the format of MCP."""
     return "\n".join(block["text"] for block in result.get("content", ()) if block.get("type") == "text")
 
 
@@ -246,7 +246,7 @@ def _replace_arguments(call: ToolInvocation, arguments: Mapping[str, Any]) -> To
 
 
 def _read_replacement(value: Any) -> Mapping[str, Any]:
-    """The result that a hook put in the place of another: a text, blocks, or a whole result."""
+    """Return the replacement result from a hook: a text, blocks, or a whole result."""
     if isinstance(value, dict) and "content" in value:
         return cast("dict[str, Any]", value)
     if isinstance(value, list):
@@ -262,7 +262,7 @@ def _append_notes(result: Mapping[str, Any], notes: Sequence[str]) -> Mapping[st
 
 RuleDecision = Literal["allow", "deny", "ask"]
 
-# The modes that decide what no rule has decided. The others leave it to be asked.
+# The modes that decide a call without a matching rule. In the others, permission is requested.
 _MODE_DECISIONS: Mapping[str, RuleDecision] = {"bypassPermissions": "allow", "dontAsk": "deny"}
 
 
@@ -278,14 +278,14 @@ class ToolPermissionRules:
         self._rules: dict[str, list[str]] = {"deny": list(disallowed), "ask": [], "allow": list(allowed)}
 
     def decide(self, tool: str, mode: str | None) -> RuleDecision:
-        """What happens to a call of `tool` in the permission mode `mode`."""
-        for verdict, rules in self._rules.items():  # a denial first
+        """Decide on a call of `tool` in the permission mode `mode`."""
+        for verdict, rules in self._rules.items():  # deny rules first
             if any(matches_rule(rule, tool) for rule in rules):
                 return cast("RuleDecision", verdict)
         return _MODE_DECISIONS.get(mode or "", "ask")
 
     def update(self, updates: Any) -> None:
-        """Add what a permission callback wants to hold from here on; see `updated_permissions`."""
+        """Apply the rule changes of a permission callback; see `updated_permissions`."""
         for update in _as_mappings(updates):
             change, behavior = _UPDATE_FUNCTIONS.get(str(update.get("type"))), str(update.get("behavior"))
             if change is not None and behavior in self._rules:
@@ -294,7 +294,7 @@ class ToolPermissionRules:
 
 
 def matches_rule(rule: str, tool: str) -> bool:
-    """Whether `rule` is about `tool`: its name, its server, or a pattern with `*`."""
+    """Whether `rule` matches `tool`: by its name, its server, or a pattern with `*`."""
     return rule == tool or tool.startswith(f"{rule}__") or ("*" in rule and fnmatchcase(tool, rule))
 
 
@@ -318,15 +318,15 @@ def _as_mappings(value: Any) -> list[Mapping[str, Any]]:
     return [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]
 
 
-MAX_STEPS: Final = 200  # of a query without `max_turns`: a model that calls the same tool for ever has to end
+MAX_STEPS: Final = 200  # for a query without `max_turns`: stops a model that calls the same tool forever
 
 
 class LoopStep(Struct, frozen=True):
-    """What comes next.
+    """The next step of a tool loop.
 
     Attributes:
         content: the next user message; None when there is none.
-        messages: what belongs into the stream before it.
+        messages: messages for the stream before it.
     """
 
     content: list[dict[str, Any]] | None = None
@@ -334,23 +334,23 @@ class LoopStep(Struct, frozen=True):
 
 
 class ToolLoop(Protocol):
-    """One query, over as many answers of the model as it takes. Make a new one for each."""
+    """The tool loop of one query, over all replies of the model. Make a new one for each query."""
 
     def read(self, batch: list[Message]) -> list[Message]:
-        """Look at what the CLI says, in order; gives what the reader of the query gets for it."""
+        """Process messages of the CLI, in order; returns the messages for the reader of the query."""
         ...
 
     async def next_step(self, result: ResultMessage) -> LoopStep:
-        """What comes after `result`."""
+        """Return the step after `result`."""
         ...
 
 
 class ToolCallLog:
-    """What one query has done so far.
+    """The calls and turns of one query so far.
 
     Args:
         executor: runs the calls.
-        max_turns: how many answers of the model a query may have; None for `MAX_STEPS`.
+        max_turns: how many replies of the model a query may have; None for `MAX_STEPS`.
     """
 
     def __init__(self, executor: ToolExecutor, max_turns: int | None) -> None:
@@ -360,7 +360,7 @@ class ToolCallLog:
         self._denied: list[PermissionDenial] = []
 
     def observe(self, message: Message) -> None:
-        """Keep what hooks and rules have to know."""
+        """Record the session facts that hooks and rules need."""
         host = self._executor
         if isinstance(message, InitMessage):
             host.permission_mode = message.permission_mode or host.permission_mode
@@ -370,7 +370,7 @@ class ToolCallLog:
             host.permission_mode = host.hook_fields["permission_mode"] = message.permission_mode
 
     def add_denials(self, result: ResultMessage) -> ResultMessage:
-        """`result`, with the calls that were denied here."""
+        """Return `result` with the calls that were denied here."""
         if not self._denied:
             return result
         return structs.replace(result, permission_denials=[*result.permission_denials, *self._denied])
@@ -378,9 +378,9 @@ class ToolCallLog:
     async def run(
         self, calls: Sequence[ToolInvocation], result: ResultMessage
     ) -> tuple[list[InvocationResult], list[Message]]:
-        """Run the calls in the answer that `result` closes, and give what the stream has to say of it.
+        """Run the calls in the reply that `result` ends. Returns their results and messages for the stream.
 
-        No results: nothing may come after it; the messages then close the query.
+        If the results are empty, nothing may follow: the messages then end the query.
         """
         self._turns += max(1, int(result.num_turns or 0))
         ran = await self._executor.run_all(calls)
@@ -396,7 +396,7 @@ class ToolCallLog:
         told = make_results_message(ran, result.session_id)
         if any(each.stops_query for each in ran):
             how = _INTERRUPTED if any(each.is_interrupt for each in ran) else _STOPPED_BY_HOOK
-        elif self._turns >= self._limit:  # the last calls have run, as those that the CLI runs itself
+        elif self._turns >= self._limit:  # the last calls still run, as in the CLI
             how = _OUT_OF_TURNS | {"errors": [f"Reached maximum number of turns ({self._limit})"]}
         else:
             return ran, [told]
@@ -404,14 +404,14 @@ class ToolCallLog:
 
 
 def make_tool_result(ran: InvocationResult) -> dict[str, Any]:
-    """The block that answers a call."""
+    """Make the `tool_result` block for a call."""
     content = to_model_content(ran.result, ran.invocation.name)
     block = {"type": "tool_result", "tool_use_id": ran.invocation.id, "content": content}
     return {**block, "is_error": True} if ran.is_error else block
 
 
 def make_results_message(ran: Sequence[InvocationResult], session_id: str | None) -> Message:
-    """The message by which the CLI tells the results of tools that it runs itself."""
+    """Make the message in which the CLI reports the results of tools that it runs itself."""
     return from_dict(
         {
             "type": "user",
@@ -423,8 +423,8 @@ def make_results_message(ran: Sequence[InvocationResult], session_id: str | None
     )
 
 
-# How the CLI (2.1.330) closes a query that ends with calls. It counts messages: the results are a turn, and so is its
-# note of an interruption.
+# How the CLI (2.1.330) ends a query whose last reply has calls. `num_turns` counts messages: the results are one
+# turn, and the note of an interruption is another.
 _STOPPED_BY_HOOK: Final[dict[str, Any]] = {
     "subtype": "success", "terminal_reason": "hook_stopped", "is_error": False, "num_turns": 1, "result": "",
 }  # fmt: skip
@@ -437,7 +437,7 @@ _OUT_OF_TURNS: Final[dict[str, Any]] = {
 
 
 def _make_final_result(result: ResultMessage, how: Mapping[str, Any]) -> ResultMessage:
-    """A closing message of its own: what `result` counted is counted already."""
+    """Make a separate result message, without the counts that `result` already reported."""
     kept = ("type", "session_id", "total_cost_usd", "modelUsage")
     said = {key: value for key, value in to_dict(result).items() if key in kept}
     made = from_dict({**said, "uuid": str(uuid.uuid4()), **how})

@@ -1,6 +1,6 @@
 """The bridge `xml`: calls and results are text, without MCP and without the CLI's tools.
 
-Owns the protocol's place in a conversation: its rules in the system prompt, and the tool loop. `tools.xml` has the
+Owns the use of the protocol in a conversation: its rules in the system prompt, and the tool loop. `tools.xml` has the
 protocol itself and reads replies.
 """
 
@@ -27,20 +27,20 @@ from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.prompt import new_nonce, system_prompt
 from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader, has_missing_suffix
 
-# Where the text stands, in the events of a turn's begin and end.
+# The field that holds the text, in the hook events at the start and the end of a turn.
 _TEXT_FIELDS: Final = {"UserPromptSubmit": "prompt", "Stop": "last_assistant_message"}
 
 
 class XmlBridge:
-    """One for each conversation.
+    """The bridge of one conversation.
 
     Args:
         executor: runs the calls.
-        max_turns: as the option; over all steps of a query.
+        max_turns: limit as in the option; counts all steps of a query.
     """
 
     is_declared_by_server: Final = False
-    """Whether the CLI has to know the tools of an MCP server."""
+    """Whether the CLI needs the tools declared by an MCP server."""
 
     def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
         self.executor = executor
@@ -48,16 +48,16 @@ class XmlBridge:
         self._max_turns = max_turns
 
     def system_prompt(self) -> str:
-        """What the model has to know."""
+        """Make the part of the system prompt that explains the protocol and the tools."""
         return system_prompt(self.executor.available_tools, self.nonce)
 
     def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
-        """A new child: who answers for it. Gives what has to answer for `hook`."""
+        """Set the handlers of a new child process. Returns the handler to use in place of `hook`."""
         self.executor.hook_handler, self.executor.permission_handler = hook, permission
         return None if hook is None else self._wrap_hook(hook)
 
     def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
-        """Hooks of the user do not hear of the turns that the CLI takes for whole, although calls are left."""
+        """Hide from user hooks the turn events that are part of a tool loop, whose text holds calls or results."""
 
         async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
             data: Any = body.get("input")
@@ -71,12 +71,12 @@ class XmlBridge:
         return ask
 
     def start_loop(self) -> XmlToolLoop:
-        """A query begins."""
+        """Start the tool loop of a query."""
         return XmlToolLoop(self, ToolCallLog(self.executor, self._max_turns))
 
 
 class XmlToolLoop:
-    """One query; see `ToolLoop`."""
+    """The tool loop of one query; see `ToolLoop`."""
 
     def __init__(self, bridge: XmlBridge, call_log: ToolCallLog) -> None:
         self._bridge = bridge
@@ -90,7 +90,7 @@ class XmlToolLoop:
         self._reply = ParsedReply()
 
     def read(self, batch: list[Message]) -> list[Message]:
-        """The batch without the markup: calls are `ToolUseBlock`s, as of any tool."""
+        """Take the markup out of a batch: calls become `ToolUseBlock`s, like those of any tool."""
         read: list[Message] = []
         for message in batch:
             self._call_log.observe(message)
@@ -103,12 +103,12 @@ class XmlToolLoop:
             return result
         self._reply = self._reader.end(result)
         self._knows_suffix = self._knows_suffix or has_missing_suffix(self._reply)
-        if self._reply.calls:  # what the CLI takes for an answer is a call
+        if self._reply.calls:  # the CLI takes the calls for a final answer
             return structs.replace(result, stop_reason=TOOL_DEFERRED)
         return self._call_log.add_denials(result)
 
     async def next_step(self, result: ResultMessage) -> LoopStep:
-        """Run the calls in the answer; their results are the next user message."""
+        """Run the calls in the reply; their results are the next user message."""
         reply, self._reply = self._reply, ParsedReply()
         if not reply.calls:
             return LoopStep()

@@ -1,7 +1,7 @@
 """Tool calls in text, without MCP.
 
-The prompt that explains the protocol, the frames of calls and results, and the parser of replies. Imported only when
-that bridge is used. Start reading in `parser`.
+Owns the prompt that explains the protocol, the format of calls and results, and the parser of replies. Imported only
+when that bridge is used. Must not know the bridges or the client. Start reading in `parser`.
 """
 
 from pilothouse.tools.xml.events import Finished as Finished

@@ -1,22 +1,21 @@
-"""One call, from its opening tag to its end. Pure.
+"""Reads one call, from its opening tag to its end. Pure.
 
-Owns the two dialects, what may stand where in a call, and what becomes of one that is broken. Must not know the text
-around it.
+Owns the two dialects, the structure of a call, and the handling of a broken one. Must not know the text around it.
 
-A call is `<tool_use>` with, in any order, `<tool_name>`, perhaps `<tool_call_id>`, and perhaps one of `<parameters>`
-(an element for each parameter) and `<arguments>` (JSON). Rules:
+A call is `<tool_use>` with, in any order, `<tool_name>`, optionally `<tool_call_id>`, and optionally one of
+`<parameters>` (an element for each parameter) and `<arguments>` (JSON). Rules:
 
 - JSON is opaque: an end tag counts only outside of its string literals. As soon as the text cannot be JSON any more
-  (a raw line break in a string, say), literals are no longer told apart. If the end of the call already stood in the
-  literal in which that shows, the call ended there, and reading goes on behind it.
-- A parameter is opaque up to its own end tag, and CDATA up to `]]>`. Without a nonce, a parameter that is never closed
-  is taken to have ended the call where its end tag first stood, but that is known only at the end of the reply. With
-  a nonce, the outer tags count inside of parameters, too: no text has them by accident. Whoever has to write a
-  parameter's own end tag, or with a nonce the outer tags, uses CDATA, entities or the JSON dialect.
+  (for example after a raw line break in a string), literals are no longer recognized. If the end tag of the call was
+  inside the literal that broke the JSON, the call ended there, and reading resumes after that tag.
+- A parameter is opaque up to its own end tag, and CDATA up to `]]>`. Without a nonce, a parameter that is never
+  closed ends the call at the first end tag of the call inside it, but that is known only at the end of the reply.
+  With a nonce, the outer tags count inside of parameters, too: no text contains them by accident. To write a
+  parameter's own end tag, or with a nonce the outer tags, use CDATA, entities or the JSON dialect.
 - `<parameters>` that begins with `{` is read as JSON. `<arguments>` may be wrapped in CDATA.
-- A call that begins before the last one closed refuses the first, and is read itself.
-- A call without either element has no arguments; with anything else in it that is unknown, it is refused instead.
-- Attributes are never read. A field that is said twice refuses the call.
+- A call that begins before the previous one was closed refuses the previous one, and is read itself.
+- A call without either element has no arguments; if it contains anything unknown, it is refused.
+- Attributes are never read. A field that occurs twice makes the call invalid.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ from pilothouse.tools.xml.scanner import (
 )
 from pilothouse.tools.xml.values import decode_text, is_declared, is_structured, parse_arguments
 
-_MAX_CACHED_PARAMETERS: Final = 1000  # parameters
-MAX_ERROR_CHARS: Final = 1000  # characters of a call over the limit that its error shows
+_MAX_CACHED_PARAMETERS: Final = 1000  # entries of the cache of known parameters
+MAX_ERROR_CHARS: Final = 1000  # characters that the error for a too large call shows
 _NAME, _ID, _JSON, _ELEMENTS = "tool_name", "tool_call_id", "arguments", "parameters"
 
 
@@ -58,8 +57,8 @@ class CallReader:
     """Reads one call, until `is_done`.
 
     Args:
-        buffer: at the opening tag.
-        config: of the parser.
+        buffer: the input, at the opening tag.
+        config: the configuration of the parser.
         emit: takes each event.
         tag: the opening tag.
     """
@@ -76,7 +75,7 @@ class CallReader:
         self._id: str | None = None
         self._faults: list[CallFault] = []
         self._stray = ""
-        # The element that holds the arguments: its name, where its content begins and ends, and its parameters.
+        # The element that holds the arguments: its name, the span of its content, and its parameters.
         self._body = ""
         self._body_start = self._body_end = -1
         self._parameter_spans: list[tuple[str, int, int]] | None = None
@@ -91,7 +90,7 @@ class CallReader:
         self._wrapped = False  # JSON in CDATA
         self._field_text = StringIO()
         self._json_scanner = JsonScanner()
-        # Where in the parameter or literal that is being read the call would end, and how many calls are open there.
+        # The first end tag of the call in the current parameter or literal, and the number of calls open there.
         self._string_number = 0
         self._inner_end = -1
         self._open_calls = 0
@@ -103,11 +102,11 @@ class CallReader:
             self._finish()
 
     def step(self) -> bool:
-        """Read on; False if that takes more input."""
+        """Read on; returns False if more input is needed."""
         return self._step()
 
     def end(self) -> None:
-        """There is no more input."""
+        """End the input."""
         if not self._rewind():
             self._finish(("truncated", "The call is cut off: its end is missing"))
 
@@ -128,7 +127,7 @@ class CallReader:
         return piece
 
     def _find(self, own: str) -> tuple[str, Tag | None]:
-        """What stands before the next tag of this name, or of a call; and that tag."""
+        """Return the text before the next tag of this name, or of a call; and that tag."""
         source, wanted = self._buffer, (own, self._config.outer_tag)
         at, tag = EVERY_TAG.find(source.data, source.pos, source.is_final, lambda name: local_name(name) in wanted)
         return self._consume(at), tag
@@ -154,7 +153,7 @@ class CallReader:
         return True
 
     def _at_outer(self, tag: Tag, unclosed: str | None) -> None:
-        """The call ends here, or another begins."""
+        """End the call at this tag, which closes it or begins another."""
         fault = None if unclosed is None else ("unclosed", f"<{unclosed}> is not closed")
         if tag.is_end:
             self._consume(tag.end)
@@ -184,7 +183,7 @@ class CallReader:
             self._consume(tag.end)
             self._leave_field()
         else:
-            self._field_text.write("<")  # its own tag again, which makes no name
+            self._field_text.write("<")  # its own tag again: makes the name invalid
             self._consume(tag.end)
         return True
 
@@ -197,7 +196,7 @@ class CallReader:
             self._start_call(self._fields[_NAME])
 
     def _is_first(self, field: str) -> bool:
-        """Whether a field is said for the first time."""
+        """Record a field; returns False if it occurred before."""
         if field in self._fields:
             self._add_fault(f"<{field}> is said twice")
             return False
@@ -219,7 +218,7 @@ class CallReader:
     # Arguments
 
     def _enter_body(self, tag: Tag) -> bool:
-        """Whether the arguments begin here."""
+        """Start the arguments; returns whether they have content."""
         first = self._body_start < 0
         if not first:
             self._add_fault("it has its arguments twice")
@@ -242,7 +241,7 @@ class CallReader:
             self._step = self._before_json
 
     def _before_json(self) -> bool:
-        """White space, and perhaps the beginning of a CDATA section around everything."""
+        """Skip white space, and enter a CDATA section that wraps the JSON."""
         source = self._buffer
         data, pos = source.data, source.pos
         end = len(data)
@@ -271,7 +270,7 @@ class CallReader:
         return self._at_tag_in_string() if self._json_scanner.is_in_string else self._after_json()
 
     def _at_tag_in_string(self) -> bool:
-        """At a `<` in a string literal: it means nothing, unless the literal turns out to be none."""
+        """Handle a `<` in a string literal: it counts only if the literal turns out to be broken."""
         source, outer = self._buffer, self._config.outer_tag
         tag = match_tag(source.data, source.pos, source.is_final, lambda name: local_name(name) == outer, bare=True)
         if tag is NEEDS_MORE:
@@ -362,7 +361,7 @@ class CallReader:
         return True
 
     def _get_parameter_info(self, name: str) -> tuple[bool, bool]:
-        """Whether the tool declares a parameter, and whether that has elements of its own."""
+        """Return whether the tool declares a parameter, and whether that parameter may contain elements."""
         schema = self._config.catalog.get_schema(self._fields.get(_NAME, ""))
         if schema is None:
             return False, False
@@ -433,7 +432,7 @@ class CallReader:
         return True
 
     def _count_outer(self, tag: Tag) -> None:
-        """A tag of a call inside of a parameter: remember where the first end stands that has no beginning there."""
+        """Count a tag of a call inside of a parameter, and remember the first end tag that has no start tag there."""
         self._consume(tag.end)
         if not tag.is_end:
             self._open_calls += not tag.is_empty
@@ -445,7 +444,7 @@ class CallReader:
     # The end
 
     def _rewind(self) -> bool:
-        """End a call that is broken where its end tag already stood, and read again what follows that."""
+        """End a broken call at the end tag found inside it, and read the text after it again."""
         in_json = self._step == self._in_json
         at = self._inner_end
         if at < 0 or self._is_rejected or not (self._step == self._in_value or in_json):
@@ -510,13 +509,13 @@ class CallReader:
 
 @dataclass(frozen=True, slots=True)
 class ParserConfig:
-    """What all calls of one parser have in common.
+    """The configuration shared by all calls of one parser.
 
     Attributes:
         outer_tag: name of the tag around a call.
-        has_nonce: whether that has a nonce.
+        has_nonce: whether that name contains a nonce.
         catalog: the tools.
-        ids: of calls.
+        ids: makes the ids of calls.
         max_call_chars: longest call, in characters.
     """
 
@@ -531,14 +530,14 @@ ToolDefinitions: TypeAlias = "Iterable[Tool[..., Any] | Mapping[str, Any]] | Map
 """Tools, definitions with `name` and `input_schema` (or `inputSchema`, `parameters`), or names with their schemas."""
 
 _SCHEMA_KEYS: Final = ("input_schema", "inputSchema", "parameters")
-_MAX_COMPARED_LENGTH: Final = 100  # of a name that is compared
+_MAX_COMPARED_LENGTH: Final = 100  # characters of a name that are compared
 
 
 class ToolCatalog:
-    """The tools of one parser. With none, every name is known and nothing about its parameters.
+    """The tools of one parser. With none, every name is accepted, with unknown parameters.
 
     Raises:
-        UsageError: an entry is no tool.
+        UsageError: an entry is not a tool.
     """
 
     __slots__ = ("_schemas",)
@@ -557,20 +556,20 @@ class ToolCatalog:
             self._schemas[name] = _check_schema(name, each if isinstance(each, Tool) else _get_declared_schema(each))
 
     def accepts(self, name: str) -> bool:
-        """Whether a call may name it."""
+        """Whether a call may name this tool."""
         return not self._schemas or name in self._schemas
 
     def __contains__(self, name: str) -> bool:
-        """Whether it is one of the tools that were given."""
+        """Whether the name is one of the given tools."""
         return name in self._schemas
 
     def get_schema(self, name: str) -> Any:
-        """JSON Schema of what it takes; None if that is not known."""
+        """Return the JSON Schema of the tool's input; None if unknown."""
         return self._schemas.get(name)
 
     def unknown_tool_message(self, name: str) -> str:
-        """What to tell the model of a name that is not known."""
-        import difflib  # slow to import, and only on the way to an error
+        """Make the error text for the model about an unknown name."""
+        import difflib  # slow to import, and needed only for errors
 
         close = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH], self._schemas, n=1, cutoff=0.5)
         return unknown_tool_message(name, self._schemas) + (f"; did you mean {close[0]!r}?" if close else "")
@@ -595,11 +594,11 @@ _MAX_ID_LENGTH: Final = 128
 
 
 class CallIds:
-    """Gives each call its id.
+    """Makes the ids of calls.
 
     Args:
-        mint: makes an id; by default `call_1`, `call_2` and so on, without those that are used.
-        used: ids that were given before, such as by the parsers of earlier replies; new ones are added to it.
+        mint: makes an id; by default `call_1`, `call_2` and so on, skipping used ones.
+        used: earlier ids, such as those of earlier replies; new ones are added to it.
     """
 
     __slots__ = ("_mint", "_used")
@@ -610,7 +609,7 @@ class CallIds:
         self._used: set[str] = set() if used is None else used
 
     def next_id(self, preferred: str = "") -> str:
-        """An id that is new: `preferred` if it can be that."""
+        """Return a new id: `preferred` if it is valid and unused."""
         found = (
             preferred
             if 0 < len(preferred) <= _MAX_ID_LENGTH and preferred.isprintable() and preferred not in self._used

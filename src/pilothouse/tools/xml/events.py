@@ -1,7 +1,7 @@
-"""What a reply in the text protocol is made of, in order of appearance. Pure.
+"""The parts of a reply in the text protocol, in order of appearance. Pure.
 
-Owns the vocabulary of the streaming parser. A call is announced once, spelled out in pieces, and then either given
-whole or refused; nothing runs before it is whole.
+Owns the events of the streaming parser. A call is announced once, its arguments follow in pieces, and at last the
+whole call is either accepted or refused; no call runs before it is whole.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from msgspec import Struct, field
 
 
 class TextDelta(Struct, frozen=True):
-    """More text of the answer. (S14)"""
+    """More text of the answer."""
 
     text: str
     type: ClassVar[str] = "text-delta"
 
 
 class ThinkingDelta(Struct, frozen=True):
-    """More of what the model thinks, written between `<thinking>` tags. (S29)"""
+    """More of the model's thinking, written between `<thinking>` tags."""
 
     text: str
     type: ClassVar[str] = "reasoning-delta"
 
 
 class ToolCallStarted(Struct, frozen=True):
-    """A call begins, and the name of its tool is known. (S10)"""
+    """A call begins, and the name of its tool is known."""
 
     id: str
     name: str
@@ -43,13 +43,13 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """A whole call. (S18, S19)
+    """A whole call.
 
     Attributes:
-        id: minted here, unless the model gave one that is new; results name it.
+        id: made here, unless the model gave a new one; results name it.
         name: the tool.
-        arguments: what it is called with, in the types of its schema as far as the text allows.
-        raw: the call as the model wrote it, tags included.
+        arguments: the arguments, in the types of the schema as far as the text allows.
+        raw: the call as the model wrote it, including tags.
     """
 
     id: str
@@ -60,16 +60,16 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolCallError(Struct, frozen=True):
-    """Something that was meant to be a call and cannot be run. (S17, S24, S25)
+    """Text that was meant as a call and cannot be run.
 
     Attributes:
-        id: as of a call; the answer to the model names it.
-        name: the tool, if it was said.
-        code: what kind of fault: `missing_name`, `unknown_tool`, `invalid_call`, `invalid_json`, `unclosed` (a tag in
-            the call, or the call when another began), `truncated`, `too_large`, `missing_suffix` (no nonce in the outer
-            tag), or `invented_result` (a result that the model made up; no call of its own).
+        id: like the id of a call; the response to the model names it.
+        name: the tool, if the model named it.
+        code: kind of the error: `missing_name`, `unknown_tool`, `invalid_call`, `invalid_json`, `unclosed` (a tag in
+            the call, or the call when another began), `truncated`, `too_large`, `missing_suffix` (no nonce in the
+            outer tag), or `invented_result` (the model made up a result; there is no call).
         message: what is wrong, for the model.
-        raw: what the model wrote, tags included; only the beginning of what is too large.
+        raw: what the model wrote, including tags; only the beginning if it is too large.
     """
 
     id: str
@@ -81,7 +81,7 @@ class ToolCallError(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The reply is over; comes once, and last. (S15)"""
+    """The end of the reply; comes once, as the last event."""
 
     reason: Literal["stop", "tool-calls"]
     type: ClassVar[str] = "finish"

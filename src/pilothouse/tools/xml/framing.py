@@ -1,6 +1,6 @@
-"""Calls, results and whole conversations as framed text that the model reads.
+"""Calls, results and whole conversations as framed text for the model.
 
-Nothing inside a frame can close or forge it. Pure. Owns escaping, the frames of the protocol, and how earlier turns
+No text inside a frame can close or forge it. Pure. Owns escaping, the frames of the protocol, and how earlier turns
 become one user message. Must not know who ran a tool.
 """
 
@@ -17,12 +17,12 @@ from pilothouse.tools.content import JsonObject, json_text, make_text_block, spl
 
 
 class CallAnswer(Struct, frozen=True):
-    """The answer to one call.
+    """The result of one call, with the call's id.
 
     Attributes:
-        call_id: of the call.
-        name: of the tool.
-        result: as a tool gives it, in the words of MCP: `content`, perhaps `structuredContent` and `isError`.
+        call_id: id of the call.
+        name: name of the tool.
+        result: the tool's result in the format of MCP: `content`, optionally `structuredContent` and `isError`.
     """
 
     call_id: str
@@ -31,7 +31,7 @@ class CallAnswer(Struct, frozen=True):
 
 
 def call_frame(call_id: str | None, name: str, arguments: Any, nonce: str | None = None) -> str:
-    """A call as the model itself would write it. (S19, S40)"""
+    """Write a call as the model itself would write it."""
     outer = outer_tag_name("tool_use", nonce)
     told_id = f"<tool_call_id>{escape_text(call_id)}</tool_call_id>" if call_id else ""
     inside = escape_frames(json_text(arguments), nonce, as_json=True)
@@ -41,15 +41,15 @@ def call_frame(call_id: str | None, name: str, arguments: Any, nonce: str | None
 def result_frame(
     call_id: str | None, name: str, result: Mapping[str, Any], nonce: str | None = None
 ) -> list[JsonObject]:
-    """One result as content blocks: its frame, then the pictures and documents that belong to it. (S22, S35, S39)
+    """Write one result as content blocks: its frame, then its images and documents.
+
+    Structured content replaces all text, as JSON, unless the call failed.
 
     Args:
-        call_id: of the call; None leaves it out.
-        name: of the tool.
+        call_id: id of the call; None leaves it out.
+        name: name of the tool.
         result: `{content, structuredContent, isError}` as from a tool, or `{content, is_error}` as in the API.
-        nonce: of the conversation.
-
-    Structured content stands for all text, as JSON, unless the call failed.
+        nonce: nonce of the conversation.
     """
     failed = result.get("isError") is True or result.get("is_error") is True
     texts, media = split_content(result.get("content"))
@@ -69,24 +69,24 @@ def result_frame(
 
 
 def results_content(answers: Iterable[CallAnswer], nonce: str | None = None) -> list[JsonObject]:
-    """The content of the user message that answers all calls of a reply, in their order. (S22, S23)"""
+    """Make the content of the user message with the results of all calls of a reply, in their order."""
     return [block for each in answers for block in result_frame(each.call_id, each.name, each.result, nonce)]
 
 
 def outer_tag_name(name: str, nonce: str | None) -> str:
-    """The name of an outer tag."""
+    """Return the name of an outer tag."""
     return f"{name}-{nonce}" if nonce else name
 
 
 _TEXT: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _ATTRIBUTE: Final = {**_TEXT, '"': "&quot;", "\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-# XML has no way to write these, and neither the command line nor UTF-8 takes all of them.
+# XML cannot contain these, and neither the command line nor UTF-8 accepts all of them.
 _UNWRITABLE: Final = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF), "\ufffd")
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _TEXT_TABLE: Final = str.maketrans(_TEXT) | _UNWRITABLE
 _ATTRIBUTE_TABLE: Final = str.maketrans(_ATTRIBUTE) | _UNWRITABLE
 
-# The tags of results and calls, whatever suffix the outer ones have.
+# The tags of results and calls; outer tags with any suffix.
 _FRAME_TAG: Final = re.compile(
     r"<(?=\s{0,32}/?\s{0,32}(?:[\w.-]{1,32}:)?(?:tool_(?:use|result)(?!\w)|(?:tool_name|tool_call_id|result|error)(?![\w-])))",
     re.IGNORECASE,
@@ -94,30 +94,30 @@ _FRAME_TAG: Final = re.compile(
 
 
 def escape_text(text: str) -> str:
-    """`text` as the content of an element."""
+    """Escape `text` as the content of an element."""
     return _replace_surrogates(text.translate(_TEXT_TABLE))
 
 
 def quote_attribute(text: str) -> str:
-    """`text` as the value of an attribute, with its quotes."""
+    """Quote `text` as the value of an attribute."""
     return f'"{_replace_surrogates(text.translate(_ATTRIBUTE_TABLE))}"'
 
 
 def escape_frames(text: str, nonce: str | None, *, as_json: bool = False) -> str:
-    r"""`text` with nothing in it that could be taken for a frame; all else stays as it is.
+    r"""Replace everything in `text` that looks like a frame; the rest stays as it is.
 
-    Only the `<` of tags that look like the protocol's is replaced, because a model reads code best as it is.
+    Only the `<` of tags that look like the protocol's is replaced, because a model reads unescaped code best.
 
     Args:
-        text: anything.
-        nonce: of the conversation; it is blotted out, so that nobody learns it from a copy.
+        text: any text.
+        nonce: nonce of the conversation; it is masked, so that a copy of the text does not reveal it.
         as_json: `text` is JSON and stays JSON with the same meaning: the `<` becomes ``\u003c`` in place of `&lt;`.
     """
     return _FRAME_TAG.sub(r"\\u003c" if as_json else "&lt;", mask_nonce(_replace_surrogates(text), nonce))
 
 
 def mask_nonce(text: str, nonce: str | None) -> str:
-    """`text` without the nonce."""
+    """Mask the nonce in `text` with asterisks."""
     return re.sub(re.escape(nonce), "*" * len(nonce), text, flags=re.IGNORECASE) if nonce else text
 
 
@@ -134,7 +134,7 @@ class EncodedHistory(Struct, frozen=True):
     """A conversation, ready to be sent.
 
     Attributes:
-        system: what the system messages say, for the system prompt; None if there are none.
+        system: text of the system messages, for the system prompt; None if there are none.
         content: the blocks of one user message. Send it with `client_composed`.
     """
 
@@ -143,12 +143,12 @@ class EncodedHistory(Struct, frozen=True):
 
 
 class _BlockWriter:
-    """Blocks in the making; texts that touch become one."""
+    """Builds a list of blocks; adjacent texts become one."""
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce
         self.blocks: list[JsonObject] = []
-        self.names: dict[str, str] = {}  # of tools, by the ids of their calls
+        self.names: dict[str, str] = {}  # names of tools, by the ids of their calls
         self._texts: list[str] = []
 
     def write(self, text: str) -> None:
@@ -167,19 +167,19 @@ class _BlockWriter:
 
 
 def encode_history(messages: Iterable[Any], nonce: str) -> EncodedHistory:
-    """Write a conversation down. (S35, S40, S41)
+    """Encode a conversation as one user message.
+
+    A single user message stays as it is. Otherwise all but the user's last turn is put into a frame, and the results
+    of the last calls are written as if the model had just made the calls.
 
     Args:
-        messages: mappings or structs with `role` (user, assistant, tool or system) and `content`: a text, or blocks in
-            the form of the Messages API, `tool_use` and `tool_result` among them. A message of role `tool` with a plain
-            text names its call by `tool_call_id`.
-        nonce: of this request, the one of the system prompt; nothing that was said before can contain it.
-
-    A lone user message stays as it is. Otherwise all but the last turn of the user stands in a frame, and the results
-    of the last calls stand as they would if the model had just made them.
+        messages: mappings or structs with `role` (user, assistant, tool or system) and `content`: a text, or blocks
+            in the form of the Messages API, including `tool_use` and `tool_result`. A message of role `tool` with
+            plain text names its call by `tool_call_id`.
+        nonce: nonce of this request, the one in the system prompt; earlier messages cannot contain it.
 
     Raises:
-        UsageError: a message has no known role, or content that cannot be told.
+        UsageError: a message has no known role, or its content cannot be encoded.
     """
     system: list[str] = []
     told: list[tuple[str, list[JsonObject]]] = []
@@ -212,7 +212,7 @@ def _read_message(at: int, message: Any) -> tuple[str, list[JsonObject]]:
     read = cast("Mapping[str, Any]", plain)
     inner: Any = read.get("message")
     if "role" not in read and isinstance(inner, Mapping):
-        read = cast("Mapping[str, Any]", inner)  # in the form of the CLI
+        read = cast("Mapping[str, Any]", inner)  # in the CLI's form
     role = read.get("role")
     if role not in ("user", "assistant", "tool", *_SYSTEM_ROLES):
         raise UsageError(f"message {at}: role is {role!r}; known are user, assistant, tool and system")

@@ -1,4 +1,4 @@
-"""The streaming parser: a reply in, events out, however it is cut. Pure.
+"""The streaming parser: turns a reply, in chunks of any size, into events. Pure.
 
 Owns the text of the reply, the model's thinking in it, and where calls begin. Must not know who runs calls.
 """
@@ -35,7 +35,7 @@ DEFAULT_MAX_CALL_CHARS: Final = 16 * 1024 * 1024
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVENTED_RESULT: Final = "A result must not be made up: results come from the tools, in the next message"
 _BARE_TAG: Final = "tool_use"
-_BARE_HEAD: Final = 512  # characters behind a bare tag in which the name of the tool has to come
+_BARE_HEAD: Final = 512  # characters after a bare tag within which the tool's name must come
 _BARE_NAME: Final = re.compile(
     r"\s*(?:<\s*tool_call_id\s*>[^<>]*<\s*/\s*tool_call_id\s*>\s*)?<\s*tool_name\s*>\s*([^<>]*[^<>\s])\s*<\s*/",
     re.IGNORECASE,
@@ -47,38 +47,39 @@ _MISSING_SUFFIX: Final = (
 
 
 class StreamParser:
-    """Reads one reply of the model. (S10-S19, S24, S25, S29)
+    """Reads one reply of the model.
 
-    Text, thinking and calls come out in the order of the reply, each as soon as it is certain. Where the reply is cut
-    into chunks makes no difference, but for where deltas are cut. Nothing is lost: every character is in a delta of
-    text or thinking, or in the `raw` of a call or an error, but for `<thinking>` tags and what a call over the limit
-    has too much. The time is linear in the reply.
+    Text, thinking and calls are emitted in the order of the reply, each as soon as it is certain. The chunks in which
+    the reply arrives affect only where deltas are cut. Nothing is lost: every character is in a delta of text or
+    thinking, or in the `raw` of a call or an error, except `<thinking>` tags and the part of a call beyond the limit.
+    The time is linear in the length of the reply.
 
     What counts as a call:
 
-    - A `<tool_use>` tag; with a nonce only `<tool_use-NONCE>`, so that nothing the model quotes can be one. See
-      `pilothouse.tools.xml.call_reader` for what stands in it. Space, letters of either case, attributes (never read)
-      and a namespace prefix are no matter, in this tag and in the others of the protocol.
+    - A `<tool_use>` tag; with a nonce only `<tool_use-NONCE>`, so that no text that the model quotes can be a call.
+      See `pilothouse.tools.xml.call_reader` for its content. In all tags of the protocol, space, letter case,
+      attributes (never read) and a namespace prefix make no difference.
     - Not in a code fence, inline code or a quoted line: that is an example, and stays text. Only with a nonce, calls
       that are the first thing in a fence are calls; the lines of the fence stay text. Comments and CDATA sections
       hide nothing outside of a call.
-    - `<thinking>` up to the next `</thinking>`, or to the end of the reply, is thinking, whatever stands in it.
-    - With `refuse_bare`, a `<tool_use>` tag without the nonce that begins a line and is followed by the name of a known
-      tool is an error of code `missing_suffix`, and never a call. Anywhere else it is text.
-    - A result that the model wrote by itself (`<tool_result>` after a call; with a nonce, `<tool_result-NONCE>`
+    - `<thinking>` up to the next `</thinking>`, or to the end of the reply, is thinking, whatever it contains.
+    - With `refuse_bare`, a `<tool_use>` tag without the nonce that begins a line and is followed by the name of a
+      known tool is an error of code `missing_suffix`, and never a call. Anywhere else it is text.
+    - A result that the model wrote itself (`<tool_result>` after a call; with a nonce, `<tool_result-NONCE>`
       anywhere) is an error of code `invented_result`, up to its end tag or the end of the reply.
 
-    Ids: a call has the id that the model gave, if that is new and comes before the name; else one is minted.
+    Ids: a call has the id that the model gave, if that is new and comes before the name; else the parser makes one.
 
     Args:
-        tools: what may be called: tools, definitions, or names with JSON Schemas. The values of parameters are typed
-            by the schema. With none, every name is accepted, and parameters are strings.
+        tools: the tools: `Tool` objects, definitions, or names with JSON Schemas. Parameter values are typed by the
+            schema. With none, every name is accepted, and parameters are strings.
         nonce: suffix of the outer tags.
-        mint: makes ids; by default `call_1`, `call_2`, … without those that are used.
+        mint: makes ids; by default `call_1`, `call_2`, …, skipping used ones.
         used: ids of earlier calls; the new ones are added. Share one set among the parsers of a session.
-        max_call_chars: longest call, in characters; a longer one is an error, and the reply goes on. 16 Mi by default.
-        refuse_bare: whether a call without the nonce is an error, so that the model can be told; off by default.
-        unwrap_text: whether `<text>` tags around prose are dropped; off by default, when they are text.
+        max_call_chars: longest call, in characters; a longer one is an error, and the reply goes on. 16 Mi by
+            default.
+        refuse_bare: whether a call without the nonce is an error for the model; off by default.
+        unwrap_text: whether `<text>` tags around prose are dropped; by default they are text.
 
     Raises:
         UsageError: the tools, the nonce or the limit cannot be used.
@@ -113,10 +114,10 @@ class StreamParser:
         self._finished: Finished = Finished("stop")
         self._closed = False
         self._text_depth = 0
-        self._pending_error: StringIO | None = None  # what is an error when it has ended
+        self._pending_error: StringIO | None = None  # text that becomes an error when it has ended
         self._pending_size = 0
         self._fault: tuple[str | None, str, str] = (None, "", "")  # name, code and message of that error
-        # What a tag in the text does; each says whether it did anything.
+        # Actions for tags in the text; each returns whether it consumed the tag.
         self._actions: dict[tuple[str, bool], Callable[[Tag], bool]] = {
             (outer, False): self._open_call,
             (result, False): self._open_result,
@@ -130,10 +131,10 @@ class StreamParser:
         self._scanner = make_tag_scanner(*dict.fromkeys(name for name, _ in self._actions))
 
     def feed(self, text: str) -> list[ParserEvent]:
-        """Take the next part of the reply.
+        """Parse the next part of the reply.
 
         Returns:
-            What is certain now.
+            The events that are certain now.
 
         Raises:
             UsageError: the parser is closed.
@@ -144,7 +145,7 @@ class StreamParser:
         return self._run()
 
     def close(self) -> list[ParserEvent]:
-        """The reply is over. Returns what is left, and `Finished` as the last; nothing when called again. (S15)"""
+        """End the reply. Returns the remaining events, `Finished` last; a second call returns nothing."""
         if self._closed:
             return []
         self._closed = True
@@ -242,7 +243,7 @@ class StreamParser:
             take(source.take(at))
         return tag
 
-    # Results that nobody gave
+    # Results that the model made up
 
     def _open_result(self, tag: Tag) -> bool:
         if not (self._any_call or self._tags_in_fence):
@@ -286,7 +287,7 @@ class StreamParser:
         self._finish_error()
         return True
 
-    # What is held until it has ended, and is an error then
+    # Text that is held until it has ended, and then becomes an error
 
     def _start_error(self, tag: Tag, fault: tuple[str | None, str, str], step: Callable[[], bool]) -> None:
         self._pending_error, self._pending_size, self._fault, self._step = StringIO(), 0, fault, step
@@ -321,7 +322,7 @@ class StreamParser:
 
 
 def merge_deltas(events: list[ParserEvent]) -> list[ParserEvent]:
-    """The same events, with neighbouring deltas of one kind (and one call) put together."""
+    """Merge neighbouring deltas of the same kind (and the same call)."""
     merged: list[ParserEvent] = []
     parts: list[str] = []
     for event in events:
@@ -351,6 +352,6 @@ def _join_texts(merged: list[ParserEvent], parts: list[str]) -> None:
 
 
 def parse(text: str, tools: ToolDefinitions | None = None, nonce: str | None = None) -> list[ParserEvent]:
-    """The events of a whole reply, with neighbouring deltas put together. Arguments and errors of `StreamParser`."""
+    """Parse a whole reply, and merge neighbouring deltas. Arguments and errors as with `StreamParser`."""
     parser = StreamParser(tools, nonce)
     return merge_deltas([*parser.feed(text), *parser.close()])

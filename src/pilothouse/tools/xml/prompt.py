@@ -17,7 +17,7 @@ from pilothouse.tools.tool import Tool
 from pilothouse.tools.xml.framing import escape_text, quote_attribute
 
 _NONCE_LETTERS: Final = string.ascii_lowercase + string.digits
-_NONCE_LENGTH: Final = 10  # 51 bits: nobody guesses it within a conversation
+_NONCE_LENGTH: Final = 10  # 51 bits: cannot be guessed within a conversation
 
 _PROMPT_TEMPLATE: Final = """\
 # Tools
@@ -75,16 +75,16 @@ of such a tag stands for `<`.
 
 
 def new_nonce() -> str:
-    """A suffix for the tags of a conversation, which nothing that was written before can contain."""
+    """Make a suffix for the tags of a conversation, which no earlier text can contain."""
     return "".join([secrets.choice(_NONCE_LETTERS) for _ in range(_NONCE_LENGTH)])
 
 
 def system_prompt(tools: Sequence[ToolDeclaration], nonce: str, *, base: str | None = None) -> str:
-    """The system prompt of a conversation in which tools are called in text. (S4, S21-S23, S41)
+    """Make the system prompt of a conversation in which tools are called in text.
 
     Args:
-        tools: what may be called, as for `declare_tools`. Without any, there is no protocol to tell.
-        nonce: of this conversation; see `new_nonce`.
+        tools: the tools, as for `declare_tools`. With none, the protocol is left out.
+        nonce: nonce of this conversation; see `new_nonce`.
         base: the caller's own system prompt; it comes first.
 
     Raises:
@@ -102,11 +102,11 @@ ToolDeclaration: TypeAlias = "Tool[..., Any] | Mapping[str, Any]"
 
 _SCHEMA_KEYS: Final = ("input_schema", "inputSchema", "parameters")
 _MAX_DEPTH: Final = 32
-_MAX_NESTED_UNIONS: Final = 2  # unions in unions whose types are looked at
-_MAX_REPEATED: Final = 200  # elements; definitions used again are then only named
+_MAX_NESTED_UNIONS: Final = 2  # levels of nested unions whose types are listed
+_MAX_REPEATED: Final = 200  # repeated elements; beyond this, a definition is only named
 _IGNORED_KEYWORDS: Final = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title"})
 _UNIONS: Final = {"anyOf": "any_of", "oneOf": "one_of", "allOf": "all_of"}
-# Keywords that are told by something else than an attribute of their name.
+# Keywords that are not written as an attribute of the same name.
 _HANDLED_KEYWORDS: Final = _IGNORED_KEYWORDS | {
     "type", "description", "properties", "required", "enum", "nullable", "items", "prefixItems", "$ref", "$dynamicRef",
     *_UNIONS,
@@ -124,28 +124,28 @@ _JSON_TYPES: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
 
 
 def declare_tools(tools: Sequence[ToolDeclaration]) -> str:
-    """Declare tools, one after the other, each as `declare` does. (S4)
+    """Declare tools one after the other, each as `declare` does.
 
     Args:
         tools: `Tool` objects, or mappings with `name`, `description` and a schema under `input_schema`, `inputSchema`
             or `parameters`.
 
     Raises:
-        ToolDefinitionError: one has no name, or its schema is none.
+        ToolDefinitionError: a tool has no name, or its schema is not a mapping.
     """
     return "\n".join(declare(*get_tool_parts(tool)) for tool in tools)
 
 
 def declare(name: str, description: str | None, schema: Any) -> str:
-    """Declare one tool. (S4, S5, S6, S7, S8)
+    """Declare one tool.
 
     Args:
-        name: of the tool.
+        name: name of the tool.
         description: what it does; None or "" for nothing.
         schema: JSON Schema of its input, an object at the root.
 
     Raises:
-        ToolDefinitionError: the schema is none, or holds something that is no JSON.
+        ToolDefinitionError: the schema is not a mapping, or part of it cannot be written as JSON.
     """
     if not isinstance(schema, Mapping):
         raise ToolDefinitionError(f"{name}: its schema must be a mapping, not {type(schema).__name__}")
@@ -161,7 +161,7 @@ def declare(name: str, description: str | None, schema: Any) -> str:
 
 
 def get_tool_parts(tool: ToolDeclaration) -> tuple[str, str, Any]:
-    """Name, description and schema of a tool. Raises ToolDefinitionError."""
+    """Return the name, description and schema of a tool. Raises ToolDefinitionError."""
     if isinstance(tool, Tool):
         return tool.name, tool.description or "", tool.input_schema
     name = tool.get("name")
@@ -198,29 +198,29 @@ class _XmlElement:
 
 
 class _SchemaWriter:
-    """Writes down one JSON Schema as XML.
+    """Writes one JSON Schema as XML.
 
-    Each property is a `<parameter>` with its type. What else the schema says stands in attributes, in the description,
-    or in elements inside it. Rules:
+    Each property is a `<parameter>` with its type. The rest of the schema becomes attributes, description, or
+    elements inside it. Rules:
 
-    - The values of an enum are named in the description, in parentheses. Other keywords with a simple value are
+    - The values of an enum are listed in the description, in parentheses. Other keywords with a simple value are
       attributes of the same name; those with a structure that has no element of its own are written as JSON.
-    - What `$ref` points to stands in place of it. What contains itself, or would be repeated too often, is written
+    - `$ref` is replaced by its target. A target that contains itself, or would be repeated too often, is written
       once, with an attribute `defines`; elsewhere `same_as` names it.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._defined: dict[str, _XmlElement] = {}
-        self._referenced: dict[str, None] = {}  # references that were only named, in order
+        self._referenced: dict[str, None] = {}  # references that were written by name, in order
         self._repeated = 0
 
     def root(self, description: str) -> _XmlElement:
-        """`<parameters>`, with all definitions that are not told elsewhere."""
+        """Write `<parameters>`, with all definitions that are not written elsewhere."""
         schema = self._schema
         own = {key: item for key, item in schema.items() if not (key == "type" and item == "object")}
         if own.get("additionalProperties") is False:
-            del own["additionalProperties"]  # nobody expects any, where all are listed
+            del own["additionalProperties"]  # obvious, since all parameters are listed
         if schema.get("description") == description:
             del own["description"]
         made = _XmlElement("parameters")
@@ -249,7 +249,7 @@ class _SchemaWriter:
         if typed:
             element.attributes["type"] = kind
         if "required" in element.attributes:
-            element.attributes["required"] = element.attributes.pop("required")  # behind the type
+            element.attributes["required"] = element.attributes.pop("required")  # put it after the type
         if reference is not None:
             if self._should_reference(reference):
                 element.attributes["same_as"] = _reference_name(reference)
@@ -302,14 +302,14 @@ class _SchemaWriter:
                 is_text = isinstance(item, str) and (kind == "string" or key not in ("default", "const"))
                 element.attributes[_attribute_name(key)] = item if is_text else _encode_json(item)
             elif key == "additionalProperties" and item:
-                continue  # has an element of its own
+                continue  # becomes an element
             elif key in ("default", "const", "examples"):
                 element.attributes[key] = _encode_json(cast("Any", item))
             else:
                 element.children.append(self._as_json("schema", {"keyword": key}, item))
 
     def _as_json(self, tag: str, attributes: dict[str, str], value: Any) -> _XmlElement:
-        # References stay in JSON as they are, so the definitions have to be there under their names.
+        # References in JSON stay unchanged, so their definitions must exist under their names.
         self._referenced |= dict.fromkeys(
             each for each in _find_references(value) if self._find_target(each) is not None
         )
@@ -347,7 +347,7 @@ class _SchemaWriter:
         self._write_schema(child, schema, depth + 1)
 
     def _resolve(self, schema: Schema) -> tuple[Schema, str | None]:
-        """The schema with what its `$ref` points to, and that reference; what stands beside it wins."""
+        """Replace `$ref` by its target, and return that reference, too; keywords beside it take precedence."""
         first: str | None = None
         for _ in range(_MAX_DEPTH):
             schema = _inline_single_all_of(schema)
@@ -386,7 +386,7 @@ def _as_schema(value: Any) -> Schema:
 
 
 def _inline_single_all_of(schema: Schema) -> Schema:
-    """`allOf` with one member says the same as the member beside it; pydantic writes that."""
+    """Inline an `allOf` with one member, as pydantic writes it: it is equivalent."""
     members = _as_list(schema.get("allOf"))
     if len(members) != 1 or not isinstance(members[0], Mapping):
         return schema
@@ -396,7 +396,7 @@ def _inline_single_all_of(schema: Schema) -> Schema:
 
 
 def _simplify_unions(schema: Schema) -> Schema:
-    """A union of bare types is a list of types, and X or null is X that may be null, too."""
+    """Turn a union of plain types into a list of types, and a union of X and null into a nullable X."""
     for key in ("anyOf", "oneOf"):
         members = [_as_schema(each) for each in _as_list(schema.get(key))]
         if not members or "type" in schema:
@@ -444,7 +444,7 @@ def _describe(schema: Schema, kind: str, name: str | None) -> str:
     text = text if isinstance(text, str) else ""
     title = schema.get("title")
     if not text and name and isinstance(title, str) and _normalize_letters(title) != _normalize_letters(name):
-        text = title  # pydantic makes one of every name; another was written by somebody
+        text = title  # pydantic derives a title from every name; a different one was written by hand
     values = _as_list(schema.get("enum"))
     if not values:
         return text
@@ -467,7 +467,7 @@ def _normalize_letters(text: str) -> str:
 
 
 def _attribute_name(key: str) -> str:
-    """A keyword as the name of an attribute."""
+    """Turn a keyword into the name of an attribute."""
     return re.sub(r"[^\w.-]", "", key) or "keyword"
 
 

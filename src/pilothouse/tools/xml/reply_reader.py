@@ -1,8 +1,8 @@
-"""From the CLI's messages to the events of the text protocol, and to messages without its markup. Pure.
+"""Turns the CLI's messages into events of the text protocol, and into messages without its markup. Pure.
 
-Owns which of the messages are the model's own words, and what a reader of the stream sees in place of markup. Deltas
-are told as they come and may be withdrawn; the whole messages are the truth, and only at the result it is known which
-calls count. (S16, S29, S33; facts of CLI 2.1.330)
+Owns which messages are the model's own output, and what a reader of the stream sees in place of markup. Deltas are
+emitted as they arrive and may be retracted; whole messages are authoritative, and only the result settles which
+calls count. (CLI 2.1.330)
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _UNREADABLE = "unreadable"
 
 
 class ParsedReply(Struct, frozen=True):
-    """What a turn came to.
+    """The outcome of a turn.
 
     Attributes:
-        calls: what to run, or to refuse with the message of the error, in this order. Empty if the turn failed or was
-            interrupted: then nothing may run.
-        text: the answer, without markup and reasoning. (S30)
-        thinking: what the model thought, natively or between tags.
+        calls: calls to run, and errors to return to the model, in this order. Empty if the turn failed or was
+            interrupted: then no call may run.
+        text: the answer, without markup and reasoning.
+        thinking: the model's reasoning, native or between tags.
         is_failed: whether the turn failed or was interrupted.
     """
 
@@ -69,7 +69,7 @@ class ReplyReader:
 
     Args:
         parser_factory: makes a parser for one turn, such as `lambda: StreamParser(tools=tools, nonce=nonce)`.
-        full_name: what `rewrite` calls a tool; by default as the model does.
+        full_name: makes the tool name that `rewrite` shows; by default the model's name.
     """
 
     def __init__(self, parser_factory: Callable[[], ReplyParser], full_name: Callable[[str], str] = str) -> None:
@@ -80,7 +80,7 @@ class ReplyReader:
         self._rewrite_state = _RewriteState(self._full_name)
 
     def read(self, message: Message) -> list[ParserEvent | TextRetracted]:
-        """The events of the next message.
+        """Return the events of the next message.
 
         A call may still be retracted (`TextRetracted`) until the result; `Finished` comes with a successful result.
         """
@@ -104,7 +104,7 @@ class ReplyReader:
         return turn.take_events()
 
     def end(self, result: ResultMessage | None = None) -> ParsedReply:
-        """What the turn came to.
+        """End the turn, and return its outcome.
 
         Args:
             result: its result; None if the stream ended without one, which counts as a failure.
@@ -120,7 +120,7 @@ class ReplyReader:
         return ParsedReply(tuple(calls), text, reasoning, failed)
 
     def message_text(self, message: AssistantMessage) -> str:
-        """The text of a message without markup; of one that was read in this turn, or of any other as it stands."""
+        """Return the text of a message without markup, whether or not it was read in this turn."""
         if not _is_from_model(message):
             return message.text
         blocks = self._rewrite_state.blocks.get(_message_key(message))
@@ -129,11 +129,11 @@ class ReplyReader:
         return "".join([self._block_text(block) for block in blocks])
 
     def rewrite(self, message: Message) -> list[Message]:
-        """The next message as a reader without a protocol would see it; raw lines stay as they came.
+        """Return the next message as a reader without the protocol would see it; raw lines stay unchanged.
 
         Deltas lose the markup, and are left out when nothing remains; whole messages have `ToolUseBlock`s in place of
         calls, and `ThinkingBlock`s in place of tagged reasoning. Calls that turn out broken only at the end come in a
-        message of their own before the result.
+        separate message before the result.
         """
         events = self.read(message)
         if any(isinstance(event, TextRetracted) for event in events):
@@ -158,7 +158,7 @@ class ReplyReader:
         return self._turn
 
     def _assign_id(self, given: str) -> str:
-        # A model numbers its calls anew in each answer, and in each attempt at one.
+        # A model restarts the numbers of its calls in each reply, and in each attempt.
         while not given or given in self._ids:
             given = f"call_{secrets.token_hex(8)}"
         self._ids.add(given)
@@ -191,7 +191,7 @@ class ReplyReader:
 
     def _read_whole(self, turn: TurnState, message: AssistantMessage) -> None:
         if _message_key(message) in self._rewrite_state.blocks:
-            return  # told again, word for word
+            return  # an exact repetition
         turn.retract({*message.supersedes, *filter(None, [message.refused_message_id])})
         api_id = message.message_id or turn.message_id or _message_key(message)
         if api_id != turn.message_id:
@@ -260,29 +260,29 @@ class ReplyReader:
 
 
 class _RewriteState:
-    """What the reader of the rewritten messages has seen of a turn."""
+    """The part of a turn that the reader of the rewritten messages has seen."""
 
     def __init__(self, full_name: Callable[[str], str]) -> None:
         self._full_name = full_name
-        self.blocks: dict[str, list[TurnBlock]] = {}  # of text, by whole message
-        self.messages: list[AssistantMessage] = []  # kept, because those without uuid are known by their identity
-        self.texts: dict[TurnBlock, str] = {}  # what blocks show
-        self.shown_call_ids: set[str] = set()  # calls
+        self.blocks: dict[str, list[TurnBlock]] = {}  # text blocks, by whole message
+        self.messages: list[AssistantMessage] = []  # kept alive: those without uuid are identified by id()
+        self.texts: dict[TurnBlock, str] = {}  # the visible text of blocks
+        self.shown_call_ids: set[str] = set()
         self.last_message: AssistantMessage | None = None
         self._delta: StreamEvent | None = None
-        self._block: TurnBlock | None = None  # the one of `_delta`
-        self._streamed: list[str] = []  # what was shown of it
-        self._unparsed = ""  # shown before the parser let go of it
+        self._block: TurnBlock | None = None  # the block of `_delta`
+        self._streamed: list[str] = []  # the text of it that was shown
+        self._unparsed = ""  # shown before the parser emitted it
 
     def record_delta(self, message: StreamEvent, block: TurnBlock | None) -> None:
-        """A delta of `block` comes."""
+        """Record a delta of `block`."""
         if block is not None:
             if block is not self._block:
                 self._streamed = []
             self._delta, self._block = message, block
 
     def take_unseen(self, text: str) -> str:
-        """What of a piece of text was not shown yet."""
+        """Return the part of a text that was not shown yet."""
         if self._unparsed:
             if self._unparsed.startswith(text):
                 self._unparsed = self._unparsed[len(text) :]
@@ -293,7 +293,7 @@ class _RewriteState:
         return text
 
     def take_remaining(self, block: TurnBlock, text: str) -> tuple[str, StreamEvent | None]:
-        """What of the text of a block no delta showed, and the delta to show it with, if it was streamed."""
+        """Return the text of a block that no delta showed, and if the block was streamed, the delta to show it with."""
         if block is not self._block:
             return text, None
         streamed = "".join(self._streamed)
@@ -302,16 +302,16 @@ class _RewriteState:
         return rest, self._delta
 
     def record_shown(self, text: str, parsed: str) -> None:
-        """Whole blocks showed `shown` more; the parser told `told` of it, and may still hold the rest."""
+        """Record that whole blocks showed `text`; the parser emitted `parsed` of it, and may still hold the rest."""
         pending = self._unparsed + text
         self._unparsed = pending[len(parsed) :] if pending.startswith(parsed) else ""
 
     def discard_unparsed(self) -> None:
-        """What was shown early does not hold any more."""
+        """Discard text that was shown early and no longer holds."""
         self._unparsed = ""
 
     def to_block(self, part: ReplyPart) -> ContentBlock:
-        """A part as a block of a message."""
+        """Convert a part to a block of a message."""
         if part.kind == CALL:
             self.shown_call_ids.add(part.id)
             call = part.get_call()
@@ -329,7 +329,7 @@ def has_missing_suffix(reply: ParsedReply) -> bool:
 
 
 def _is_from_model(message: AssistantMessage) -> bool:
-    """Whether the model of the conversation itself said this, now."""
+    """Whether the model of this conversation produced the message, in this turn."""
     foreign = message.parent_tool_use_id or message.agent_id or message.subagent_type or message.local_command_source
     failed = message.is_api_error_message or message.error is not None
     return not (foreign or failed or message.historical or message.model == _SYNTHETIC)

@@ -1,6 +1,6 @@
 """Scanners for text that comes in chunks: a buffer with rewind, tags, code spans, and JSON strings.
 
-Pure. Own what a tag looks like and how long an unfinished one is waited for. Must not know calls or events.
+Pure. Owns the syntax of tags and how long to wait for the rest of one. Must not know calls or events.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 
 MAX_TAG: Final = 512
-"""Longest tag, in characters. What is longer is text."""
+"""Longest tag, in characters. A longer one is text."""
 
 CDATA: Final = "<![CDATA["
 CDATA_END: Final = "]]>"
@@ -32,7 +32,7 @@ _OPEN_QUOTE: Final = re.compile(r"""(?:"[^"<]*+|'[^'<]*+)?\Z""")
 
 
 class Tag(NamedTuple):
-    """A tag, and where it stands. `is_end` of `</a>`, `is_empty` of `<a/>`."""
+    """A tag and its position. `is_end` for `</a>`, `is_empty` for `<a/>`."""
 
     name: str
     start: int
@@ -42,29 +42,29 @@ class Tag(NamedTuple):
 
     @property
     def local(self) -> str:
-        """Its name as the protocol spells it: no namespace prefix, small letters."""
+        """Its name as the protocol spells it: no namespace prefix, lower case."""
         return local_name(self.name)
 
 
 NEEDS_MORE: Final = Tag("", -1, -1)
-"""In place of a tag: more input has to come before it can be told whether there is one."""
+"""In place of a tag: more input is needed to decide whether there is one."""
 
 
 def local_name(name: str) -> str:
-    """`name` without its namespace prefix, in small letters."""
+    """Return `name` without its namespace prefix, in lower case."""
     return name.rpartition(":")[2].lower()
 
 
 class TagScanner:
     """Finds tags.
 
-    - Space may stand after `<`, around `/` and before `>`. Letters may be of either case, and a name may have a
-      namespace prefix, which counts for nothing. Attributes are passed over; one in quotes may contain `>`.
-    - No tag contains another `<`, not even in quotes, and none is longer than `MAX_TAG`. So every character is looked
-      at a fixed number of times, and `a < b`, `List<int>` or a lone `<` never hold anything up for long.
+    - Space may follow `<`, surround `/` and precede `>`. Letter case makes no difference, and a namespace prefix is
+      ignored. Attributes are skipped; a quoted one may contain `>`.
+    - No tag contains another `<`, not even in quotes, and none is longer than `MAX_TAG`. So each character is
+      examined a fixed number of times, and `a < b`, `List<int>` or a lone `<` never delay the text for long.
 
     Args:
-        names: which, as the protocol spells them; None for every tag.
+        names: names to find, as the protocol spells them; None for every tag.
         cdata: whether the beginning of a CDATA section is found, too.
     """
 
@@ -83,17 +83,17 @@ class TagScanner:
     def find(
         self, data: str, pos: int, final: bool, wanted: Callable[[str], bool] | None = None
     ) -> tuple[int, Tag | None]:
-        """The next tag.
+        """Find the next tag.
 
         Args:
-            data: where to look.
-            pos: from where on.
-            final: whether nothing will follow `data`.
-            wanted: whether a name, as written, is looked for; others are passed over.
+            data: the text to search.
+            pos: index at which to start.
+            final: whether no more text follows `data`.
+            wanted: whether a name, as written, is wanted; others are skipped.
 
         Returns:
-            The index up to which there is none, and the tag that begins there. Without a tag, what stands from there
-            on may become one when more comes.
+            The index up to which there is no tag, and the tag that begins there. Without a tag, the text from that
+            index may become one when more text arrives.
         """
         search = self._pattern.search
         pos = data.find("<", pos)
@@ -127,7 +127,7 @@ class TagScanner:
 
 
 def match_tag(data: str, at: int, final: bool, wanted: Callable[[str], bool], *, bare: bool = False) -> Tag | None:
-    """The tag that begins at index `at`, `NEEDS_MORE`, or None. A `bare` one has no attributes."""
+    """Match the tag at index `at`; returns `NEEDS_MORE`, or None for no tag. A `bare` tag has no attributes."""
     match = _ANY_TAG.match(data, at)
     if match is None:
         return NEEDS_MORE if not final and len(data) - at < MAX_TAG and _PARTIAL_TAG.match(data, at) else None
@@ -153,7 +153,7 @@ def _complete_tag(data: str, match: re.Match[str], final: bool) -> Tag | None:
 
 @lru_cache(maxsize=64)
 def make_tag_scanner(*names: str) -> TagScanner:
-    """The seeker of `names`; a session asks for the same ones with every reply."""
+    """Make the scanner for `names`; cached, since a session uses the same names for every reply."""
     return TagScanner(names)
 
 
@@ -161,16 +161,16 @@ EVERY_TAG: Final = TagScanner()
 EVERY_TAG_AND_CDATA: Final = TagScanner(cdata=True)
 
 
-_MAX_REREADS: Final = 4  # how often, on average, a character may be read again; keeps the whole linear in the input
+_MAX_REREADS: Final = 4  # how often, on average, a character may be read again; keeps the total time linear
 
 
 class TextBuffer:
-    """Input that comes in chunks. What was not taken stays in front of the next chunk.
+    """Buffer for input that comes in chunks. Text that was not taken is kept before the next chunk.
 
     Attributes:
-        data: what is at hand.
-        pos: where reading goes on in it.
-        is_final: whether no more will come, so that waiting for the rest of a tag is in vain.
+        data: the buffered text.
+        pos: index in it of the next character to read.
+        is_final: whether no more input will come, so that waiting for the rest of a tag is useless.
     """
 
     __slots__ = ("_read", "_reread", "data", "is_final", "pos")
@@ -183,24 +183,24 @@ class TextBuffer:
         self._reread = 0
 
     def add(self, text: str) -> None:
-        """Put a chunk behind what is held."""
+        """Append a chunk."""
         held = self.data[self.pos :]
         self.data = held + text if held else text
         self.pos = 0
 
     def take(self, to: int) -> str:
-        """What stands before index `to`; it is read then."""
+        """Return the text before index `to`, and mark it as read."""
         piece = self.data[self.pos : to]
         self.pos = to
         self._read += len(piece)
         return piece
 
     def can_rewind(self, count: int) -> bool:
-        """Whether the last `count` characters may be read again. It depends on the input, not on the chunks."""
+        """Whether the last `count` characters may be read again. Depends on the input, not on the chunks."""
         return self._reread + count <= _MAX_REREADS * (self._read - self._reread)
 
     def rewind(self, text: str) -> None:
-        """Read `text`, which was taken last, again."""
+        """Put back `text`, which was taken last, to read it again."""
         count = len(text)
         self._reread += count
         if count <= self.pos:
@@ -222,13 +222,13 @@ class _LineKind(Enum):
 
 
 class CodeSpanTracker:
-    """Tells which parts of an answer only show text: fenced code, inline code, quoted lines.
+    """Detects which parts of a reply only show text: fenced code, inline code, quoted lines.
 
-    It follows the text however it is cut, and knows just as much Markdown as tells an example of a call from a call,
-    without looking ahead. Rules:
+    The tracker works with chunks of any size, and knows only as much Markdown as is needed to distinguish an example
+    of a call from a call, without lookahead. Rules:
 
-    - A fence opens with three or more backticks or tildes at the beginning of a line, and ends with a line of at least
-      as many of the same. A line of backticks with more of them further on is inline code instead.
+    - A fence opens with three or more backticks or tildes at the beginning of a line, and ends with a line of at
+      least as many of the same. A line of backticks with more of them further on is inline code instead.
     - Inline code ends with as many backticks as it began with, or with the line: a lone backtick hides nothing below.
     - A line that begins with `>` is a quotation.
     """
@@ -245,15 +245,15 @@ class CodeSpanTracker:
 
     def __init__(self) -> None:
         self._line = _LineKind.BLANK
-        self._open_backticks = 0  # of the inline code that is open
-        self._run = ("", 0)  # marks at the end of what was read; more of them may follow
-        self._fence = ("", 0)  # of the code block that is open
-        self._in_fence_header = False  # still in the line that opened it
-        self._may_close_fence = False  # in a line that closes it, unless something follows
-        self._is_fence_empty = False  # nothing but white space in it so far
+        self._open_backticks = 0  # backticks that opened the current inline code
+        self._run = ("", 0)  # marks at the end of the text so far; more may follow
+        self._fence = ("", 0)  # marks that opened the current fence
+        self._in_fence_header = False  # still in the line that opened the fence
+        self._may_close_fence = False  # in a line that closes the fence, unless text follows
+        self._is_fence_empty = False  # only white space in the fence so far
 
     def is_hidden(self, *, first_in_fence: bool) -> bool:
-        """Whether a tag that begins here is only shown; `first_in_fence`: not if it is the first thing in a fence."""
+        """Whether a tag that begins here is only shown; with `first_in_fence`, the first tag in a fence is not."""
         self._end_run()
         if self._fence[0]:
             return not (first_in_fence and self._is_fence_empty)
@@ -261,15 +261,15 @@ class CodeSpanTracker:
 
     @property
     def is_at_line_start(self) -> bool:
-        """Whether only white space stands before this place in its line."""
+        """Whether only white space precedes this position in its line."""
         return self._line is _LineKind.BLANK
 
     def start_line(self) -> None:
-        """Something that is no text stood here; what follows it counts as the beginning of a line."""
+        """Treat the following text as the beginning of a line, because a call or other markup preceded it."""
         self._line = _LineKind.BLANK
 
     def feed(self, data: str, start: int, end: int) -> None:
-        """Take in the text between two indices."""
+        """Read the text between two indices."""
         if start == end:
             return
         marked = data.find("`", start, end) >= 0 or data.find("~", start, end) >= 0
@@ -352,7 +352,7 @@ NOT_AN_OBJECT: Final[CallFault] = "invalid_call", "Invalid tool call: its argume
 
 _JSON_SPACE: Final = r"[ \t\r\n]*+"
 _STRING_CONTENT: Final = r'[^"\\<\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\<\x00-\x1f]*+)*+'
-# What JSON has outside of strings, by its letters alone; the decoder finds the rest of the faults.
+# The characters of JSON outside of strings; the decoder finds all other errors.
 _JSON_PUNCTUATION: Final = r"[ \t\r\n{}\[\],:0-9eE+\-.truefalsn]"
 _WHOLE_STRING: Final = rf'"{_STRING_CONTENT}"(?={_JSON_SPACE}[,:}}\]])'
 _OUTSIDE_RUN: Final = re.compile(rf"(?:{_JSON_PUNCTUATION}++|{_WHOLE_STRING})*+")
@@ -362,24 +362,24 @@ _AFTER_STRING: Final = ",:}]"
 
 
 class ScanStop(Enum):
-    """Why the lexer stopped."""
+    """Why the scanner stopped."""
 
-    MORE = auto()  # it needs more input
+    MORE = auto()  # the scanner needs more input
     AT_ANGLE = auto()  # at a `<`
-    INVALID = auto()  # whatever follows, this is no JSON
+    INVALID = auto()  # this cannot become valid JSON
 
 
 class _ScanState(Enum):
     OUTSIDE = auto()
     INSIDE = auto()
-    AFTER = auto()  # behind the closing quote; if that was none, this is where it shows
+    AFTER = auto()  # after a closing quote; what follows shows whether it really closed the string
 
 
 class JsonScanner:
-    """Follows JSON text, however it is cut, and stops at every `<`.
+    """Follows JSON text, in chunks of any size, and stops at every `<`.
 
     Attributes:
-        string_number: a number for the string literal that was entered last, by which the caller tells it from others.
+        string_number: number of the string literal that was entered last, which identifies it.
     """
 
     __slots__ = ("_state", "string_number")
@@ -395,11 +395,11 @@ class JsonScanner:
 
     @property
     def current_string(self) -> int:
-        """The number of the literal in which, or just behind which, the lexer is; 0 for none."""
+        """Number of the literal in which, or just after which, the scanner is; 0 for none."""
         return 0 if self._state is _ScanState.OUTSIDE else self.string_number
 
     def advance(self, data: str, pos: int, final: bool) -> tuple[int, ScanStop]:
-        """How far the text goes without a `<` or a fault, and what is there."""
+        """Return the index of the next `<` or error, and why the scanner stopped."""
         end = len(data)
         while True:
             if self._state is _ScanState.OUTSIDE:
@@ -429,7 +429,7 @@ class JsonScanner:
 
 
 def decode_json(text: str) -> Any:
-    """The value of `text`. Raises ValueError, which says what is wrong and where."""
+    """Decode `text`. Raises ValueError with the problem and its position."""
     try:
         return _DECODER.decode(text)
     except RecursionError:
@@ -437,7 +437,7 @@ def decode_json(text: str) -> Any:
 
 
 def decode_object(text: str) -> tuple[dict[str, Any] | None, CallFault | None]:
-    """The object that `text` is, or what is wrong with it. (S24)"""
+    """Decode `text` as an object; returns the object, or the fault."""
     try:
         value = decode_json(text)
     except ValueError as error:

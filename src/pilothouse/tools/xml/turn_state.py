@@ -1,7 +1,7 @@
-"""The text of one turn, from streamed deltas and from whole messages.
+"""The text of one turn, assembled from streamed deltas and whole messages. Pure.
 
-Owns which blocks count, what the parser makes of them, and what must be retracted when a part no longer counts. Pure. A
-whole message replaces its stream (CLI 2.1.330). Must not know messages, only their text.
+Owns which blocks count, how they are parsed, and what to retract when a part no longer counts. A whole message
+replaces its stream (CLI 2.1.330). Must not know messages, only their text.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class ReplyParser(Protocol):
     """Reads one reply; `StreamParser` is one."""
 
     def feed(self, text: str, /) -> list[ParserEvent]:
-        """More of the reply."""
+        """Parse more of the reply."""
         ...
 
     def close(self) -> list[ParserEvent]:
-        """The reply is over."""
+        """End the reply."""
         ...
 
 
 class TextRetracted(Struct, frozen=True):
-    """What was told last no longer holds; what follows is told in its place.
+    """Earlier events no longer hold; the events that follow replace them.
 
     Attributes:
-        text: the end of the text so far; take it back.
-        thinking: the end of the reasoning so far.
-        call_ids: calls that do not count, and were not run.
+        text: the end of the text so far, to be removed.
+        thinking: the end of the reasoning so far, to be removed.
+        call_ids: calls that no longer count, and were not run.
     """
 
     text: str = ""
@@ -60,8 +60,8 @@ class ReplyPart:
     """A stretch of text or thinking, or a call; in the order in which they began.
 
     Attributes:
-        id: under which the call is known outside; "" until it is told.
-        call: what became of it; None while it is being written.
+        id: public id of the call; "" until its first event is emitted.
+        call: the finished call or its error; None while the model is writing it.
     """
 
     __slots__ = ("_pieces", "call", "id", "kind", "parser_id", "pending_events")
@@ -71,22 +71,22 @@ class ReplyPart:
         self.parser_id = given_id
         self.id = ""
         self.call: ToolCall | ToolCallError | None = None
-        self.pending_events: list[ParserEvent] = []  # not told yet
+        self.pending_events: list[ParserEvent] = []  # not emitted yet
         self._pieces: list[str] = []
 
     @property
     def text(self) -> str:
-        """What it says; "" of a call."""
+        """The text of the part; "" for a call."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
     def add(self, text: str) -> None:
-        """Make it longer."""
+        """Append text."""
         self._pieces.append(text)
 
     def is_same_as(self, other: ReplyPart) -> bool:
-        """Whether both say the same; calls that are still being written never do."""
+        """Whether both have the same content; unfinished calls never do."""
         if self.kind != other.kind:
             return False
         return (
@@ -94,7 +94,7 @@ class ReplyPart:
         )
 
     def get_call(self) -> ToolCall | ToolCallError | None:
-        """The call, under the id by which it is known outside."""
+        """Return the call with its public id."""
         return None if self.call is None else structs.replace(self.call, id=self.id)
 
 
@@ -112,9 +112,9 @@ class ParserRun:
     """One run of a parser.
 
     Args:
-        parser: a fresh one.
-        assign_id: gives a call the id by which it is known outside, from the one that the parser gave it.
-        is_silent: whether nobody will hear its events.
+        parser: a fresh parser.
+        assign_id: makes the public id of a call from the parser's id.
+        is_silent: whether its events are discarded.
     """
 
     def __init__(self, parser: ReplyParser, assign_id: Callable[[str], str], *, is_silent: bool = False) -> None:
@@ -126,7 +126,7 @@ class ParserRun:
         self.finished = Finished("stop")  # how the parser closed
 
     def feed(self, text: str) -> list[ParserEvent]:
-        """Parse more text; gives its events."""
+        """Parse more text; returns its events."""
         return self.take_events(self.parse(text))
 
     def parse(self, text: str) -> list[ReplyPart]:
@@ -134,15 +134,15 @@ class ParserRun:
         return self._record(self._parser.feed(text)) if text else []
 
     def add_thinking(self, text: str) -> list[ReplyPart]:
-        """More reasoning, which came beside the text."""
+        """Add reasoning that arrived outside of the text."""
         return self._record([ThinkingDelta(text)]) if text else []
 
     def finish(self) -> list[ReplyPart]:
-        """The reply is over."""
+        """End the reply."""
         return self._record(self._parser.close())
 
     def take_events(self, parts: Iterable[ReplyPart]) -> list[ParserEvent]:
-        """The events of `parts` that wait to be told, with the ids that are known outside."""
+        """Return and remove the pending events of `parts`, with public ids."""
         events: list[ParserEvent] = []
         for part in parts:
             if part.kind == CALL and not part.id:
@@ -193,9 +193,9 @@ class ParserRun:
 
 
 def diff_parts(before: list[ReplyPart], after: list[ReplyPart]) -> tuple[list[ReplyPart], int, list[ReplyPart]]:
-    """What of `before` does not stand in `after`, how much of its first text does, and what `after` has in its place.
+    """Return what `after` lacks of `before`, how much of its first text is kept, and what `after` has instead.
 
-    The calls that both have are known by the ids of `before` from now on.
+    The calls in both get the ids of `before`.
     """
     same = 0
     for old, new in zip(before, after, strict=False):
@@ -211,7 +211,7 @@ def diff_parts(before: list[ReplyPart], after: list[ReplyPart]) -> tuple[list[Re
 
 
 def make_retraction(before: ParserRun, after: ParserRun) -> list[ParserEvent | TextRetracted]:
-    """What to tell someone who heard `before`, so that they know what `after` says."""
+    """Make the events that turn what a consumer got from `before` into the content of `after`."""
     gone, kept, come = diff_parts(before.parts, after.parts)
     for part in after.parts[: len(after.parts) - len(come)]:
         part.pending_events = []
@@ -244,9 +244,9 @@ class TurnBlock:
 
     Attributes:
         message: id of its API message.
-        index: its place there.
-        uuid: of the whole message that brought it.
-        is_whole: whether one did.
+        index: its index in that message.
+        uuid: uuid of the whole message that contained it.
+        is_whole: whether such a message arrived.
     """
 
     __slots__ = (
@@ -270,30 +270,30 @@ class TurnBlock:
         self.kind: BlockKind = kind
         self.uuid: str | None = None
         self.is_whole = False
-        self.is_pending = False  # not told yet: it may repeat what stands before it
-        self.is_restarted = False  # its message is streamed once more
-        self.kept_length: int | None = None  # how much of it counts; None for all
-        self.skipped_length = 0  # characters at its beginning that only repeat
-        self.continues: TurnBlock | None = None  # goes on from it, in another API message
+        self.is_pending = False  # not emitted yet: it may repeat the text before it
+        self.is_restarted = False  # its message is streamed again
+        self.kept_length: int | None = None  # how many characters count; None for all
+        self.skipped_length = 0  # repeated characters at its beginning
+        self.continues: TurnBlock | None = None  # the block that it continues, in another API message
         self._deltas: list[str] = []
         self._whole = ""
 
     @property
     def full_text(self) -> str:
-        """All of it, as far as it is known."""
+        """All of the text, as far as known."""
         return self._whole if self.is_whole else self._join_deltas()
 
     @property
     def text(self) -> str:
-        """What of it counts."""
+        """The part of the text that counts."""
         return self.full_text[self.skipped_length : self.kept_length]
 
     def add(self, text: str) -> None:
-        """A delta."""
+        """Append a delta."""
         self._deltas.append(text)
 
     def complete(self, text: str, uuid: str | None) -> str | None:
-        """The whole of it; gives what the deltas lacked, or None if they said something else."""
+        """Set the whole text; returns what the deltas lacked, or None if they differ."""
         told = self.full_text
         self._deltas = []
         self._whole, self.uuid, self.is_whole = text, uuid, True
@@ -306,7 +306,7 @@ class TurnBlock:
 
 
 class TurnState:
-    """What the model says between a prompt and its result.
+    """The model's output between a prompt and its result.
 
     Args:
         parser_factory: makes a fresh parser.
@@ -318,16 +318,16 @@ class TurnState:
         self.is_finished = False
         self.is_aborted = False
         self.parser_run = ParserRun(parser_factory(), assign_id)
-        self.message_id: str | None = None  # id of the API message that is under way
+        self.message_id: str | None = None  # id of the current API message
         self._make_parser = parser_factory
         self._assign_id = assign_id
         self._abandoned: set[str] = set()
         self._open: int | None = None  # index of the block that is being streamed
-        self._needs_reparse = False  # what was told no longer follows from the blocks
+        self._needs_reparse = False  # the emitted events no longer match the blocks
         self._pending_events: list[ParserEvent | TextRetracted] = []
 
     def take_events(self) -> list[ParserEvent | TextRetracted]:
-        """What there is to tell since the last time."""
+        """Return the events since the last call."""
         if self._needs_reparse:
             self._needs_reparse = False
             fresh = self._run_parser(self.blocks)
@@ -337,10 +337,10 @@ class TurnState:
         return out
 
     def start_message(self, message: str, *, resumes: bool) -> None:
-        """An API message begins.
+        """Start an API message.
 
-        What was streamed of another one, and never came whole, does not count. One whose stream was abandoned is told
-        anew from its beginning, unless this one resumes it.
+        Blocks of another message that were streamed but never came whole no longer count. A message whose stream was
+        abandoned is streamed again from its beginning, unless this one resumes it.
         """
         gone = [each for each in self.blocks if not each.is_whole or (each.message in self._abandoned and not resumes)]
         self._drop(gone)
@@ -350,19 +350,19 @@ class TurnState:
         self.message_id, self._open = message, None
 
     def keep_partial(self) -> None:
-        """The CLI asks the model to go on: what came whole of a broken stream stays said, and counts."""
+        """Keep the whole blocks of a broken stream, because the CLI asks the model to continue."""
         self._abandoned.clear()
 
     def open_block(self, index: int) -> None:
-        """Block `index` of the message under way begins."""
+        """Start block `index` of the current message."""
         self._open = index
 
     def close_block(self) -> None:
-        """The block that was begun last is over."""
+        """End the block that was started last."""
         self._open = None
 
     def add(self, kind: BlockKind, index: int, text: str) -> TurnBlock | None:
-        """A delta; gives its block, unless it only repeats one that is whole."""
+        """Add a delta; returns its block, unless the delta only repeats a whole block."""
         message = self.message_id or ""
         block = next((b for b in self.blocks if b.message == message and b.index == index and b.kind == kind), None)
         if block is not None and block.is_whole:
@@ -373,7 +373,7 @@ class TurnState:
         return block
 
     def complete_block(self, kind: BlockKind, text: str, uuid: str | None) -> TurnBlock:
-        """A block came whole."""
+        """Add a whole block."""
         message = self.message_id or ""
         block = self._find_streamed(message, kind, text)
         if block is None:
@@ -383,29 +383,29 @@ class TurnState:
         missing = block.complete(text, uuid)
         if missing is not None:
             self._on_growth(block, missing)
-        elif kind == TEXT:  # thinking is shown in other words sometimes
+        elif kind == TEXT:  # whole thinking sometimes differs in wording
             self._needs_reparse = True
         return block
 
     def retract(self, ids: Collection[str]) -> None:
-        """Whole messages with these uuids, or of API messages with these ids, do not count."""
+        """Drop whole messages with these uuids, or of API messages with these ids."""
         self._drop([each for each in self.blocks if each.uuid in ids or each.message in ids])
 
     def abandon(self, message: str | None, index: int) -> None:
-        """The stream of an API message broke; its blocks from `index` on do not count."""
+        """Drop the blocks of an API message from `index` on, because its stream broke."""
         message = message or self.message_id or ""
         self._drop([each for each in self.blocks if each.message == message and each.index >= index])
         if not self.is_aborted:
             self._abandoned.add(message)
 
     def finish(self) -> None:
-        """The turn is over."""
+        """End the turn."""
         self._drop([each for each in self.blocks if not each.is_whole])
         self._pending_events = [*self.take_events(), *self.parser_run.take_events(self.parser_run.finish())]
         self.is_finished = True
 
     def get_visible_parts(self, block: TurnBlock) -> list[ReplyPart]:
-        """What a block shows: text, thinking and whole calls, as if the reply ended behind it."""
+        """Return what a block shows: text, thinking and whole calls, as if the reply ended after it."""
         if block not in self.blocks:
             return []
         at = self.blocks.index(block)
@@ -418,7 +418,7 @@ class TurnState:
         return come
 
     def calls(self) -> list[ReplyPart]:
-        """The calls so far, with the ids under which they are known outside."""
+        """Return the calls so far, with their public ids."""
         return [part for part in self.parser_run.parts if part.kind == CALL]
 
     def _parse_to_end(self, blocks: list[TurnBlock]) -> list[ReplyPart]:
@@ -470,7 +470,7 @@ class TurnState:
         self._on_growth(block, block.text)
 
     def _find_streamed(self, message: str, kind: BlockKind, text: str) -> TurnBlock | None:
-        """The block that `text` is the whole of."""
+        """Find the streamed block that `text` completes."""
         own = [each for each in self.blocks if each.message == message and each.kind == kind]
         again = [each for each in own if each.is_restarted and each.full_text == text] or [
             each for each in own if each.is_restarted
@@ -489,27 +489,27 @@ class TurnState:
         self.blocks = [each for each in self.blocks if each not in blocks]
         for block in blocks:
             if block.continues is not None and block.continues.kept_length is not None:
-                block.continues.kept_length, self._needs_reparse = None, True  # what began anew in its place is gone
+                block.continues.kept_length, self._needs_reparse = None, True  # its replacement is gone
         for block in self.blocks:
             if block.continues in blocks:
                 self._needs_reparse = self._needs_reparse or block.skipped_length > 0
                 block.continues, block.skipped_length = None, 0
 
 
-_MAX_REPETITION: Final = 1024  # characters at the end of what was written that may come again
-_MIN_REPETITION: Final = 24  # shorter repetitions are no repetition: lines and brackets often come twice
-_MIN_DISTINCT_CHARS: Final = 10  # different characters in it, so that rules and indentation do not count
+_MAX_REPETITION: Final = 1024  # characters at the end of the text that may be repeated
+_MIN_REPETITION: Final = 24  # shorter ones do not count: lines and brackets often repeat
+_MIN_DISTINCT_CHARS: Final = 10  # distinct characters in one; excludes rulers and indentation
 _TAG: Final = "<tool_use"
 _MAX_TAG_CHARS: Final = 64
 _OPENING: Final = re.compile(r"\s*+<(tool_use(?:-\w+)?)\s*>")
 
 
 class ReplySplice(NamedTuple):
-    """How two pieces go together.
+    """How two pieces are joined.
 
     Attributes:
-        kept_length: how much of the first one counts.
-        skipped_length: how much of the second one does not.
+        kept_length: number of characters of the first piece that count.
+        skipped_length: number of characters of the second piece that do not count.
     """
 
     kept_length: int
@@ -517,9 +517,9 @@ class ReplySplice(NamedTuple):
 
 
 def find_splice(written: str, more: str, *, final: bool) -> ReplySplice | None:
-    """How `more` goes on from `written`; None if more of it has to come first, which `final` rules out.
+    """Find how `more` continues `written`; None if more text is needed to decide, which `final` rules out.
 
-    A call that was cut off and begins anew counts from its new beginning.
+    A call that was cut off and written again counts from its new beginning.
     """
     tail = written[-_MAX_REPETITION:]
     if not final and len(more) < _MAX_REPETITION and (more in tail or _may_open(more)):

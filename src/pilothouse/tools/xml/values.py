@@ -1,15 +1,15 @@
-"""The text of parameters as values of their declared types. Pure.
+"""Converts the text of parameters to values of their declared types. Pure.
 
 Owns what an element means under a JSON Schema. Must not know calls or how they are found.
 
-Rules (S26):
+Rules:
 
-- Nothing is guessed: a text that is not what the schema says is left as it is, and the tool's own check names it.
-- A string is the text itself, white space included; entities are decoded once, what stands in CDATA not at all.
-- Numbers are written as in JSON. `true` and `false` may be in letters of any case.
+- Nothing is guessed: a text that does not fit the schema is left as it is, and the tool's own check reports it.
+- A string is the text itself, including white space; entities are decoded once, and not inside CDATA.
+- Numbers are written as in JSON. `true` and `false` may have any letter case.
 - An array is JSON text, `<item>` elements, or the element of the parameter given several times (or once: one item).
 - An object is JSON text, or elements by the names of its properties.
-- Of several schemas the first that fits counts. An element that is given twice, and is no array, is a list of both.
+- Of several schemas the first that fits counts. A repeated element that is not an array becomes a list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 from pilothouse.tools.xml.scanner import CDATA, CDATA_END, EVERY_TAG_AND_CDATA, Tag, decode_json
 
 MAX_DEPTH: Final = 64
-_WORK_FACTOR: Final = 64  # times the length of a parameter: what trying alternatives may cost
+_WORK_FACTOR: Final = 64  # characters of work for trying alternatives, per character of the parameters
 _MIN_WORK: Final = 10_000
 _ITEM: Final = "item"
 
@@ -42,7 +42,7 @@ class _MismatchError(Exception):
 
 
 def decode_text(raw: str, *, entities: bool = True) -> str:
-    """The text of an element: CDATA sections without their marks, and entities decoded once everywhere else."""
+    """Decode the text of an element: CDATA sections without their marks, and entities once everywhere else."""
     parts: list[str] = []
     pos = 0
     for match in _CDATA.finditer(raw):
@@ -54,11 +54,11 @@ def decode_text(raw: str, *, entities: bool = True) -> str:
 
 
 def parse_arguments(schema: Any, elements: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The arguments that elements give.
+    """Convert elements to arguments.
 
     Args:
-        schema: what the tool takes; None if that is not known.
-        elements: the name of each element and what stands in it, as written.
+        schema: schema of the tool's input; None if unknown.
+        elements: the name of each element and its content, as written.
     """
     given = list(elements)
     reader = _ValueReader(schema, sum(len(text) for _, text in given))
@@ -66,18 +66,18 @@ def parse_arguments(schema: Any, elements: Iterable[tuple[str, str]]) -> dict[st
 
 
 def is_structured(schema: Any, name: str) -> bool:
-    """Whether the parameter `name` may be an object or an array, whose elements may bear its own name."""
+    """Whether the parameter `name` may be an object or an array, whose elements may have the same name."""
     reader = _ValueReader(schema, 0)
     return reader.may_nest(reader.get_member(reader.resolve(schema), name))
 
 
 def is_declared(schema: Any, name: str) -> bool:
-    """Whether `name` is a parameter by the schema."""
+    """Whether the schema declares the parameter `name`."""
     return name in _get_properties(_ValueReader(schema, 0).resolve(schema))
 
 
 def parse_elements(text: str, may_nest: Callable[[str], bool]) -> ElementPairs | None:
-    """The elements that `text` consists of, or None if it has anything else in it. `nests`: those to count."""
+    """Parse `text` as elements; None if it contains anything else. `may_nest`: whether elements of a name nest."""
     found: ElementPairs = []
     pos = 0
     while True:
@@ -124,7 +124,7 @@ class _ValueReader:
         self._work = _WORK_FACTOR * size + _MIN_WORK
 
     def resolve(self, schema: Any) -> Mapping[str, Any]:
-        """The schema behind references, with `allOf` folded in."""
+        """Resolve references, and merge `allOf`."""
         for _ in range(MAX_DEPTH):
             if not isinstance(schema, Mapping):
                 return {}
@@ -168,7 +168,7 @@ class _ValueReader:
     def parse_object(
         self, schema: Mapping[str, Any], pairs: ElementPairs, *, strict: bool, depth: int
     ) -> dict[str, Any]:
-        """An object, of its elements."""
+        """Convert elements to an object."""
         texts: dict[str, list[str]] = {}
         for name, text in pairs:
             texts.setdefault(name, []).append(text)
@@ -180,7 +180,7 @@ class _ValueReader:
         }
 
     def _parse_repeated(self, schema: Any, texts: list[str], strict: bool, depth: int) -> Any:
-        """The value of an element that stands there once, or several times."""
+        """Convert an element that occurs once or several times."""
         if len(texts) == 1:
             return self._parse_value(schema, texts[0], strict, depth)
         found = self.resolve(schema)
@@ -217,7 +217,9 @@ class _ValueReader:
         left = [each for each in options if _get_types(self.resolve(each)) != ["null"]]
         if strict or len(left) != 1:
             raise _MismatchError
-        return self._parse_value(left[0], text, False, depth + 1)  # so that the check names what is wrong inside of it
+        return self._parse_value(
+            left[0], text, False, depth + 1
+        )  # so that the tool's check reports the error inside it
 
     def _parse_typed(self, schema: Mapping[str, Any], text: str, strict: bool, depth: int) -> Any:
         types = _get_types(schema)
@@ -340,7 +342,7 @@ def _check_choices(schema: Mapping[str, Any], value: Any) -> None:
 
 
 def _choose_literal(schema: Mapping[str, Any], text: str) -> Any:
-    """Of the values that a schema allows, the one that `text` names; else the text."""
+    """Return the allowed value of the schema that `text` names; else the text."""
     choices = _get_choices(schema)
     plain = text.strip()
     for spelled in (text, plain):

@@ -1,4 +1,7 @@
-"""Recordings of the wire: a transport that makes them, and one that answers from them."""
+"""Cassettes: recordings of the CLI's protocol. Start with `form` (the format), then `recording` and `replay`.
+
+Owns a transport that records, and one that replays a recording. Must not know what the messages mean.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether two cassettes tell the same run: what was said both ways, but for ids, times and places.
+"""Compares two cassettes: the same messages both ways, except for ids, times and directories.
 
-Owns what of a frame may differ from run to run, and the difference in words. Pure.
+Owns which fields of a frame may differ between runs, and the text of a difference. Pure.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from pilothouse.transports.cassettes.playback import lane_of
 
 _IDS: Final = re.compile(rf"{UUID.pattern}|\b(?:msg|req|toolu|srvtoolu|hook|task)_[A-Za-z0-9_-]+")
 _VARYING: Final = re.compile(r"(_ms|_at|_time|_seconds|_socket_path|timestamp|^pid|^request_id|^time)$|^uuid$")
-"""Names of fields that tell when something was, how long it took, or in which process."""
+"""Names of fields with a time, a duration or a process."""
 _IN_PASSING: Final = frozenset({"keep_alive", "control_cancel_request", "command_lifecycle"})
-"""Frames whose number is a matter of chance."""
+"""Frames whose number depends on timing."""
 Story = dict[str, list[str]]
 
 
 def difference(recorded: Cassette, now: Cassette, *, ignore: Iterable[str] = ()) -> str:
-    """What differs between two cassettes, line by line; "" if they tell the same.
+    """Return what differs between two cassettes, line by line; "" if they are equivalent.
 
-    Frames of one kind are compared in their order. How kinds follow each other is not: that is a matter of time.
+    Frames of one kind are compared in their order. The order of different kinds is not compared: it depends on
+    timing.
 
     Args:
         recorded: the older one.
@@ -55,7 +56,7 @@ def difference(recorded: Cassette, now: Cassette, *, ignore: Iterable[str] = ())
 
 
 def _story(connection: Recorded, ignored: frozenset[str]) -> Story:
-    """What was said, by kind."""
+    """Group the texts of a connection's frames by kind."""
     places = _places(connection.event("spawn"))
     story: Story = {}
     story["the arguments"] = [_plain(argument, places) for argument in connection.args]
@@ -101,7 +102,7 @@ def _plain(text: str, places: Mapping[str, str]) -> str:
 
 
 def _places(spawn: Mapping[str, Any]) -> dict[str, str]:
-    """Directories of the run by what stands for them; longer ones first, as one may lie in the other."""
+    """Map directories of the run to placeholders, longest first, because one may contain another."""
     found = {str(spawn.get(name) or ""): f"<{name}>" for name in ("cwd", "home")}
     # The CLI names directories of its own after those of the project.
     slugs = {re.sub(r"[^A-Za-z0-9]", "-", place): f"{word[:-1]}-slug>" for place, word in found.items()}

@@ -1,6 +1,6 @@
-"""The file of a cassette that is being written: its lock, its rights, whole lines, and what a full disk does to it.
+"""The file of a cassette that is being written: lock, permissions, whole lines, and a full disk.
 
-Blocking; every call may come from any thread. Knows nothing of what the lines say.
+Blocking; every call may come from any thread. Knows nothing of the content of the lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("pilothouse.transports")
 if sys.platform == "win32":
 
     def _lock(fd: int) -> None:
-        """Windows has no lock that would let others read a file that is being written; two writers are not seen."""
+        """No lock on Windows: a locked file could not be read during writing. Two writers are not detected."""
 
 else:
     import fcntl
@@ -33,11 +33,11 @@ class CassetteFile:
     """A cassette open for writing. Nothing is changed until the first `write`.
 
     Args:
-        path: the file; its directory is made.
-        fresh: the first `write` replaces what it held.
+        path: the file; its directory is created.
+        fresh: whether the first `write` replaces the old content.
 
     Raises:
-        CassetteError: it cannot be written, is no cassette, or somebody else writes it.
+        CassetteError: the file is not writable, is not a cassette, or is being written by another recording.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
@@ -71,10 +71,10 @@ class CassetteFile:
             raise CassetteError(f"{self.path}: the cassette cannot be written: {words}", path=str(self.path))
 
     def write(self, data: bytes) -> None:
-        """Append whole lines. After a failure nothing more is written; what is there ends with a whole line.
+        """Append whole lines. After a failure nothing more is written; the file ends with a whole line.
 
         Raises:
-            CassetteError: they could not be written.
+            CassetteError: the lines could not be written.
         """
         if self.failure is not None:
             raise self.failure
@@ -95,11 +95,11 @@ class CassetteFile:
     def _empty(self) -> None:
         os.ftruncate(self._fd, 0)
         self._fresh = False
-        with suppress(OSError, AttributeError):  # the file may be another user's; Windows has no such rights
+        with suppress(OSError, AttributeError):  # the file may be another user's; Windows has no such permissions
             os.fchmod(self._fd, 0o600)
 
     def close(self) -> None:
-        """Close it; one that was made for nothing is removed."""
+        """Close the file; a file that was created but never written is removed."""
         if self._fresh and self._is_new:
             with suppress(OSError):
                 self.path.unlink()

@@ -1,7 +1,7 @@
-r"""The form of a cassette: one JSON object a line, both directions of the wire as they were.
+r"""The format of a cassette: one JSON object per line, with both directions of the protocol unchanged.
 
-Owns the words of the format, from a line of the wire to an entry and back, and what is wrong with a file. Pure: bytes
-in, entries out. Must not know what a frame means, or how files are written.
+Owns the words of the format, conversion between protocol lines and entries, and errors in a file. Pure: bytes in,
+entries out. Must not know what a frame means, or how files are written.
 
 The first line is the header; every other one is an entry of a connection, `conn`::
 
@@ -11,10 +11,10 @@ The first line is the header; every other one is an entry of a connection, `conn
     {"t":0.5301,"conn":1,"dir":"out","msg":{"type":"system",…}}
     {"t":0.5302,"conn":1,"dir":"err","msg":"a line of standard error"}
 
-`t` is in seconds since the start of the connection; `in` is what was sent to the peer. A line of the wire that is a
-JSON object stands there as it was, byte for byte. Any other one is `{"_raw": text}`, or `{"_base64": …}` if it is no
-text; with `"_open": true` it has no newline at its end. Recordings of one connection by other tools, without a header,
-`conn` and `_open`, can be read as well.
+`t` is in seconds since the start of the connection; `in` is what was sent to the CLI. A protocol line that is a JSON
+object is kept byte for byte. Any other line is `{"_raw": text}`, or `{"_base64": …}` if it is not text; with
+`"_open": true` it has no newline at its end. Recordings of one connection by other tools, without a header, `conn`
+and `_open`, can be read as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pilothouse.transports.base import Ending
 FORMAT: Final = 1
 HEADER_START: Final = b'{"cassette":'
 LONGEST: Final = 64 * 1024 * 1024
-"""Bytes of a line that are kept together; what is longer goes into several entries."""
+"""Bytes of a line that are kept together; a longer line is split into several entries."""
 
 Direction = Literal["in", "out", "err", "meta"]
 
@@ -50,8 +50,8 @@ class Entry(Struct, frozen=True):
 
     Args:
         time: seconds since the start of its connection.
-        direction: "in" to the peer, "out" from it, "err" its standard error, "meta" what happened.
-        data: for "in" and "out" the bytes of the wire; for "err" the text; for "meta" JSON.
+        direction: "in" to the CLI, "out" from it, "err" its standard error, "meta" an event.
+        data: for "in" and "out" the bytes of the protocol; for "err" the text; for "meta" JSON.
         line: its line in the file, counted from 1.
     """
 
@@ -62,12 +62,12 @@ class Entry(Struct, frozen=True):
 
     @property
     def frame(self) -> dict[str, Any] | None:
-        """The frame that it holds; None if it is none."""
+        """The frame in this entry; None if there is none."""
         return frame_of(self.data)
 
     @property
     def event(self) -> dict[str, Any]:
-        """What happened, for "meta"."""
+        """The event, for "meta"."""
         return frame_of(self.data, typed=False) or {}
 
     @property
@@ -83,25 +83,25 @@ class Recorded(Struct, frozen=True):
     entries: tuple[Entry, ...]
 
     def event(self, name: str) -> dict[str, Any]:
-        """The first of the things that happened, by name; empty if it did not."""
+        """Return the first event of this name; empty if there is none."""
         for entry in self.entries:
             if entry.direction == "meta" and entry.event.get("event") == name:
                 return entry.event
         return {}
 
     def ending(self) -> Ending:
-        """How the peer ended, without its standard error."""
+        """Return how the CLI ended, without its standard error."""
         event = self.event("exit")
         code, signal = event.get("returncode"), event.get("signal")
         if isinstance(code, int) and code < 0:
             code, signal = None, _signal_name(-code)
         if not event and self.event("closed"):
-            code = 0  # the program had left before
+            code = 0  # the program had closed the connection before
         return Ending(code, signal, detail=str(event.get("detail") or ""))
 
     @property
     def args(self) -> tuple[str, ...]:
-        """The arguments that the peer was started with."""
+        """The arguments that the CLI was started with."""
         given = self.event("spawn").get("args")
         return tuple(map(str, cast("list[Any]", given))) if isinstance(given, list) else ()
 
@@ -114,13 +114,13 @@ def _signal_name(number: int) -> str:
 
 
 class Cassette(Struct, frozen=True):
-    """What was said between a program and its peers, as it was recorded.
+    """The recorded connections of a program.
 
     Args:
         path: where it was read from, for messages.
-        connections: in the order in which they were started.
+        connections: in the order of their starts.
         version: of the format; 0 for a recording without a header.
-        cut: its last line is not complete: the recording was ended by a crash.
+        cut: whether the last line is incomplete, because a crash ended the recording.
     """
 
     path: str
@@ -133,7 +133,7 @@ class Cassette(Struct, frozen=True):
         """Read a file. Blocking.
 
         Raises:
-            CassetteError: there is none, it cannot be read, is no cassette, or damaged; says where.
+            CassetteError: the file does not exist, cannot be read, is not a cassette, or is damaged; says where.
         """
         try:
             data = Path(path).read_bytes()
@@ -150,7 +150,7 @@ class _Head(Struct, kw_only=True):
 
 
 class _Line(_Head, kw_only=True):
-    """An entry as it stands in the file."""
+    """An entry as written in the file."""
 
     msg: msgspec.Raw
 
@@ -159,17 +159,17 @@ _read_line = msgspec.json.Decoder(_Line).decode
 
 
 def read_cassette(data: bytes, name: str) -> Cassette:
-    """Read the content of a cassette.
+    """Parse the content of a cassette.
 
     Args:
         data: the content.
         name: the name of the file, for messages.
 
     Raises:
-        CassetteError: it is empty, of another version, or damaged.
+        CassetteError: the content is empty, of another version, or damaged.
     """
     lines = data.split(b"\n")
-    ended = not lines[-1]  # the last line has its newline
+    ended = not lines[-1]  # whether the last line has its newline
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
         raise CassetteError(f"{name}: the file is empty: nothing was recorded", path=name)
@@ -218,7 +218,7 @@ def _entry(number: int, line: bytes, name: str) -> tuple[int, Entry]:
 
 
 def _odd_entry(line: bytes, problem: str, name: str, number: int) -> _Line:
-    """What msgspec does not read, such as half a surrogate pair, the standard library may."""
+    """Parse with the standard library what msgspec rejects, such as half a surrogate pair."""
     try:
         fields = decode_line(line)
         head = msgspec.convert(fields, _Head)
@@ -228,7 +228,7 @@ def _odd_entry(line: bytes, problem: str, name: str, number: int) -> _Line:
 
 
 def frame_of(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
-    """The JSON object in a line of the wire; None if there is none, or `typed` and it has no type."""
+    """Return the JSON object in a protocol line; None if there is none, or if `typed` and it has no type."""
     try:
         value: Any = decode_line(line) if line.lstrip()[:1] == b"{" else None
     except LineDecodeError:
@@ -239,7 +239,7 @@ def frame_of(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
 
 
 def wire_bytes(message: bytes) -> bytes:
-    """The line of the wire that stands in an entry, with its newline if it had one."""
+    """Return the protocol line that an entry holds, with its newline if it had one."""
     if not message.startswith(b'{"_'):
         value = None if message[:1] == b"{" else decode_line(message)
         return (value.encode("utf-8", "surrogatepass") if isinstance(value, str) else message) + b"\n"
@@ -255,11 +255,11 @@ def wire_bytes(message: bytes) -> bytes:
 
 
 def entry_message(line: bytes, *, is_open: bool = False) -> bytes:
-    """How a line of the wire, without its newline, stands in an entry.
+    """Convert a protocol line, without its newline, to the message of an entry.
 
     Args:
         line: the bytes.
-        is_open: it has no newline at its end.
+        is_open: whether the line has no newline at its end.
     """
     if not is_open and _is_plain(line):
         return line
@@ -271,7 +271,7 @@ def entry_message(line: bytes, *, is_open: bool = False) -> bytes:
 
 
 def _is_plain(line: bytes) -> bool:
-    """Whether a line is a JSON object that can stand in an entry as it is."""
+    """Return whether a line is a JSON object that an entry can hold unchanged."""
     if line[:1] != b"{" or line[-1:] != b"}" or line.startswith(b'{"_'):
         return False
     try:
@@ -284,15 +284,15 @@ def _is_plain(line: bytes) -> bool:
 
 
 def entry_line(time: float, conn: int, direction: Direction, message: bytes) -> bytes:
-    """An entry as a line of the file; `message` is JSON."""
+    """Format an entry as a line of the file; `message` is JSON."""
     return b'{"t":%.4f,"conn":%d,"dir":"%s","msg":%s}\n' % (time, conn, direction.encode(), message)
 
 
 def header_line(version: str, recorded: str) -> bytes:
-    """The first line: by which pilothouse it was recorded, and when, as an ISO time."""
+    """Format the header: the version of pilothouse, and the time of recording as an ISO time."""
     return _dump({"cassette": FORMAT, "pilothouse": version, "recorded": recorded}) + b"\n"
 
 
 def event_message(event: str, fields: Mapping[str, Any]) -> bytes:
-    """Something that happened, for a "meta" entry."""
+    """Format an event for a "meta" entry."""
     return encode_json({"event": event, **fields})

@@ -1,4 +1,4 @@
-"""Keys out of what is written down, and out of what is compared with it. Pure."""
+"""Removes keys from what is recorded, and from what is compared with a recording. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pilothouse.options.secrets import MASK, Redactor
 from pilothouse.transports.cassettes.form import frame_of
 
 BEGINNING: Final = 8
-"""Characters of a secret at the end of a text that are taken for its beginning."""
+"""Characters of a secret at the end of a text that count as its beginning."""
 _TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 class DeltaHider:
-    """Takes secrets out of streamed text where one is cut in two, or more, by the pieces in which the text comes.
+    """Removes secrets from streamed text, also where chunks of the text split a secret.
 
-    Only values that are known. Up to seven characters of the beginning may stay.
+    Only known values. Up to seven characters of the beginning may remain.
 
     Args:
         secrets: the values.
@@ -25,11 +25,11 @@ class DeltaHider:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
-        # By block: the end of the text so far that may be the beginning of a secret.
+        # Block → the end of its text so far that may begin a secret.
         self._ends: dict[tuple[Any, Any], str] = {}
 
     def hide(self, line: bytes) -> bytes:
-        """The line without the part of a secret that is in it. Lines have to come in their order."""
+        """Return the line without the parts of secrets in it. Lines must be passed in order."""
         if not self._secrets or b"_delta" not in line:
             return line
         frame = _mapping(frame_of(line, typed=False))
@@ -49,7 +49,7 @@ class DeltaHider:
         return encode_json(frame)
 
     def _beginning_in(self, text: str) -> str:
-        """The longest end of a text with which a secret begins."""
+        """Return the longest end of a text with which a secret begins."""
         longest = ""
         for secret in self._secrets:
             for size in range(min(len(secret) - 1, len(text)), len(longest), -1):
@@ -59,7 +59,7 @@ class DeltaHider:
         return longest
 
     def _shown(self, whole: str, start: int, end: int) -> str:
-        """The text from `start` on; `end` characters at its end may be the beginning of a secret."""
+        """Return the text from `start` on, redacted; its last `end` characters may begin a secret."""
         spans = [(len(whole) - end, len(whole))] if end >= BEGINNING else []
         for secret in self._secrets:
             at = whole.find(secret)
@@ -79,10 +79,10 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def hide(line: bytes, redactor: Redactor) -> bytes:
-    """`line` without the secrets. What was JSON stays JSON, even where a secret is a number.
+    """Return `line` without the secrets. JSON stays JSON, even where a secret is a number.
 
     Args:
-        line: one line of the wire.
+        line: one protocol line.
         redactor: knows the secrets.
     """
     text = line.decode("utf-8", "surrogateescape")

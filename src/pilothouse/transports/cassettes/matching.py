@@ -1,7 +1,7 @@
-"""Whether what a program sends now means what was recorded: ids renumbered, order of keys irrelevant.
+"""Compares what a program sends now with the recording: ids are mapped, the order of keys is irrelevant.
 
-Owns the comparison of two frames, the ids that stand for each other, and the words for a difference. Pure. Must not
-know when a frame is awaited, or what follows it.
+Owns the comparison of two frames, the mapping of ids, and the text of a difference. Pure. Must not know when a frame
+is expected, or what follows it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ REQUEST: Final = "request_id"
 SHOWN_LINES: Final = 60
 """Lines of a difference that a message shows."""
 SHOWN_CHARS: Final = 400
-"""Characters of each."""
+"""Characters of each line."""
 
 
 class Numbering:
-    """Which id of now stands for which id of the recording; filled as frames are matched.
+    """Maps recorded ids to present ones; filled as frames are matched.
 
     Args:
         ignore: names of fields that are not compared, at any depth.
-        here: places of now, and what they were in the recording; they are exchanged before texts are compared.
+        here: present directories → recorded ones; replaced before texts are compared.
     """
 
     def __init__(self, ignore: Iterable[str] = (), here: Mapping[str, str] | None = None) -> None:
@@ -36,7 +36,7 @@ class Numbering:
         self._then: dict[str, str] = {}  # live -> recorded
 
     def accept(self, recorded: Any, live: Any) -> bool:
-        """Whether both mean the same; if so, the ids at the same places stand for each other from now on."""
+        """Return whether both mean the same; if so, map the ids at the same positions to each other."""
         pairs: dict[str, str] = {}
         if not self._same(recorded, live, pairs):
             return False
@@ -44,7 +44,7 @@ class Numbering:
         return True
 
     def align(self, recorded: Any, live: Any) -> None:
-        """Let the ids at the same places stand for each other, as far as there are such; all else may differ."""
+        """Map the ids at the same positions to each other, as far as they exist; everything else may differ."""
         if isinstance(recorded, dict) and isinstance(live, dict):
             old, new = cast("dict[str, Any]", recorded), cast("dict[str, Any]", live)
             for name in old.keys() & new.keys():
@@ -60,17 +60,17 @@ class Numbering:
         self._then.update({live: recorded for recorded, live in pairs.items()})
 
     def renumbered(self, line: bytes) -> bytes:
-        """A recorded line with the UUIDs of now."""
+        """Return a recorded line with the present UUIDs."""
         if not self._now:
             return line
         return _UUID_BYTES.sub(lambda found: self._now.get(found[0].decode(), found[0].decode()).encode(), line)
 
     def live(self, request_id: str) -> str | None:
-        """The request id of now for one of the recording; None if it was not sent."""
+        """Return the present request id for a recorded one; None if the request was not sent."""
         return self._now.get("request " + request_id)
 
     def bind_request(self, recorded: str, live: str) -> None:
-        """Let a request of now stand for a recorded one."""
+        """Map a recorded request id to a present one."""
         self._now["request " + recorded] = live
 
     def _same(self, recorded: Any, live: Any, pairs: dict[str, str]) -> bool:
@@ -84,7 +84,7 @@ class Numbering:
         return bool(recorded == live) and isinstance(recorded, bool) == isinstance(live, bool)
 
     def _same_fields(self, recorded: Mapping[str, Any], live: Mapping[str, Any], pairs: dict[str, str]) -> bool:
-        # A field that is null says as much as one that is absent.
+        # A null field equals an absent one.
         names = [n for n in {**recorded, **live} if n not in self._ignore]
         return all(self._same(recorded.get(name), live.get(name), pairs) for name in names)
 
@@ -110,7 +110,7 @@ class Numbering:
         return text
 
     def difference(self, recorded: Any, live: Any) -> str:
-        """Both, line by line: "-" is the recording, "+" is now; fields that are not compared are left out."""
+        """Show both, line by line: "-" is the recording, "+" is now; fields that are not compared are left out."""
         before = self._shown(recorded, translate=False)
         after = self._shown(live, translate=True)
         lines = list(difflib.unified_diff(before, after, "recorded", "now", n=3, lineterm=""))
@@ -123,7 +123,7 @@ class Numbering:
         text = plain if isinstance(plain, str) else json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False)
         if translate:
             text = UUID.sub(lambda found: self._then.get(found[0], found[0]), self._moved(text))
-        # An id that stands for no other yet is any id; which of them are the same can be seen.
+        # Unmapped ids are numbered, so that equal ones are visible.
         places: dict[str, str] = {}
 
         def name(found: re.Match[str]) -> str:
@@ -141,7 +141,7 @@ class Numbering:
 
 
 def with_request_ids(frame: Any, new: Mapping[str, str]) -> Any:
-    """`frame` with other request ids, wherever it has one."""
+    """Return `frame` with other request ids, wherever it has one."""
     if isinstance(frame, dict):
         fields = cast("dict[str, Any]", frame)
         return {
@@ -154,7 +154,7 @@ def with_request_ids(frame: Any, new: Mapping[str, str]) -> Any:
 
 
 def same_arguments(numbering: Numbering, recorded: Sequence[str], live: Sequence[str]) -> bool:
-    """Whether the peer is started as it was; ids are matched as in frames."""
+    """Return whether the CLI is started as recorded; ids are matched as in frames."""
     same = numbering.accept(list(recorded), list(live))
     if not same:
         numbering.align(list(recorded), list(live))

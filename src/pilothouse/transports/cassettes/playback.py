@@ -1,11 +1,12 @@
-"""A recorded connection as a state machine: what the program sends goes in, what the peer says comes out.
+"""A recorded connection as a state machine: the program's messages go in, the CLI's output comes out.
 
-Owns the order of things: what was said before something was sent is said before it is awaited, what was said after it
-is said when it came. Pure: no I/O, no clock. Whether two frames mean the same is decided in `matching`.
+Owns the order: output recorded before a message of the program is emitted without waiting for the message; output
+recorded after it is emitted once the message has come. Pure: no I/O, no clock. `matching` decides whether two frames
+mean the same.
 
-Steps are taken from the recording in its order. A step that awaits something of the program is a gate: it opens when a
-frame came that means the same. Frames may come early, and answers to questions that were open at the same time in any
-order; so each frame is looked for in its lane: prompts in one, control requests by subtype, answers by their question.
+Steps are taken from the recording in order. A step that expects a message of the program is a gate: it opens when an
+equivalent frame has come. Frames may come early, and responses to simultaneous requests in any order. So each frame
+is searched in its lane: one for prompts, one per subtype of control requests, one per request for responses.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Lane: TypeAlias = tuple[str, str]
 PROMPTS: Final[Lane] = ("user", "")
 ANSWER: Final = "control_response"
 ASK: Final = "control_request"
-# Whether and when one is sent is a matter of chance: how soon an answer came.
+# Sent or not, and when, depending on timing: on how soon a response came.
 OPTIONAL: Final = frozenset({"control_cancel_request"})
 END_OF_INPUT: Final[Lane] = ("end of input", "")
 _WORDS: Final = {
@@ -40,18 +41,18 @@ _WORDS: Final = {
 
 
 class Say(Struct, frozen=True):
-    """The peer says a line of output or, with `to="err"`, of standard error."""
+    """A line that the CLI outputs or, with `to="err"`, writes to standard error."""
 
     data: bytes
     time: float
     to: Literal["out", "err"] = "out"
     answers: str | None = None
-    """The recorded id of the request that it answers."""
+    """The recorded id of the request that this line responds to."""
     ends_turn: bool = False
 
 
 class Gate:
-    """Something that the program did, and has to do again."""
+    """An action of the program that must be repeated."""
 
     __slots__ = ("frame", "index", "is_skipped", "lane", "line", "time", "was_sent")
 
@@ -66,12 +67,12 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether what lies behind it may be said."""
+        """Whether the steps after this gate may be taken."""
         return self.was_sent or self.is_skipped
 
 
 class EndOfOutput(Struct, frozen=True):
-    """The peer ends its output."""
+    """The end of the CLI's output."""
 
     time: float
 
@@ -80,16 +81,16 @@ Step: TypeAlias = Say | Gate | EndOfOutput
 
 
 class Playback:
-    """One connection, played.
+    """Replays one connection.
 
     Args:
         cassette: where it is from, for messages.
         recorded: the connection.
-        strict: what the program sends must mean what was recorded; else only its kind counts, and what is missing or
-            too much is forgiven where the recording can go on.
+        strict: whether messages of the program must mean what was recorded. False: only their kind counts, and
+            missing or additional messages are ignored where the recording can continue.
         ignore: names of fields that are not compared.
-        here: places of now by what they were.
-        hide: takes keys out of a line.
+        here: present directories → recorded ones.
+        hide: removes keys from a line.
     """
 
     def __init__(
@@ -109,20 +110,20 @@ class Playback:
         self._numbering = Numbering(ignore, here)
         self._expected: dict[Lane, list[Gate]] = {}
         self._questions: set[str] = set()
-        self._requests: set[str] = set()  # ids of what the program asked then
-        self._answers: dict[str, list[Say]] = {}  # those that passed unasked
+        self._requests: set[str] = set()  # ids of the program's requests in the recording
+        self._answers: dict[str, list[Say]] = {}  # recorded responses that were passed before their requests
         self._ready: deque[Say] = deque()
         self._steps: list[Step] = []
         self._at = 0
         self._read(recorded)
         self.busy = False
-        """Whether the peer is at work on a prompt."""
+        """Whether the CLI is processing a prompt."""
         self.passed = 0.0
         """The recorded time of the last gate that was passed."""
         self.input_ended = False
         self.output_ended = False
 
-    # Reading.
+    # Reading the recording.
 
     def _read(self, recorded: Recorded) -> None:
         entries = recorded.entries
@@ -146,7 +147,7 @@ class Playback:
 
     def _read_sent(self, entry: Entry) -> list[Step]:
         frame = entry.frame
-        if frame is None:  # who plays leniently does not repeat what was no frame
+        if frame is None:  # a lenient replay does not expect lines that were not frames
             return [self._gate(("line", ""), entry.data, entry)] if self._strict else []
         lane = lane_of(frame)
         if lane[0] == ASK:
@@ -173,13 +174,13 @@ class Playback:
     def _ends_turn(frame: Mapping[str, Any] | None) -> bool:
         return bool(frame) and frame.get("type") == "result"
 
-    # What the program does.
+    # Actions of the program.
 
     def begin(self, args: Iterable[str], *, handshake: bool) -> None:
-        """The program starts the peer.
+        """Check how the program starts the CLI.
 
         Raises:
-            ReplayMismatch: not as it was started then.
+            ReplayMismatch: the CLI was started differently in the recording.
         """
         now = tuple(args)
         same = same_arguments(self._numbering, self._recorded.args, now)
@@ -196,17 +197,17 @@ class Playback:
                     gate.was_sent = True
 
     def send(self, line: bytes) -> None:
-        """The program sends a line.
+        """Match a line that the program sends.
 
         Raises:
-            ReplayMismatch: it is not what was recorded.
+            ReplayMismatch: the line differs from the recording.
         """
         shown = self._hide(line.removesuffix(b"\n"))
         frame = frame_of(shown)
         lane = ("line", "") if frame is None else lane_of(frame)
         value: Any = shown + (b"\n" if line.endswith(b"\n") else b"") if frame is None else frame
         gates = self._expected.get(lane, ())
-        # One that was passed over may come late, if somebody waits for its answer.
+        # A skipped request may come late: the program waits for its response.
         awaited = [gate for gate in gates if not (gate.was_sent if lane[0] == ASK else gate.is_open)]
         gate = self._match(lane, value, awaited)
         if gate is None:
@@ -228,7 +229,7 @@ class Playback:
     def _match(self, lane: Lane, value: Any, gates: list[Gate]) -> Gate | None:
         if not gates:
             return None
-        # Prompts are answered in their order; what else is sent may have overtaken its like.
+        # Prompts are matched in order; other messages may have overtaken each other.
         candidates = gates[:1] if lane == PROMPTS else gates
         for gate in candidates:
             if gate.frame is None or self._numbering.accept(_bare(gate.frame), _bare(value)):
@@ -243,7 +244,7 @@ class Playback:
     def _unexpected(self, lane: Lane, value: Any) -> None:
         kind, name = lane
         if kind in OPTIONAL or (kind == ANSWER and name in self._questions):
-            return  # chance again: it was withdrawn, or the recording ended, before it was answered
+            return  # timing again: the request was cancelled, or the recording ended, before the response
         if not self._strict and kind != "user":
             if kind == ASK:
                 self._ready.append(_refusal(name, _text(value.get(REQUEST))))
@@ -254,16 +255,16 @@ class Playback:
         raise self._mismatch(words, None, self._numbering.difference("", _bare(value)))
 
     def end_input(self) -> None:
-        """The program ends the input."""
+        """Record that the program has ended the input."""
         self.input_ended = True
         for gate in self._expected.get(END_OF_INPUT, ()):
             gate.was_sent = True
 
     def give_up(self) -> None:
-        """Nothing comes for the gate that is awaited.
+        """Stop waiting for the message that the next gate expects.
 
         Raises:
-            ReplayMismatch: it is needed.
+            ReplayMismatch: that message is needed.
         """
         gate = self.waits_for
         if gate is not None and not self._strict:
@@ -276,25 +277,25 @@ class Playback:
         words = f"the recording goes on with {_named(gate.lane)} from the program, and none comes"
         raise self._mismatch(words, gate.line, self._numbering.difference(_bare(gate.frame), ""))
 
-    # What the peer does.
+    # Actions of the CLI.
 
     @property
     def waits_for(self) -> Gate | None:
-        """The gate that keeps it from going on; None if there is none."""
+        """The gate that blocks the replay; None if there is none."""
         step = self._steps[self._at] if self._at < len(self._steps) else None
         return step if isinstance(step, Gate) and not step.is_open else None
 
     @property
     def waits_for_answer(self) -> bool:
-        """Whether it has asked the program something, so that a callback is at work."""
+        """Whether the CLI has sent a request, so that a callback of the program is running."""
         gate = self.waits_for
         return gate is not None and gate.lane[0] == ANSWER
 
     def next(self) -> Say | EndOfOutput | None:
-        """The next thing that it does now; None while it waits. `done` takes it.
+        """Return the next step of the CLI; None while it waits. `done` takes the step.
 
         Raises:
-            ReplayMismatch: the program has ended the input in the middle of a turn that went on.
+            ReplayMismatch: the program has ended the input during a turn that continued in the recording.
         """
         if self._ready:
             return self._ready[0]
@@ -311,7 +312,7 @@ class Playback:
         return EndOfOutput(self.passed) if self.input_ended else None
 
     def _leave_out(self, gate: Gate) -> bool:
-        """Whether to go on although this will not be sent: the input has ended."""
+        """Return whether to skip this gate because the input has ended."""
         if not self.input_ended or not self.busy:
             return False
         if self._strict:
@@ -321,7 +322,7 @@ class Playback:
         return gate.is_skipped
 
     def done(self, step: Say | EndOfOutput) -> bytes:
-        """Take what `next` gave. Returns the bytes to be read, with the ids of now."""
+        """Take the step that `next` returned. Returns the bytes to output, with the present ids."""
         if self._ready and step is self._ready[0]:
             return self._ready.popleft().data
         self._at += 1
@@ -335,7 +336,7 @@ class Playback:
         return step.data if step.to == "err" else self._numbering.renumbered(step.data)
 
     def _is_unasked(self, step: Say) -> bool:
-        """Whether it answers a request that the program did not make this time; it is kept, should it come late."""
+        """Return whether the step responds to a request not sent yet; such a response is kept for later."""
         if step.answers not in self._requests or self._numbering.live(step.answers) is not None:
             return False
         self._answers.setdefault(step.answers, []).append(step)
@@ -349,7 +350,7 @@ class Playback:
         return self._numbering.renumbered(encode_json(frame)) + b"\n"
 
     def ending(self) -> tuple[Ending, list[bytes]]:
-        """How it ended, and what of its standard error was not said yet."""
+        """Return how the CLI ended, and the rest of its standard error."""
         rest = [step.data for step in self._steps[self._at :] if isinstance(step, Say) and step.to == "err"]
         ending = self._recorded.ending()
         if self._cassette.cut and not ending.detail:
@@ -358,17 +359,17 @@ class Playback:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the peer is gone."""
+        """Whether the CLI has exited."""
         ending = self._recorded.ending()
         return self.output_ended and (ending.exit_code is not None or ending.signal is not None)
 
     def missing(self) -> Gate | None:
-        """The first thing that was sent then and not now."""
+        """Return the first recorded message that the program has not sent."""
         gates = (step for step in self._steps if isinstance(step, Gate) and step.lane != END_OF_INPUT)
         return next((gate for gate in gates if not gate.is_open), None)
 
     def check_complete(self) -> None:
-        """See whether the program did all that was recorded.
+        """Check that the program sent everything that was recorded.
 
         Raises:
             ReplayMismatch: it sent less.
@@ -383,7 +384,7 @@ class Playback:
 
 
 def mismatch(cassette: Cassette, words: str, line: int | None = None, diff: str = "") -> ReplayMismatch:
-    """The error, with what to do."""
+    """Build the error, with advice."""
     place = cassette.path if line is None else f"{cassette.path}, line {line}"
     advice = "change the program back, or record again"
     text = f"{place}: {words}; {advice}" + (f":\n{diff}" if diff else "")
@@ -391,7 +392,7 @@ def mismatch(cassette: Cassette, words: str, line: int | None = None, diff: str 
 
 
 def lane_of(frame: Mapping[str, Any]) -> Lane:
-    """Where a frame that the program sends is looked for."""
+    """Return the lane of a frame that the program sends."""
     kind = _text(frame.get("type"))
     if kind == ASK:
         return ASK, _text(_mapping(frame.get("request")).get("subtype", frame.get("subtype")))
@@ -405,7 +406,7 @@ def _named(lane: Lane) -> str:
 
 
 def _bare(value: Any) -> Any:
-    """What is compared of a frame: its id stands for nothing by itself."""
+    """Return the part of a frame that is compared: everything but its request id."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, dict):
@@ -414,7 +415,7 @@ def _bare(value: Any) -> Any:
 
 
 def _refusal(subtype: str, request_id: str) -> Say:
-    """The answer to a request that was not recorded; a handshake is granted."""
+    """Build the response to a request that was not recorded; a handshake succeeds."""
     response: dict[str, Any] = {"subtype": "success", REQUEST: request_id, "response": {}}
     if subtype != "initialize":
         response = {"subtype": "error", REQUEST: request_id, "error": "this was not recorded"}

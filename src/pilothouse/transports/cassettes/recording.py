@@ -1,7 +1,6 @@
-"""A transport around another one that writes down what goes through it.
+"""A transport that records the traffic of another transport.
 
-Owns what is written, and when. How it stands in the file is in `form`, the file itself in `file`; what a frame means is
-not known.
+Owns what is recorded and when. `form` has the format, `file` the file. Must not know what a frame means.
 """
 
 from __future__ import annotations
@@ -45,18 +44,20 @@ log = logging.getLogger("pilothouse.transports")
 
 
 class Recorder:
-    """Writes all connections of a program to one cassette: `transport=Recorder("run.jsonl")`.
+    """Records all connections of a program to one cassette: `transport=Recorder("run.jsonl")`.
 
-    Each call makes a transport; the first connection that is started replaces what the file held. The file is open
-    while one of them is. It holds what was said, in the clear; keys are taken out.
+    Each call makes a transport; the first connection that starts replaces the old content. The file is open while a
+    connection is. It holds the messages in clear text; keys are removed.
 
     Args:
-        path: the file; only its user may read it (0600). Its directory is made.
+        path: the file; only its user may read it (0600). Its directory is created.
         inner: makes the transport that is recorded; default: the local CLI.
-        secrets: texts to take out beside the keys that pilothouse knows (those in the environment of the child, and in
-            the settings of its servers).
+        secrets: texts to remove in addition to the keys that pilothouse knows (those in the environment of the child,
+            and in the settings of its servers).
 
     Attributes:
+        path: the file.
+        secrets: texts to remove.
         connections: how many were started.
     """
 
@@ -71,7 +72,7 @@ class Recorder:
         self.secrets = tuple(secrets)
         self.connections = 0
         self._inner = inner
-        self._lock = threading.Lock()  # the connections may live in several threads
+        self._lock = threading.Lock()  # the connections may run in several threads
         self._file: CassetteFile | None = None
         self._users = 0
         self._has_begun = False
@@ -83,14 +84,14 @@ class Recorder:
 
     @property
     def failure(self) -> CassetteError | None:
-        """Why the cassette is not complete; None if it is."""
+        """Why the cassette is incomplete; None if it is complete."""
         return self._failure
 
     def open(self) -> None:
-        """One more connection: open the file, unless it is. Blocking.
+        """Register one more connection; opens the file if needed. Blocking.
 
         Raises:
-            CassetteError: it cannot be written.
+            CassetteError: the file cannot be written.
         """
         with self._lock:
             if self._file is None:
@@ -101,7 +102,7 @@ class Recorder:
         """Write and empty `lines`. Blocking. The first failure is logged and kept; later lines are dropped."""
         with self._lock:
             found: list[bytes] = []
-            while lines:  # the loop may append meanwhile
+            while lines:  # the event loop may append meanwhile
                 found.append(lines.popleft())
             if self._file is None or self._failure is not None or not found:
                 return
@@ -116,7 +117,7 @@ class Recorder:
                 log.error("%s; what follows is not recorded", error)
 
     def close(self) -> None:
-        """One connection less. Blocking."""
+        """Unregister a connection; the last one closes the file. Blocking."""
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._file is not None:
@@ -125,10 +126,11 @@ class Recorder:
 
 
 class RecordingTransport(TransportWrapper):
-    """Records one connection over another transport. (E32, E38)
+    """Records one connection over another transport.
 
-    What is heard is on disk before it is handed on. When the file cannot be written any more, because the disk is full
-    for one, the run goes on, health is "degraded", and `close` raises: a cut recording is never taken for a whole one.
+    Received data is on disk before it is returned. When the file becomes unwritable, for example because the disk is
+    full, the run continues, health is "degraded", and `close` raises: an incomplete recording never passes as
+    complete.
 
     Args:
         inner: the transport that does the work, not started.
@@ -144,12 +146,12 @@ class RecordingTransport(TransportWrapper):
         self._recorder = path if isinstance(path, Recorder) else Recorder(path)
         self._extra = (*self._recorder.secrets, *secrets)
         self._started = False
-        self._invocation: Invocation | None = None  # none while nothing is recorded
+        self._invocation: Invocation | None = None  # None while nothing is recorded
         self._number = 0
         self._began = 0.0
         self._lines: deque[bytes] = deque()
-        self._cut = bytearray()  # the beginning of a line of output
-        self._heard = b""  # noted, not yet handed on
+        self._cut = bytearray()  # an incomplete line of output
+        self._heard = b""  # recorded, not yet returned
         self._input_ended = self._output_ended = self._exit_noted = False
         self._closing: anyio.Event | None = None
 
@@ -158,7 +160,7 @@ class RecordingTransport(TransportWrapper):
 
         Raises:
             CassetteError: the file cannot be written; nothing was started.
-            PilothouseError: what the inner transport raises; the file is as it was.
+            PilothouseError: what the inner transport raises; the file is unchanged.
         """
         if self._closing is not None:
             raise anyio.ClosedResourceError
@@ -185,7 +187,7 @@ class RecordingTransport(TransportWrapper):
         await self._flush()
 
     async def send(self, data: bytes) -> None:
-        """Note and send; noted first, since the answer may come before the call returns."""
+        """Record and send; recorded first, because the response may arrive before the call returns."""
         if self._invocation is not None and not self._input_ended:
             *lines, rest = data.split(b"\n")
             for line in lines:
@@ -196,7 +198,7 @@ class RecordingTransport(TransportWrapper):
         await self._flush()
 
     async def receive(self) -> bytes:
-        """The next bytes, once they are written down."""
+        """Return the next bytes, once they are recorded."""
         if not self._heard:
             self._heard = await self.inner.receive()
             self._hear(self._heard)
@@ -213,23 +215,23 @@ class RecordingTransport(TransportWrapper):
         await self._flush()
 
     async def detach(self) -> str:
-        """Leave the peer, if the inner transport can; the record ends there."""
+        """Detach, if the inner transport can; the recording ends there."""
         found_as = await self.inner.detach()
         await self.close()
         return found_as
 
     async def ending(self) -> Ending:
-        """How the peer ended."""
+        """Return how the CLI ended."""
         ending = await self.inner.ending()
         self._note_ending(ending)
         await self._flush()
         return ending
 
     async def close(self) -> None:
-        """Close the inner transport, and finish the record.
+        """Close the inner transport and complete the recording.
 
         Raises:
-            CassetteError: the record is not complete, because it could not be written. Raised once.
+            CassetteError: the recording is incomplete, because it could not be written. Raised once.
         """
         if self._closing is not None:
             with anyio.CancelScope(shield=True):
@@ -252,7 +254,7 @@ class RecordingTransport(TransportWrapper):
             raise failure
 
     def health(self) -> Health:
-        """That of the inner transport; degraded once the record cannot be written."""
+        """Return the health of the inner transport; degraded once the recording cannot be written."""
         health, failure = self.inner.health(), self._recorder.failure
         return Health("degraded", str(failure)) if failure is not None and health.state == "healthy" else health
 
@@ -266,7 +268,7 @@ class RecordingTransport(TransportWrapper):
         await self._flush()
         await run_briefly(self._recorder.close)
 
-    # What is written.
+    # Recording.
 
     @cached_property
     def _deltas(self) -> DeltaHider:
@@ -324,7 +326,7 @@ class RecordingTransport(TransportWrapper):
 
 
 def _told(invocation: Invocation) -> dict[str, Any]:
-    """What is worth knowing of how the peer was started; no values of its environment but where its home is."""
+    """Describe how the CLI was started; no environment values except HOME."""
     return {
         "args": [*invocation.argv, *(f"--{file.flag}" for file in invocation.files), *invocation.trailing_args],
         "cwd": invocation.cwd or os.getcwd(),  # noqa: PTH109

@@ -1,6 +1,6 @@
-"""A transport that answers from a cassette: no process, no network, no model.
+"""A transport that replays a cassette: no process, no network, no model.
 
-Owns the time and the waiting; what is said when is decided in `playback`.
+Owns timing and waiting; `playback` decides what is output when.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.stderr import StderrLog
 
 PATIENCE = 10.0
-"""Seconds to wait, in the middle of a turn, for something that was sent then and does not come now."""
+"""Seconds to wait, in the middle of a turn, for a recorded message that the program does not send."""
 CHUNK = 256 * 1024
-"""Bytes that `receive` gives at most."""
+"""Bytes that `receive` returns at most."""
 
 Source = str | os.PathLike[str] | Cassette
 
 
 class Player:
-    """Plays all connections of a cassette, in the order in which they were started: `transport=Player("run.jsonl")`.
+    """Replays all connections of a cassette, in the order of their starts: `transport=Player("run.jsonl")`.
 
     Each call makes a transport, which takes the next connection when it is started.
 
     Args:
-        cassette: a file, or what `Cassette.load` gave.
-        strict: what the program sends must mean what was recorded, and all of it must be sent; False: only its kind
-            counts, and what is missing or too much is forgiven where the recording can go on. None: strict, but for
-            recordings without a header, which other programs made.
+        cassette: a file, or the result of `Cassette.load`.
+        strict: whether the program must send everything that was recorded, with the same meaning. False: only the
+            kind of a message counts, and missing or additional messages are ignored where the recording can continue.
+            None: strict, except for recordings without a header, which other programs made.
         ignore: names of fields of sent frames that are not compared, at any depth.
-        speed: 1.0 plays as fast as it was, 2.0 twice as fast; None as fast as it goes.
-        patience: seconds to wait, in the middle of a turn, for something that was sent then and does not come now;
-            while a callback of the program is at work, there is no limit. None: no limit at all.
+        speed: 1.0 replays at the recorded speed, 2.0 twice as fast; None as fast as possible.
+        patience: seconds to wait, in the middle of a turn, for a recorded message that the program does not send. No
+            limit while a callback of the program runs. None: no limit at all.
 
     Raises:
-        UsageError: a speed or a patience that is not positive.
+        UsageError: `speed` or `patience` is not positive.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Player:
 
     @property
     def cassette(self) -> Cassette:
-        """The cassette; read when it is first needed, which blocks.
+        """The cassette; read on first use, which blocks.
 
         Raises:
-            CassetteError: it cannot be read.
+            CassetteError: the file cannot be read.
         """
         with self._lock:
             if self._cassette is None:
@@ -92,11 +92,11 @@ class Player:
             return self._cassette
 
     def start(self, invocation: Invocation) -> Playback:
-        """The next connection, begun. Blocking.
+        """Start the next connection. Blocking.
 
         Raises:
             CassetteError: the file cannot be read.
-            ReplayMismatch: there is none left, or it was started in another way.
+            ReplayMismatch: none is left, or the recorded one was started differently.
         """
         cassette = self.cassette
         with self._lock:
@@ -122,11 +122,11 @@ class Player:
         return playback
 
     def check_complete(self) -> None:
-        """See, at the end, whether the program did all that was recorded; for tests.
+        """Check, at the end of a test, that the program did everything that was recorded.
 
         Raises:
             CassetteError: the file cannot be read.
-            ReplayMismatch: it started or sent less.
+            ReplayMismatch: the program started or sent less.
         """
         connections = self.cassette.connections
         strict = bool(self.cassette.version) if self._strict is None else self._strict
@@ -138,19 +138,20 @@ class Player:
 
 
 class ReplayTransport(Transport):
-    """Answers from a cassette. (E32, E38)
+    """Replays a cassette.
 
-    What was said in answer to something is said when that is sent again: prompts, control requests, answers of hooks,
-    permissions and tools, whose callbacks are called as they were. Ids of requests, prompts and sessions may differ;
-    the working directory may, too.
+    A recorded response is output when its request is sent again. This covers prompts, control requests, and the
+    responses of hooks, permissions and tools, whose callbacks are called as recorded. Ids of requests, prompts and
+    sessions may differ, and so may the working directory.
 
     Args:
-        cassette: a file, also one without a header, such as `FakeCLI.from_transcript` takes; or a `Player`, for several
-            connections of one file.
+        cassette: a file, also one without a header, such as `FakeCLI.from_transcript` takes; or a `Player`, for
+            several connections of one file.
         strict: as for `Player`, as are `ignore`, `speed` and `patience`.
 
     Raises:
-        UsageError: settings beside a `Player`, which has its own; or a speed or patience that is not positive.
+        UsageError: settings are given together with a `Player`, which has its own; or `speed` or `patience` is not
+            positive.
     """
 
     def __init__(self, cassette: Source | Player, **settings: Any) -> None:
@@ -165,15 +166,15 @@ class ReplayTransport(Transport):
         self._failure: ReplayMismatch | None = None
         self._ready = bytearray()
         self._changed = anyio.Event()
-        self._mark = (0.0, 0.0)  # a moment of now, and the same in the recording
+        self._mark = (0.0, 0.0)  # a moment now, and the same moment in the recording
         self._stderr = StderrLog(partial(Redactor, ()))
 
     async def start(self, invocation: Invocation) -> None:
         """Open the cassette.
 
         Raises:
-            CassetteError: it cannot be read.
-            ReplayMismatch: the peer is started in another way than it was.
+            CassetteError: the file cannot be read.
+            ReplayMismatch: the CLI was started differently in the recording.
         """
         if self._closed:
             raise anyio.ClosedResourceError
@@ -185,10 +186,10 @@ class ReplayTransport(Transport):
         self._mark = (anyio.current_time(), 0.0)
 
     async def send(self, data: bytes) -> None:
-        """Match what is sent with the recording.
+        """Match `data` with the recording.
 
         Raises:
-            ReplayMismatch: it is not what was recorded; `receive` raises it as well.
+            ReplayMismatch: `data` differs from the recording; `receive` raises it as well.
         """
         playback = self._running()
         if self._input_ended:
@@ -207,7 +208,7 @@ class ReplayTransport(Transport):
             self._tell()
 
     async def receive(self) -> bytes:
-        """What was said next.
+        """Return the next recorded output.
 
         Raises:
             ReplayMismatch: the program does not do what was recorded.
@@ -226,7 +227,7 @@ class ReplayTransport(Transport):
         return data
 
     async def _go_on(self, playback: Playback) -> None:
-        """Take what can be said now; wait, if that is nothing."""
+        """Take the output that is due now; wait if there is none."""
         if self._closed:
             raise anyio.ClosedResourceError
         changed = self._changed
@@ -264,14 +265,14 @@ class ReplayTransport(Transport):
             self._mark = (anyio.current_time(), playback.passed)
 
     def _due(self, step: Say | EndOfOutput) -> float:
-        """Seconds until it is to be said."""
+        """Return the seconds until this step is due."""
         if self._player.speed is None:
             return 0.0
         began, then = self._mark
         return max(0.0, began + (step.time - then) / self._player.speed - anyio.current_time())
 
     async def end_input(self) -> None:
-        """Tell the recording that nothing more is sent."""
+        """End the input of the replay."""
         playback = self._running()
         self._input_ended = True
         playback.end_input()
@@ -279,7 +280,7 @@ class ReplayTransport(Transport):
         await checkpoint()
 
     async def ending(self) -> Ending:
-        """How the recorded peer ended."""
+        """Return how the recorded CLI ended."""
         await checkpoint()
         if self._playback is None:
             return Ending(detail="not started")
@@ -290,14 +291,14 @@ class ReplayTransport(Transport):
         return Ending(ending.exit_code, ending.signal, self._stderr.tail(), ending.detail)
 
     async def close(self) -> None:
-        """Forget the rest."""
+        """Close the replay; drop the rest of the recording."""
         self._closed = True
         self._tell()
         with anyio.CancelScope(shield=True):
             await checkpoint()
 
     def health(self) -> Health:
-        """Healthy, or why not."""
+        """Return whether the replay is healthy, or why not."""
         states = (
             (self._closed, Health("unhealthy", "closed")),
             (self._playback is None, Health("unhealthy", "not started")),
@@ -318,7 +319,7 @@ class ReplayTransport(Transport):
 
 
 def _places(invocation: Invocation, recorded: Recorded) -> dict[str, str]:
-    """Where the program runs now, and where it did."""
+    """Map the present working directory to the recorded one."""
     then = str(recorded.event("spawn").get("cwd") or "")
     now = invocation.cwd or os.getcwd()  # noqa: PTH109
     return {now: then} if then else {}

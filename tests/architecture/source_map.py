@@ -1,0 +1,181 @@
+"""What the source consists of: its size, doubled names, circles of imports, and a picture of its layers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+PICTURE = ROOT / "docs" / "architecture.svg"
+
+CORE = ("client", "driver", "hooks", "messages", "options", "permissions", "protocol", "sync", "tools", "transports")
+"""Packages of the core; so are the modules beside them. All other packages are products."""
+
+TERMS = {"encoding", "framing", "recording"}
+"""Names of modules that end in -ing or -ed and are terms of the field."""
+
+REQUIREMENT = re.compile(r"\((?:[A-Z]{1,2}\d+[a-z]?(?:, | to | and )?)+\)")
+
+ABOUT = {
+    "cli": "the command pilothouse",
+    "integrations": "OpenTelemetry",
+    "local": "a small model on this machine",
+    "server": "a host of sessions, REST",
+    "sync": "the same names, blocking",
+    "testing": "for tests of users",
+    "fleet": "many runs, in a journal",
+    "language_model": "generate and stream",
+    "client": "Agent, Query, QueryResult, Session",
+    "driver": "runs a child: requests, timeouts, pool",
+    "hooks": "hook requests",
+    "permissions": "permission requests",
+    "tools": "functions as tools",
+    "stores": "sessions beyond one machine",
+    "native": "the engine without the CLI",
+    "transcripts": "files of the CLI's sessions",
+    "callbacks": "functions of users",
+    "transports": "the seam; the CLI as a child process",
+    "instrumentation": "what observers get",
+    "options": "every setting, in one table",
+    "provision": "installs the CLI",
+    "protocol": "the wire, as a state machine",
+    "remote": "the link to a host",
+    "messages": "typed messages",
+    "errors": "one tree of errors",
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The modules by full name, parsed."""
+    found: dict[str, ast.Module] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(path.read_text())
+    return found
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules that a module imports: also inside of functions, and for type checkers only."""
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules())
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if full in modules():
+                    yield full
+                elif node.module in modules():
+                    yield node.module
+
+
+def circles() -> list[list[str]]:
+    """Groups of modules that import each other. Packages count by their modules, not by their `__init__`."""
+    packages = {name.rpartition(".")[0] for name in modules()}
+    graph = {name: {to for to in imports(name) if to not in packages} for name in modules() if name not in packages}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for to in sorted(graph[name]):
+            if to not in index:
+                visit(to)
+                low[name] = min(low[name], low[to])
+            elif to in stack:
+                low[name] = min(low[name], index[to])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            group = stack[at:]
+            del stack[at:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return found
+
+
+def doubled_classes() -> list[str]:
+    """Names of classes that two modules define. A blocking twin in `sync` is no double."""
+    names = Counter(
+        node.name
+        for module, tree in modules().items()
+        if not module.startswith("pilothouse.sync")
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in names.items() if count > 1)
+
+
+def participles() -> list[str]:
+    """Modules whose last word is a participle, and no term of the field."""
+    last = ((name, name.rpartition(".")[2].rpartition("_")[2]) for name in modules())
+    return sorted(name for name, word in last if re.search("(ing|ed)$", word) and word not in TERMS)
+
+
+def measure() -> dict[str, tuple[int, int | None]]:
+    """What is measured: the value, and its limit if there is one."""
+    files = list(SOURCE.rglob("*.py"))
+    lines = {path: len(path.read_text().splitlines()) for path in files}
+    core = [path for path in files if path.parent.name == "pilothouse" or path.relative_to(SOURCE).parts[1] in CORE]
+    import pilothouse
+
+    return {
+        "files": (len(files), None),
+        "lines": (sum(lines.values()), None),
+        "files of the core": (len(core), None),
+        "lines of the core": (sum(lines[path] for path in core), None),
+        "lines of the longest file": (max(lines.values()), 800),
+        "names in the root": (len(vars(pilothouse)["__all__"]), None),
+        "class names that two modules define": (len(doubled_classes()), 15),
+        "circles of imports": (len(circles()), None),
+        "requirement ids": (sum(len(REQUIREMENT.findall(path.read_text())) for path in files), 0),
+        "modules named by a participle": (len(participles()), None),
+    }
+
+
+def layers() -> list[list[str]]:
+    """The layers of `pyproject.toml`, the highest first."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    [contract] = [each for each in config["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
+    rows = [[name.strip(" ()") for name in layer.split("|")] for layer in contract["layers"]]
+    return [shown for row in rows if (shown := [name for name in row if name in ABOUT])]
+
+
+def draw() -> str:
+    """The picture: one row for each layer; a package imports only from rows below its own."""
+    width, height, gap = 1000, 54, 10
+    rows = layers()
+    total = len(rows) * (height + gap) + gap
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {total}" role="img" font-family="sans-serif">',
+        "<title>The packages of pilothouse: each imports only from the rows below its own</title>",
+    ]
+    for number, row in enumerate(rows):
+        top = gap + number * (height + gap)
+        wide = (width - gap * (len(row) + 1)) / len(row)
+        for place, name in enumerate(row):
+            left = gap + place * (wide + gap)
+            fill = "#dbeafe" if name in CORE or not (SOURCE / "pilothouse" / name).is_dir() else "#f1f5f9"
+            parts.append(
+                f'<rect x="{left:.0f}" y="{top}" width="{wide:.0f}" height="{height}" rx="6" '
+                f'fill="{fill}" stroke="#64748b"/>'
+            )
+            for text, y, size in ((name, 23, 15), (ABOUT[name], 42, 11 if wide > 190 else 8)):
+                x = f"{left + wide / 2:.0f}"
+                parts.append(
+                    f'<text x="{x}" y="{top + y}" text-anchor="middle" font-size="{size}">{escape(text)}</text>'
+                )
+    return "\n".join([*parts, "</svg>", ""])
