@@ -12,10 +12,9 @@ nothing.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pilothouse.lazy_exports import find_name, read_lazy_names
+from pilothouse.lazy_exports import load_name, read_lazy_names
 
 if TYPE_CHECKING:
     from pilothouse._version import __version__ as __version__
@@ -358,20 +357,16 @@ if TYPE_CHECKING:
     from pilothouse.transports import WebSocketTransport as WebSocketTransport
     from pilothouse.transports import on_host as on_host
 
-_MODULES = read_lazy_names(__name__) or {}
+_MODULES = read_lazy_names(__name__)
 
 if not TYPE_CHECKING:  # type checkers read the imports above; mypy would take a computed list for an empty one
-    __all__ = sorted(_MODULES)
+    __all__ = sorted(_MODULES or ())
 
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        if not _MODULES and not name.startswith("_"):  # a program without sources
-            return find_name(__name__, name)
+    if _MODULES is not None and name not in _MODULES:
         raise _make_error(__name__, name)
-    value = globals()[name] = getattr(import_module(module), name)
-    return value
+    return load_name(__name__, _MODULES, name)
 
 
 def _make_error(module: str, name: str) -> Exception:
@@ -380,9 +375,9 @@ def _make_error(module: str, name: str) -> Exception:
         return AttributeError(name)
     from pilothouse.hints import make_name_error  # only on the way to an error
 
-    return make_name_error(module, name, _MODULES, caller)
+    return make_name_error(module, name, _MODULES or {}, caller)
 
 
 def __dir__() -> list[str]:
     """The public names, without the internals of this module."""
-    return sorted([*_MODULES, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*(_MODULES or ()), *(name for name in globals() if name.startswith("__"))])

@@ -7,7 +7,9 @@ are the only list of its names: type checkers read it, and so does `make_lazy_ex
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -43,19 +45,33 @@ def _read_source(module: ModuleType) -> str | None:
         return get_source and get_source(module.__name__)
 
 
-def find_name(package: str, name: str) -> Any:
-    """Find a name in the modules of a package, one after the other; for programs without sources.
+def load_name(package: str, modules: Mapping[str, str] | None, name: str) -> Any:
+    """Load a name of a package, and keep it there.
+
+    Args:
+        package: its full name.
+        modules: what `read_lazy_names` returned for the package.
+        name: the name to load.
 
     Raises:
-        AttributeError: none has it.
+        AttributeError: the package does not have it.
     """
-    from importlib import import_module
-    from pkgutil import iter_modules
+    module = _find_module(package, name) if modules is None else modules.get(name)
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    value = vars(sys.modules[package])[name] = getattr(import_module(module), name)
+    return value
 
-    for module in iter_modules(sys.modules[package].__path__):
-        if not module.name.startswith("_") and name in vars(found := import_module(f"{package}.{module.name}")):
-            return vars(found)[name]
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+def _find_module(package: str, name: str) -> str | None:
+    """Find the module of a package that has a name; for programs without sources."""
+    if name.startswith("_"):
+        return None
+    from pkgutil import iter_modules  # programs with sources do without
+
+    modules = (f"{package}.{found.name}" for found in iter_modules(sys.modules[package].__path__))
+    public = (module for module in modules if not module.rpartition(".")[2].startswith("_"))
+    return next((module for module in public if hasattr(import_module(module), name)), None)
 
 
 def make_lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -64,22 +80,9 @@ def make_lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], 
     Args:
         package: its full name.
     """
-    attributes = vars(sys.modules[package])
     modules = read_lazy_names(package)
 
-    def load(name: str) -> Any:
-        if modules is None:
-            value = attributes[name] = find_name(package, name)
-            return value
-        module = modules.get(name)
-        if module is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        from importlib import import_module  # a plain query loads nothing late
-
-        value = attributes[name] = getattr(import_module(module), name)
-        return value
-
     def list_names() -> list[str]:
-        return sorted({*attributes, *(modules or ())})
+        return sorted({*vars(sys.modules[package]), *(modules or ())})
 
-    return load, list_names
+    return partial(load_name, package, modules), list_names

@@ -259,7 +259,7 @@ def test_retries_and_thinking_are_told(pilothouse: Command) -> None:
             with chat(pilothouse, fake, "hi", *args) as screen:
                 screen.shows("Paris.")
                 assert "try 2 of 3" in screen.text
-                assert ("thinking: Hmm." in screen.text) is thinks
+                assert ("thinking: Hmm.\nParis." in screen.text) is thinks
 
 
 def test_a_sub_agent_is_named_and_remembering_needs_no_suggestion(pilothouse: Command) -> None:

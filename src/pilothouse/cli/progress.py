@@ -81,11 +81,10 @@ class ProgressPrinter:
             return  # a text of the CLI because the API failed; the final error reports it
         if isinstance(message, InitMessage):
             self.init = message
-        if self._is_text_printed:
-            for piece in self._texts.read(message):
+        for event in self._events.read(message):
+            if self._is_text_printed and (piece := self._texts.read_event(event)):
                 self.has_printed_text = True
                 self._screen.text(piece)
-        for event in self._events.read(message):
             self._print_event(event)
 
     def _print_event(self, event: QueryEvent) -> None:

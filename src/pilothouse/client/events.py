@@ -178,9 +178,8 @@ class EventReader:
     def __init__(self, *, runs_deferred: bool = False, read_error: ReadError = make_result_error) -> None:
         self._runs_deferred = runs_deferred
         self._read_error = read_error
-        self._error_messages: dict[
-            str, Message
-        ] = {}  # messages that explain the error of a result, the last of each kind
+        # The last message of each kind that explains the error of a result.
+        self._error_messages: dict[str, Message] = {}
         self._is_continuing = False  # the last result did not end the turn
         self._speakers: dict[str | None, _SpeakerState] = {}
         self._calls: dict[str, ToolUseBlock] = {}
@@ -327,15 +326,18 @@ class TextReader:
 
     def read(self, message: Message) -> Iterator[str]:
         """Yield the text that the next message adds."""
-        for event in self._events.read(message):
-            match event:
-                case TextDelta(text=text, agent=None):
-                    if fresh := self._new_part(text):
-                        yield fresh
-                case TextRetracted(text=text, agent=None):
-                    self._emitted, self._repeated = self._emitted or text, ""
-                case _:
-                    continue
+        return (text for event in self._events.read(message) if (text := self.read_event(event)))
+
+    def read_event(self, event: QueryEvent) -> str:
+        """Return the text that the next event adds, for callers that read events themselves."""
+        match event:
+            case TextDelta(text=text, agent=None):
+                return self._new_part(text)
+            case TextRetracted(text=text, agent=None):
+                self._emitted, self._repeated = self._emitted or text, ""
+            case _:
+                pass
+        return ""
 
     def _new_part(self, text: str) -> str:
         retold = self._repeated + text

@@ -354,7 +354,7 @@ def parse_arguments(argv: Sequence[str], cwd: Path, files: Sequence[PrivateFile]
         **_read_prompt_flags(line, cwd),
         **_read_permission_flags(line),
         **_read_session_flags(line),
-        add_dirs=tuple(str(cwd / _decode(path)) for path in line.values.get("add-dir", ())),
+        add_dirs=tuple(str(cwd / _decode_text(path)) for path in line.values.get("add-dir", ())),
         json_schema=_read_schema(line),
         partial_messages=line.has("include-partial-messages"),
         replay_user_messages=line.has("replay-user-messages"),
@@ -445,13 +445,9 @@ def _read_number(line: CommandLine, flag: str, kind: type[Any], minimum: float) 
     return value
 
 
-def _decode(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
 def _read_file(value: str | bytes | None, cwd: Path) -> str | None:
     if value is None or isinstance(value, bytes):
-        return None if value is None else _decode(value)
+        return None if value is None else _decode_text(value)
     try:
         return (cwd / value).read_text("utf-8")
     except OSError as error:
@@ -462,7 +458,7 @@ def _read_json_or_file(value: str | bytes | None, cwd: Path, what: str) -> JsonO
     """Read JSON text, or the file at a path; as in the CLI, a value that does not start with `{` is a path."""
     if value is None:
         return {}
-    text: str | None = _decode(value)
+    text: str | None = _decode_text(value)
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         path = cwd / value
         if not path.is_file():

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import anyio
 
 from pilothouse.native.json_values import JsonObject, as_list, as_object, as_objects
-from pilothouse.native.tools.base import ToolOutput
+from pilothouse.native.tools.base import ToolOutput, make_failure
 from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
 
 PROTOCOL_VERSION: Final = "2025-11-25"
@@ -116,11 +116,11 @@ class McpServer:
         except TimeoutError:
             with anyio.move_on_after(1.0, shield=True):
                 await self._notify("notifications/cancelled", {"requestId": number, "reason": "Request timed out"})
-            return _make_failure(f'MCP server "{self.name}" tool "{name}" timed out after {self._timeout or 0:g}s')
+            return make_failure(f'MCP server "{self.name}" tool "{name}" timed out after {self._timeout or 0:g}s')
         except HostDisconnectedError:
-            return _make_failure("MCP call was interrupted before a result was received")
+            return make_failure("MCP call was interrupted before a result was received")
         except McpError as error:
-            return _make_failure(str(error))
+            return make_failure(str(error))
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(1.0, shield=True):
                 await self._notify("notifications/cancelled", {"requestId": number, "reason": "interrupted"})
@@ -210,15 +210,11 @@ def _describe_annotations(annotations: Mapping[str, Any]) -> JsonObject:
     return {name: annotations[hint] for hint, name in names.items() if hint in annotations}
 
 
-def _make_failure(text: str) -> ToolOutput:
-    return ToolOutput(text, is_error=True, result=f"Error: {text}")
-
-
 def _to_output(result: Mapping[str, Any]) -> ToolOutput:
     blocks = [_to_block(item) for item in as_objects(result.get("content"))]
     if result.get("isError"):
         text = "\n".join(block["text"] for block in blocks if block["type"] == "text") or "the tool failed"
-        return _make_failure(text)
+        return make_failure(text)
     structured = result.get("structuredContent")
     if structured is None:
         return ToolOutput(blocks, result=blocks)

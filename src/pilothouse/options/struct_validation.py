@@ -219,8 +219,6 @@ _SDK_SERVER_HINT = (
 
 def read_server(value: Any) -> dict[str, Any]:
     """Read one MCP server: a struct, or a mapping whose `type` names its kind."""
-    from pilothouse.options import value_structs
-
     kinds: dict[Any, type[Struct]] = {
         "stdio": value_structs.StdioServer,
         "http": value_structs.HttpServer,
