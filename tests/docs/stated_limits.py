@@ -106,8 +106,8 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
         "A run whose files cannot be saved fails": "fleet/test_artifacts.py::test_no_key_is_shown",
     },
     "host.md": {
-        "a page cannot reach it by pointing": "server/test_server_rest.py::test_who_may_ask",
-        "or it cannot go on, see below": (
+        "a page cannot reach the host through a name of its own": "server/test_server_rest.py::test_who_may_ask",
+        "or the session cannot continue, see below": (
             "server/test_server_restarts.py::test_sessions_of_the_host_go_on_after_it_was_killed"
         ),
         "the journal cannot be written or read": "server/test_server_journal.py::test_files_that_cannot_be_the_journal",
