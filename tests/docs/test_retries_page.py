@@ -10,7 +10,7 @@ from markdown_pages import DOCS, prose
 from pilothouse.client import events, retry
 from pilothouse.driver import connection, failures, one_shot, query_run
 from pilothouse.options import TABLE, RetryPolicy
-from pilothouse.options.struct_validation import RETRY_REASONS
+from pilothouse.options.value_structs import RETRY_REASONS
 
 PAGE = " ".join(prose(DOCS / "retries-and-timeouts.md").split())
 

@@ -10,6 +10,7 @@ import pytest
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.hooks import HookMatcher, Hooks
+from pilothouse.messages.system import PermissionMode
 from pilothouse.options import PolicyWarning
 from pilothouse.options.cli_permissions import (
     CALL_KINDS,
@@ -19,7 +20,6 @@ from pilothouse.options.cli_permissions import (
     TOOL_CALL_KINDS,
 )
 from pilothouse.options.policy import PRESETS
-from pilothouse.options.settings import PermissionMode
 
 # Queries are made to see how they are checked, and not run.
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from pilothouse.errors import OptionsError, UsageError
-from pilothouse.options import GROUPS, TABLE, Options, Settings, builder, options
+from pilothouse.options import GROUPS, TABLE, Options, Settings, builder, values
 from pilothouse.options import settings as settings_module
 from pilothouse.options.builder import OptionsBuilder
-from pilothouse.options.value_errors import InvalidValueError
+from pilothouse.options.value_checks import InvalidValueError
 
 
 def written_out(module: Any, name: str) -> list[str]:
@@ -31,7 +31,7 @@ def written_out(module: Any, name: str) -> list[str]:
 @pytest.mark.requirement("E46")
 def test_table_and_static_types_name_the_same_options_in_the_same_order() -> None:
     assert list(Settings.__annotations__) == list(TABLE)
-    assert written_out(options, "Options") == list(TABLE)
+    assert written_out(values, "OptionValues") == list(TABLE)
     assert written_out(builder, "OptionsBuilder") == list(TABLE)
 
 

@@ -64,7 +64,7 @@ from pilothouse.cli.install import (
     install_request,
 )
 from pilothouse.options import TABLE, Option, value_types
-from pilothouse.options.value_errors import InvalidValueError
+from pilothouse.options.value_checks import InvalidValueError
 from pilothouse.options.value_types import make_parse_error
 
 SIMILARITY_CUTOFF = 0.6

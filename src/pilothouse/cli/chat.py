@@ -36,9 +36,9 @@ from pilothouse.client import Query, QueryResult, Session, default_agent
 from pilothouse.client.controls import ModelInfo, to_results
 from pilothouse.errors import CLIExitedError, CLINotFoundError, Interrupted, PilothouseError, UsageError
 from pilothouse.messages import ResultMessage
+from pilothouse.messages.system import PermissionMode
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.options.settings import PermissionMode
 from pilothouse.permissions import Allow, Deny, PermissionRequest
 from pilothouse.transports.discovery import find_cli
 

@@ -37,7 +37,7 @@ from pilothouse.errors import (
 from pilothouse.fleet.run import Run
 from pilothouse.options import RetryPolicy
 from pilothouse.options.struct_validation import read_retry_policy as read_retry
-from pilothouse.options.value_errors import InvalidValueError
+from pilothouse.options.value_checks import InvalidValueError
 
 OnInterrupted = Literal["resume", "restart", "fail"]
 INTERRUPTION_POLICIES: tuple[OnInterrupted, ...] = ("resume", "restart", "fail")

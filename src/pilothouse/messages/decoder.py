@@ -19,7 +19,7 @@ from pilothouse.messages.base import Message, fields_to_dict
 from pilothouse.messages.coercion import NORMALIZERS, CoercionFailure, coerce_struct
 from pilothouse.messages.core import AssistantMessage, ResultMessage, StreamEvent, UserMessage
 from pilothouse.messages.json_lines import ERROR_HEAD_BYTES, decode_line, encode_json
-from pilothouse.messages.system import SystemMessage, system_class
+from pilothouse.messages.system import COMMON_SUBTYPES, SystemMessage
 
 _CLASSES: tuple[type[Message], ...] = (
     AssistantMessage,
@@ -132,7 +132,7 @@ class FrameDecoder:
             return error.with_traceback(None)
 
     def _decode_system(self, message: SystemMessage, line: bytes) -> Any:
-        cls = system_class(message.subtype)
+        cls = _find_system_class(message.subtype)
         if cls is None:
             return message
         try:
@@ -174,8 +174,20 @@ class FrameDecoder:
         if cls is None:
             return core.UnknownMessage(kind=kind, session_id=_text(fields, "session_id"), uuid=_text(fields, "uuid"))
         if cls is SystemMessage:
-            cls = system_class(_text(fields, "subtype") or "") or SystemMessage
+            cls = _find_system_class(_text(fields, "subtype") or "") or SystemMessage
         return coerce_struct(cls, fields)
+
+
+def _find_system_class(subtype: str) -> type[SystemMessage] | None:
+    usual = COMMON_SUBTYPES.get(subtype)
+    if usual is not None:
+        return usual
+    try:
+        # Thirty more classes, which most runs do not need.
+        from pilothouse.messages.system_subtypes import SYSTEM_SUBTYPES
+    except OSError:  # out of file descriptors: the stream must go on, and the next call tries again
+        return None
+    return SYSTEM_SUBTYPES.get(subtype)
 
 
 def _text(fields: dict[str, Any], key: str) -> str | None:

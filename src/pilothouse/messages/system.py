@@ -1,7 +1,7 @@
 """The `system` messages of ordinary runs, and those that pilothouse itself reads (CLI 2.1.330).
 
-Owns their fields, and the mapping from subtypes to classes. Must not know the other messages or how lines are
-decoded. A subtype without a class is a plain `SystemMessage`, whose `.raw` has all of it.
+Owns their fields. Must not know the other messages or how lines are decoded. A subtype without a class is a plain
+`SystemMessage`, whose `.raw` has all of it.
 """
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
@@ -243,16 +243,3 @@ COMMON_SUBTYPES: dict[str, type[SystemMessage]] = {
     )
 }
 """By subtype. Nine of ten recordings hold no others."""
-
-
-def system_class(subtype: str) -> type[SystemMessage] | None:
-    """Return the class of a subtype; None if it has none."""
-    usual = COMMON_SUBTYPES.get(subtype)
-    if usual is not None:
-        return usual
-    try:
-        # Thirty more classes, which most runs do not need.
-        from pilothouse.messages.system_subtypes import SYSTEM_SUBTYPES
-    except OSError:  # out of file descriptors: the stream must go on, and the next call tries again
-        return None
-    return SYSTEM_SUBTYPES.get(subtype)

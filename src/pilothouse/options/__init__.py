@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pilothouse.options.policy import PolicyRow as PolicyRow
     from pilothouse.options.policy import PolicyWarning as PolicyWarning
     from pilothouse.options.settings import Settings as Settings
-    from pilothouse.options.struct_validation import RetryPolicy as RetryPolicy
     from pilothouse.options.value_structs import AdaptiveThinking as AdaptiveThinking
     from pilothouse.options.value_structs import AgentDefinition as AgentDefinition
     from pilothouse.options.value_structs import CustomSystemPrompt as CustomSystemPrompt
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pilothouse.options.value_structs import HttpServer as HttpServer
     from pilothouse.options.value_structs import Plugin as Plugin
     from pilothouse.options.value_structs import QuestionConfig as QuestionConfig
+    from pilothouse.options.value_structs import RetryPolicy as RetryPolicy
     from pilothouse.options.value_structs import Sandbox as Sandbox
     from pilothouse.options.value_structs import SandboxFilesystem as SandboxFilesystem
     from pilothouse.options.value_structs import SandboxNetwork as SandboxNetwork

@@ -1,46 +1,28 @@
 """`Options`: an immutable set of settings, validated when it is created.
 
-Owns the set and the merging of layers. Knows the table; must not know rendering, files or processes.
+Owns the merging of layers, and the methods that users call. `values` has what is read, `renderer`, `policy` and
+`builder` do the work of the methods. Must not know files or processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from pilothouse.options.renderer import render_cli_args, render_env
 from pilothouse.options.signatures import show_options
-from pilothouse.options.table import TABLE
-from pilothouse.options.validation import check_combination, check_conflicts, validate_value
-from pilothouse.options.value_types import copy_value
+from pilothouse.options.values import OptionValues, check_combination, check_conflicts, validate_value
 from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
     from pilothouse.options.builder import OptionsBuilder
-    from pilothouse.options.explanation import Explanation
     from pilothouse.options.policy import Policy, PresetName
-    from pilothouse.options.settings import (
-        CanUseTool,
-        ConfirmCallback,
-        DialogCallback,
-        Effort,
-        ElicitationCallback,
-        Instrumentation,
-        PermissionMode,
-        PlanCallback,
-        Provider,
-        QuestionCallback,
-        Settings,
-        SettingSource,
-        SystemPrompt,
-        Thinking,
-    )
-    from pilothouse.options.struct_validation import RetryPolicy
-    from pilothouse.options.value_structs import Plugin, ToolConfig
+    from pilothouse.options.settings import Settings
 
 
 @user_class
-class Options:
+class Options(OptionValues):
     """Every setting of a query, keyword-only and immutable.
 
     An `Options` keeps only what was set, so that layers can be merged field by field; reading an attribute that was
@@ -51,115 +33,7 @@ class Options:
         OptionsError: unknown name, wrong type, or values that exclude each other; before anything is started.
     """
 
-    __slots__ = ("_origins", "_values")
-
-    if TYPE_CHECKING:
-        model: str | None
-        fallback_model: str | list[str] | None
-        effort: Effort | None
-        thinking: Thinking | None
-        max_thinking_tokens: int | None
-        max_output_tokens: int | None
-        task_budget: int | None
-        betas: list[str] | None
-        system_prompt: SystemPrompt | None
-        append_system_prompt: str | None
-        append_subagent_system_prompt: str | None
-        plan_mode_instructions: str | None
-        verbatim_prompts: bool
-        prompt_via: str
-        tools: list[str] | str | None
-        allowed_tools: list[str] | None
-        disallowed_tools: list[str] | None
-        tool_aliases: dict[str, str] | None
-        tool_config: ToolConfig | None
-        skills: list[str] | str | None
-        disable_slash_commands: bool
-        agent: str | None
-        agents: dict[str, Any] | None
-        mcp_servers: dict[str, Any] | str | None
-        custom_tools: list[Callable[..., Any]] | None
-        tool_bridge: str
-        strict_mcp_config: bool
-        wait_for_mcp: bool | float
-        permission_mode: PermissionMode | None
-        allow_dangerously_skip_permissions: bool
-        permission_prompt_tool_name: str | None
-        permission_prompts: str | None
-        can_use_tool: CanUseTool | None
-        confirm: ConfirmCallback | None
-        on_question: QuestionCallback | None
-        on_plan: PlanCallback | None
-        hooks: dict[str, Any] | None
-        on_elicitation: ElicitationCallback | None
-        on_user_dialog: DialogCallback | None
-        supported_dialog_kinds: list[str] | None
-        restricted: bool
-        sandbox: Any
-        max_turns: int | None
-        max_budget_usd: float | None
-        max_budget_tokens: int | None
-        until: str
-        timeout: float | None
-        idle_timeout: float | None
-        startup_timeout: float | None
-        control_timeout: float
-        max_line_bytes: int
-        api_max_retries: int | None
-        retry: RetryPolicy | None
-        on_usage_limit: str
-        usage_limit_ceiling: float
-        json_schema: dict[str, Any] | None
-        output_repairs: int
-        partial_messages: bool
-        include_hook_events: bool
-        replay_user_messages: bool
-        forward_subagent_text: bool
-        prompt_suggestions: bool
-        agent_progress_summaries: bool
-        per_task_stop_affordance: bool
-        resume: str | None
-        continue_conversation: bool
-        fork_session: bool
-        session_id: str | None
-        resume_session_at: str | None
-        resume_drops_turn: str | None
-        title: str | None
-        persist_session: bool
-        session_store: Any
-        session_store_flush: str
-        load_timeout: float
-        session_lease: float
-        restart: str
-        enable_file_checkpointing: bool
-        api_key: str | None
-        auth_token: str | None
-        oauth_token: str | None
-        base_url: str | None
-        provider: Provider | None
-        cwd: str | None
-        add_dirs: list[str] | None
-        project_config_root: str | None
-        cli: str
-        user: str | int | None
-        env: dict[str, str | None] | None
-        inherit_env: bool
-        isolation: str | None
-        config_dir: str | None
-        nonessential_traffic: bool
-        client_app: str | None
-        transport: Any
-        settings: dict[str, Any] | str | None
-        managed_settings: dict[str, Any] | None
-        setting_sources: list[SettingSource] | None
-        plugins: list[Plugin] | None
-        bare: bool
-        safe_mode: bool
-        extra_args: dict[str, str | None] | None
-        instrumentation: list[Instrumentation] | None
-        stderr: Any
-        debug: bool | str
-        debug_file: str | None
+    __slots__ = ()
 
     @show_options
     def __init__(self, **settings: Unpack[Settings]) -> None:
@@ -168,27 +42,8 @@ class Options:
         object.__setattr__(self, "_values", MappingProxyType(values))
         object.__setattr__(self, "_origins", MappingProxyType[str, str]({}))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Options are immutable; use options.with_({name}=…) to get changed ones")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        return dict(self._values) == dict(other._values) if isinstance(other, Options) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (dict(self._values), dict(self._origins))
-
-    def __repr__(self) -> str:
-        shown = (f"{name}={TABLE[name].format_value(value)}" for name, value in self._values.items())
-        return f"Options({', '.join(shown)})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the options that were set, by name, as a new dictionary."""
-        return {name: copy_value(value) for name, value in self._values.items()}
 
     def with_(self, **changes: Unpack[Settings]) -> Options:
         """Return a copy with `changes`; this object stays the same."""
@@ -232,11 +87,11 @@ class Options:
         return filled[0] if len(filled) == 1 else _make_unchecked(values, origins)
 
     @staticmethod
-    def make() -> OptionsBuilder:
+    def make() -> OptionsBuilder[Options]:
         """Return a new builder: `Options.make().model("opus").max_turns(5).build()`."""
         from pilothouse.options.builder import OptionsBuilder  # rarely needed
 
-        return OptionsBuilder()
+        return OptionsBuilder(Options)
 
     def to_cli_args(self) -> list[str]:
         """Return the arguments of the CLI for the options that were set, and nothing else.
@@ -247,14 +102,10 @@ class Options:
         Raises:
             OptionsError: a value is too long to be an argument.
         """
-        from pilothouse.options.renderer import render_cli_args  # it imports this module
-
         return render_cli_args(self)
 
     def to_env(self) -> dict[str, str]:
         """Return the environment variables of the child that the options set, `env` included; keys are not masked."""
-        from pilothouse.options.renderer import render_env  # it imports this module
-
         return render_env(self)
 
     @staticmethod
@@ -277,16 +128,17 @@ class Options:
         Raises:
             OptionsError: there is no such preset, or a setting is not valid.
         """
-        from pilothouse.options.policy import make_preset  # it imports this module
+        from pilothouse.options.policy import get_preset  # rarely needed
 
-        return Options.stack(make_preset(name), Options.layer(**settings))
+        preset = Options.layer(**get_preset(name)).with_origin(f"preset {name!r}")
+        return Options.stack(preset, Options.layer(**settings))
 
     def effective_policy(self) -> Policy:
         """Return what runs unasked, what asks, what is denied, with these options; printing it shows a table.
 
         Nothing is started, and no file is read: `Policy.unseen` names what else may matter.
         """
-        from pilothouse.options.policy import effective_policy  # it imports this module
+        from pilothouse.options.policy import effective_policy  # rarely needed
 
         return effective_policy(self)
 
@@ -305,28 +157,6 @@ class Options:
         kept = {name: value for name, value in self._values.items() if name not in names}
         dropped = {name: f"left out: {self._origins.get(name, 'set here')} {reason}" for name in names}
         return _make_unchecked(kept, {**self._origins, **dropped})
-
-    def explain(self) -> Explanation:
-        """Show where each value comes from: the call, the agent, `configure()`, a file, a variable, or the default.
-
-        Printing it shows what was set, one option per line; secrets are masked.
-        """
-        from pilothouse.options.explanation import explain_values  # rarely needed
-
-        return explain_values(self._values, self._origins)
-
-
-def _make_property(name: str, default: Any) -> property:
-    def read(options: Options) -> Any:
-        value = options._values.get(name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - they are its own
-        return default if value is None else copy_value(value)
-
-    return property(read)
-
-
-# Properties, because a query reads thirty options and `__getattr__` would raise and drop an error for each.
-for _name, _option in TABLE.items():
-    setattr(Options, _name, _make_property(_name, _option.default))
 
 
 def _restore(values: Mapping[str, Any], origins: Mapping[str, str]) -> Options:

@@ -22,7 +22,7 @@ from pilothouse.options import cli_permissions as facts
 from pilothouse.options.cli_permissions import MODE_OUTCOMES, TOOL_ALIASES
 from pilothouse.options.cli_permissions import Outcome as Outcome
 from pilothouse.options.explanation import Explanation
-from pilothouse.options.options import Options
+from pilothouse.options.values import OptionValues
 
 if TYPE_CHECKING:
     from pilothouse.options.settings import Settings
@@ -72,7 +72,7 @@ class PolicyRule(Struct, frozen=True):
         return tool == self.tool or (self.tool.startswith("mcp__") and tool.startswith(f"{self.tool}__"))
 
 
-def collect_rules(options: Options) -> tuple[PolicyRule, ...]:
+def collect_rules(options: OptionValues) -> tuple[PolicyRule, ...]:
     """Return every rule in `options`, deny rules first."""
     found = [*_list_option_rules(options), *_list_settings_rules(options)]
     if get_managed_settings(options).get("allowManagedPermissionRulesOnly") is True:
@@ -86,7 +86,7 @@ def get_permission_settings(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", part) if isinstance(part, Mapping) else {}
 
 
-def read_flag_settings(options: Options) -> Mapping[str, Any]:
+def read_flag_settings(options: OptionValues) -> Mapping[str, Any]:
     """Return the value of `settings`; an empty mapping if it is a file."""
     given: Any = options.settings
     if isinstance(given, str):
@@ -94,12 +94,12 @@ def read_flag_settings(options: Options) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
 
 
-def get_managed_settings(options: Options) -> Mapping[str, Any]:
+def get_managed_settings(options: OptionValues) -> Mapping[str, Any]:
     """Return the value of `managed_settings`."""
     return options.managed_settings or {}
 
 
-def _list_option_rules(options: Options) -> Iterator[PolicyRule]:
+def _list_option_rules(options: OptionValues) -> Iterator[PolicyRule]:
     for text in options.disallowed_tools or ():
         yield PolicyRule(text, "deny", "disallowed_tools")
     for text in options.allowed_tools or ():
@@ -111,7 +111,7 @@ def _list_option_rules(options: Options) -> Iterator[PolicyRule]:
         yield PolicyRule(CUSTOM_TOOL_SERVER, "allow", "custom_tools")
 
 
-def _list_settings_rules(options: Options) -> Iterator[PolicyRule]:
+def _list_settings_rules(options: OptionValues) -> Iterator[PolicyRule]:
     for option, settings in (
         ("managed_settings", get_managed_settings(options)),
         ("settings", read_flag_settings(options)),
@@ -133,7 +133,7 @@ POLICY_FLAGS = ("allowedTools", "disallowedTools", "managed-settings", "permissi
 """Flags in `extra_args` that would change the policy."""
 
 
-def list_unseen_sources(options: Options) -> Iterator[str]:
+def list_unseen_sources(options: OptionValues) -> Iterator[str]:
     """Name what may change the policy of `options` without being visible in them."""
     sources = options.setting_sources
     if sources is None:
@@ -162,7 +162,9 @@ def list_unseen_sources(options: Options) -> Iterator[str]:
             yield f"extra_args: --{flag} may change all of this"
 
 
-def make_notes(options: Options, rules: Sequence[PolicyRule], mode: str, *, has_no_answerer: bool) -> Iterator[str]:
+def make_notes(
+    options: OptionValues, rules: Sequence[PolicyRule], mode: str, *, has_no_answerer: bool
+) -> Iterator[str]:
     """Return notes about what is easily misread in `options`."""
     if options.allowed_tools and options.tools is None and mode != "bypassPermissions":
         yield (
@@ -405,7 +407,7 @@ class Policy(Struct, frozen=True):
 class PolicyInputs:
     """The facts about `options` behind the rows and the warnings."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: OptionValues) -> None:
         self.options = options
         self.rules = collect_rules(options)
         self.mode, self.mode_option = _find_start_mode(options)
@@ -508,7 +510,7 @@ class PolicyInputs:
         return "denied" if outcome == "asks" and (self.mode == "dontAsk" or not self.has_answerer) else outcome
 
 
-def effective_policy(options: Options) -> Policy:
+def effective_policy(options: OptionValues) -> Policy:
     """Return what `options` let run, what asks, and what is denied.
 
     The policy describes the CLI with these options only; `unseen` names what else may matter.
@@ -526,7 +528,7 @@ def effective_policy(options: Options) -> Policy:
     )
 
 
-def find_policy_conflicts(options: Options) -> tuple[str, ...]:
+def find_policy_conflicts(options: OptionValues) -> tuple[str, ...]:
     """Return `effective_policy(options).warnings` without computing the rest."""
     return tuple(find_conflicts(PolicyInputs(options)))
 
@@ -588,7 +590,7 @@ def _allows_all_edits(rule: PolicyRule, tool: str, kind: str) -> bool:
     )
 
 
-def _find_start_mode(options: Options) -> tuple[str, str]:
+def _find_start_mode(options: OptionValues) -> tuple[str, str]:
     """Return the permission mode at the start, and the option that sets it."""
     if "dangerously-skip-permissions" in (options.extra_args or {}):
         mode, option = "bypassPermissions", "extra_args"
@@ -610,7 +612,7 @@ def _find_start_mode(options: Options) -> tuple[str, str]:
     return (mode, option) if mode in facts.MODE_OUTCOMES else ("default", "")
 
 
-def _find_answerer(options: Options) -> str:
+def _find_answerer(options: OptionValues) -> str:
     if options.permission_prompts == "none":
         return NO_ANSWERER
     for name in ("can_use_tool", "confirm"):
@@ -620,7 +622,7 @@ def _find_answerer(options: Options) -> str:
     return NO_ANSWERER if tool in (None, "stdio") else f"the tool {tool}"
 
 
-def _list_servers(options: Options) -> tuple[str, ...]:
+def _list_servers(options: OptionValues) -> tuple[str, ...]:
     given = options.mcp_servers
     names = [f"mcp__{name}" for name in given] if isinstance(given, dict) else []
     if options.custom_tools and CUSTOM_TOOL_SERVER not in names:
@@ -666,8 +668,8 @@ PRESETS: dict[str, Settings] = {
 """The settings of each preset."""
 
 
-def make_preset(name: str) -> Options:
-    """Return the settings of a preset as one layer, labelled for `explain`.
+def get_preset(name: str) -> Settings:
+    """Return the settings of a preset.
 
     Raises:
         OptionsError: there is no such preset.
@@ -677,4 +679,4 @@ def make_preset(name: str) -> Options:
         close = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise OptionsError(f"there is no preset {name!r}{hint} ({', '.join(PRESETS)})")
-    return Options.layer(**settings).with_origin(f"preset {name!r}")
+    return settings

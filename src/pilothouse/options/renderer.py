@@ -14,7 +14,6 @@ import msgspec
 
 from pilothouse.errors import OptionsError
 from pilothouse.options.invocation import ChildEnvironment, ExplicitEnvironment, InitializeBody, Invocation, PrivateFile
-from pilothouse.options.options import Options
 from pilothouse.options.table import TABLE
 from pilothouse.options.targets import (
     ConfigFlag,
@@ -34,6 +33,7 @@ from pilothouse.options.targets import (
     Target,
     TextFlag,
 )
+from pilothouse.options.values import OptionValues
 
 Values = dict[str, Any]
 
@@ -148,7 +148,7 @@ class _InvocationBuilder:
         self.initialize[key] = value
 
 
-def render(options: Options, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
+def render(options: OptionValues, environ: Mapping[str, str], *, prompt: str | None = None) -> Invocation:
     """Render `options` for a child whose environment is based on `environ`.
 
     Args:
@@ -177,25 +177,25 @@ def render(options: Options, environ: Mapping[str, str], *, prompt: str | None =
     )
 
 
-def render_cli_args(options: Options) -> list[str]:
+def render_cli_args(options: OptionValues) -> list[str]:
     """Return the arguments for the options that were set, without the arguments of every invocation."""
     draft = _make_builder(options, has_initialize=True)
     return [*draft.argv, *(f"--{file.flag}=<private file>" for file in draft.files)]
 
 
-def render_env(options: Options) -> dict[str, str]:
+def render_env(options: OptionValues) -> dict[str, str]:
     """Return the environment variables that options set."""
     changes = _env_changes(options)
     return {name: value for name, value in changes.items() if value is not None}
 
 
-def render_child_env(options: Options, environ: Mapping[str, str]) -> ChildEnvironment:
+def render_child_env(options: OptionValues, environ: Mapping[str, str]) -> ChildEnvironment:
     """Return the complete environment of the child."""
     return _make_child_env(options, environ, _env_changes(options))
 
 
 def _make_child_env(
-    options: Options, environ: Mapping[str, str], changes: Mapping[str, str | None]
+    options: OptionValues, environ: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> ChildEnvironment:
     env = ChildEnvironment(environ if options.inherit_env else {})
     for name in _NOT_INHERITED:
@@ -213,7 +213,7 @@ def _make_child_env(
     return env
 
 
-def _env_changes(options: Options) -> dict[str, str | None]:
+def _env_changes(options: OptionValues) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
     for _, target, value in _split_values(options.as_dict()):
         if isinstance(target, EnvVar):
@@ -229,7 +229,7 @@ def _format_variable(target: EnvVar, value: Any) -> str | None:
     return _expand_home(value) if target.path else _format_number(value)
 
 
-def _make_builder(options: Options, *, has_initialize: bool) -> _InvocationBuilder:
+def _make_builder(options: OptionValues, *, has_initialize: bool) -> _InvocationBuilder:
     draft = _InvocationBuilder(has_initialize=has_initialize)
     for name, target, value in _split_values(derive_values(options.as_dict())):
         _RENDERERS[type(target)](draft, name, target, value)

@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from pilothouse.messages.system import PermissionMode as PermissionMode
-
 if TYPE_CHECKING:
     from pilothouse.hooks import Hooks
     from pilothouse.instrumentation import Instrumentation
-    from pilothouse.options.struct_validation import RetryPolicy
+    from pilothouse.messages.system import PermissionMode
     from pilothouse.options.value_structs import (
         AdaptiveThinking,
         AgentDefinition,
         CustomSystemPrompt,
         DisabledThinking,
+        Effort,
         EnabledThinking,
         HttpServer,
         Plugin,
+        RetryPolicy,
         Sandbox,
         SseServer,
         StdioServer,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     ThinkingChoice = Thinking | Literal["adaptive", "disabled", "enabled"] | Mapping[str, Any]
     McpServer = StdioServer | HttpServer | SseServer
 
-Effort = Literal["low", "medium", "high", "xhigh", "max"]
 Provider = Literal["anthropic", "bedrock", "vertex", "foundry"]
 SettingSource = Literal["user", "project", "local"]
 StrPath = str | os.PathLike[str]

@@ -1,6 +1,6 @@
 """Validates option values that have an inner structure, and writes them in the form that the CLI reads.
 
-Pure. The structs are in `value_structs`, except `RetryPolicy`. Every reader returns a copy or raises
+Pure. The structs are in `value_structs`. Every reader returns a copy or raises
 `InvalidValueError`. Unknown keys are kept, because a newer CLI may know them.
 """
 
@@ -9,14 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, inspect, structs
 
-from pilothouse.options import value_structs, value_types
-from pilothouse.options.value_errors import InvalidValueError, suggest_name
-from pilothouse.options.value_types import copy_value, is_text
+from pilothouse.options import value_structs
+from pilothouse.options.value_checks import (
+    InvalidValueError,
+    copy_list,
+    copy_value,
+    is_name,
+    is_path,
+    is_text,
+    is_text_list,
+    resolve_path,
+    suggest_name,
+)
+from pilothouse.options.value_structs import RETRY_REASONS, RetryPolicy
 
 ValueReader = Callable[[Any], Any]
 """Checks a value: returns its wire form, or raises `InvalidValueError`."""
@@ -52,7 +62,7 @@ def read_json_value(value: Any) -> Any:
 def is_in_process_server(server: object) -> bool:
     """Whether an MCP server is an object of this process, and not the description of another server."""
     plain = isinstance(server, Mapping | str | bytes | int | float | list | tuple | None)
-    return not plain and type(server).__module__ != "pilothouse.options.value_structs"
+    return not plain and not isinstance(server, value_structs.OptionStruct)
 
 
 def format_path_step(key: str) -> str:
@@ -239,36 +249,6 @@ def read_server(value: Any) -> dict[str, Any]:
     return make_struct_reader(kinds[kind])(given)
 
 
-RetryReason = Literal["rate_limit", "overloaded", "server", "network"]
-RETRY_REASONS: tuple[RetryReason, ...] = ("rate_limit", "overloaded", "server", "network")
-
-
-class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """When to retry a query that the API refused, after the CLI has given up.
-
-    Args:
-        attempts: maximum number of retries; the first try does not count.
-        first_delay: seconds before the first retry.
-        max_delay: maximum seconds of one delay. The query does not wait for a rate limit that lasts longer.
-        multiplier: growth of the delay from one retry to the next.
-        jitter: the random part of a delay, from 0 to 1, so that many queries do not come back at once.
-        on: failures to retry: "rate_limit" (429), "overloaded" (529), "server" (other 5xx), "network" (the API is
-            unreachable).
-    """
-
-    attempts: int = 3
-    first_delay: float = 2.0
-    max_delay: float = 60.0
-    multiplier: float = 2.0
-    jitter: float = 0.5
-    on: tuple[RetryReason, ...] = RETRY_REASONS
-
-    def delay(self, attempt: int, random_number: float) -> float:
-        """Return the seconds before retry number `attempt`, counted from 1; `random_number` is between 0 and 1."""
-        growth = self.multiplier ** min(attempt - 1, 64)  # larger exponents could overflow
-        return min(self.first_delay * growth, self.max_delay) * (1 - self.jitter * random_number)
-
-
 def read_retry_policy(value: Any) -> RetryPolicy:
     """Read a number of retries, a `RetryPolicy`, or a mapping with its fields.
 
@@ -339,7 +319,7 @@ def read_system_prompt(value: Any) -> Any:
         return read_text(value)
     if isinstance(value, list | tuple):
         value = {"type": "custom", "prompt": cast("Any", value)}
-    found = _read_tagged(value, _PROMPT_STRUCTS, value_types.SYSTEM_PROMPT.expected)
+    found = _read_tagged(value, _PROMPT_STRUCTS)
     if isinstance(found, value_structs.CustomSystemPrompt) and found.prompt == []:
         raise InvalidValueError(found.prompt, "at least one block of text", "prompt")
     if isinstance(found, value_structs.SystemPromptFile) and not found.path:
@@ -351,17 +331,17 @@ def read_thinking(value: Any) -> Any:
     """Read a word, one of the three structs, or a mapping with their fields."""
     if isinstance(value, str) and value in _THINKING_STRUCTS:
         value = {"type": value}
-    found = _read_tagged(value, _THINKING_STRUCTS, value_types.THINKING.expected)
+    found = _read_tagged(value, _THINKING_STRUCTS)
     if isinstance(found, value_structs.EnabledThinking) and found.budget_tokens is not None and found.budget_tokens < 1:
         raise InvalidValueError(found.budget_tokens, "a whole number of at least 1", "budget_tokens")
     return found
 
 
-def _read_tagged(value: Any, forms: Mapping[str, type[S]], expected: str) -> S:
+def _read_tagged(value: Any, forms: Mapping[str, type[S]]) -> S:
     if isinstance(value, Struct) and type(value) in forms.values():
         return _build_struct(cast("type[S]", type(value)), value)
     if not isinstance(value, Mapping):
-        raise InvalidValueError(value, expected)
+        raise InvalidValueError(value)
     kind = cast("Mapping[Any, Any]", value).get("type")
     if not isinstance(kind, str) or kind not in forms:
         raise InvalidValueError(kind, "one of " + ", ".join(repr(name) for name in forms), "type")
@@ -390,16 +370,14 @@ def _read_plugin(value: Any) -> value_structs.Plugin:
 
 def resolve_plugins(value: Any, directory: str) -> list[value_structs.Plugin]:
     """Make the paths of plugins absolute."""
-    return [
-        msgspec.structs.replace(one, path=value_types.resolve_path(one.path, directory)) for one in read_plugins(value)
-    ]
+    return [msgspec.structs.replace(one, path=resolve_path(one.path, directory)) for one in read_plugins(value)]
 
 
 def resolve_system_prompt(value: Any, directory: str) -> Any:
     """Make the path of a system prompt file absolute."""
     found = read_system_prompt(value)
     if isinstance(found, value_structs.SystemPromptFile):
-        return value_structs.SystemPromptFile(path=value_types.resolve_path(found.path, directory))
+        return value_structs.SystemPromptFile(path=resolve_path(found.path, directory))
     return found
 
 
@@ -420,10 +398,10 @@ def read_task_budget(value: Any) -> int:
     if isinstance(value, Mapping):
         given = cast("Mapping[Any, Any]", value)
         if set(given) != {"total"}:
-            raise InvalidValueError(value, value_types.TASK_BUDGET.expected)
+            raise InvalidValueError(value)
         value = given["total"]
-    if not value_types.COUNT.accepts(value):
-        raise InvalidValueError(value, value_types.TASK_BUDGET.expected)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidValueError(value)
     return value
 
 
@@ -435,10 +413,14 @@ def read_retry(value: Any) -> RetryPolicy:
 def read_models(value: Any) -> str | list[str]:
     """Read one name, or a list of names; a name with a comma is a list already."""
     if isinstance(value, str):
-        return value_types.NAME.clean(value)
-    names = value_types.NAMES.clean(value)
+        if not is_name(value):
+            raise InvalidValueError(value, "non-empty text")
+        return value
+    if not is_text_list(value):
+        raise InvalidValueError(value, "a list of text")
+    names: list[str] = copy_list(value)
     if not names or not all(name.strip() for name in names):
-        raise InvalidValueError(value, value_types.MODELS.expected)
+        raise InvalidValueError(value)
     return names
 
 
@@ -446,24 +428,24 @@ def read_tools(value: Any) -> str | list[str]:
     """Read names, the word for all tools, or the preset of the other SDKs."""
     if isinstance(value, Mapping):
         if dict(cast("Mapping[Any, Any]", value)) != {"type": "preset", "preset": "claude_code"}:
-            raise InvalidValueError(value, value_types.TOOLS.expected)
+            raise InvalidValueError(value)
         return "default"
     if value == "default":
         return "default"
-    if not value_types.is_text_list(value):
+    if not is_text_list(value):
         has_functions = isinstance(value, list | tuple) and any(callable(item) for item in cast("list[Any]", value))
         hint = "; functions of your own go into `custom_tools`" if has_functions else ""
-        raise InvalidValueError(value, value_types.TOOLS.expected, hint=hint)
-    return value_types.NAMES.clean(value)
+        raise InvalidValueError(value, hint=hint)
+    return copy_list(value)
 
 
 def read_skills(value: Any) -> str | list[str]:
     """Read names, or the word for all skills."""
     if value == "all":
         return "all"
-    if not value_types.is_text_list(value):
-        raise InvalidValueError(value, value_types.SKILLS.expected)
-    names: list[str] = value_types.NAMES.clean(value)
+    if not is_text_list(value):
+        raise InvalidValueError(value)
+    names: list[str] = copy_list(value)
     for number, name in enumerate(names):
         # A name becomes the rule `Skill(name)`, so it must not contain the end of one.
         if not name or name != name.strip() or any(char in "(),*" or char < " " for char in name):
@@ -479,20 +461,18 @@ def read_aliases(value: Any) -> dict[str, str]:
 def read_mapping(value: Any) -> dict[str, Any]:
     """Read a JSON object."""
     if not isinstance(value, Mapping):
-        raise InvalidValueError(value, value_types.MAPPING.expected)
+        raise InvalidValueError(value)
     return read_json_value(value)
 
 
 def read_config(value: Any) -> Any:
     """Read a JSON object, its text, or a path."""
-    return _read_config_value(value, value_types.CONFIG.expected, read_mapping)
+    return _read_config_value(value, read_mapping)
 
 
 def read_servers(value: Any) -> Any:
     """Read servers by name, with or without `mcpServers` around them; their JSON text; or a path."""
-    return _read_config_value(
-        _unwrap_servers(value), value_types.MCP_SERVERS.expected, _make_copying_reader(encode_mcp_servers)
-    )
+    return _read_config_value(_unwrap_servers(value), _make_copying_reader(encode_mcp_servers))
 
 
 def _unwrap_servers(value: Any) -> Any:
@@ -530,17 +510,17 @@ def _make_copying_reader(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read
 
 
-def _read_config_value(value: Any, expected: str, check: Callable[[Any], Any]) -> Any:
+def _read_config_value(value: Any, check: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return check(value)
-    if not value_types.is_path(value):
-        raise InvalidValueError(value, expected)
+    if not is_path(value):
+        raise InvalidValueError(value)
     path = cast("str", os.fspath(value))
     if path.lstrip().startswith("{"):
         try:
             content = msgspec.json.decode(path.encode())
         except (ValueError, RecursionError) as error:
-            raise InvalidValueError(path, expected, message=f"the JSON text cannot be read: {error}") from None
+            raise InvalidValueError(path, message=f"the JSON text cannot be read: {error}") from None
         check(content)
     return path
 

@@ -1,4 +1,4 @@
-"""Typed values of options that have fields: prompts, thinking, agents, plugins, MCP servers, the sandbox.
+"""Typed values of options that have fields: prompts, thinking, agents, plugins, MCP servers, the sandbox, retries.
 
 Attributes are snake_case; the class options rename them to the CLI's camelCase. `struct_validation` reads and checks
 these structs from their annotations.
@@ -6,12 +6,12 @@ these structs from their annotations.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field, structs
 
+from pilothouse.messages.system import PermissionMode
 from pilothouse.options.secrets import mask
-from pilothouse.options.settings import Effort, PermissionMode
 from pilothouse.options.targets import (
     APPEND,
     EXCLUDE_DYNAMIC,
@@ -28,11 +28,17 @@ from pilothouse.options.targets import (
     Pieces,
 )
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
 ThinkingDisplay = Literal["summarized", "omitted", "highlights"]
 
 
 class OptionStruct(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of all: keyword-only and frozen; `repr` shows only set fields, with possible keys masked."""
+    """Base of all that are for the CLI: keyword-only and frozen.
+
+    `repr` shows only set fields, with possible keys masked.
+    """
+
+    is_option_struct: ClassVar[bool] = True
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name), field.default) for field in structs.fields(self))
@@ -372,3 +378,33 @@ class Sandbox(OptionStruct, frozen=True, kw_only=True):
     ripgrep: dict[str, Any] | None = None
     bwrap_path: str | None = None
     socat_path: str | None = None
+
+
+RetryReason = Literal["rate_limit", "overloaded", "server", "network"]
+RETRY_REASONS: tuple[RetryReason, ...] = ("rate_limit", "overloaded", "server", "network")
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """When to retry a query that the API refused, after the CLI has given up.
+
+    Args:
+        attempts: maximum number of retries; the first try does not count.
+        first_delay: seconds before the first retry.
+        max_delay: maximum seconds of one delay. The query does not wait for a rate limit that lasts longer.
+        multiplier: growth of the delay from one retry to the next.
+        jitter: the random part of a delay, from 0 to 1, so that many queries do not come back at once.
+        on: failures to retry: "rate_limit" (429), "overloaded" (529), "server" (other 5xx), "network" (the API is
+            unreachable).
+    """
+
+    attempts: int = 3
+    first_delay: float = 2.0
+    max_delay: float = 60.0
+    multiplier: float = 2.0
+    jitter: float = 0.5
+    on: tuple[RetryReason, ...] = RETRY_REASONS
+
+    def delay(self, attempt: int, random_number: float) -> float:
+        """Return the seconds before retry number `attempt`, counted from 1; `random_number` is between 0 and 1."""
+        growth = self.multiplier ** min(attempt - 1, 64)  # larger exponents could overflow
+        return min(self.first_delay * growth, self.max_delay) * (1 - self.jitter * random_number)

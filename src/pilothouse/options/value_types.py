@@ -1,7 +1,7 @@
 """The types of option values: what is valid, how text is parsed, which copy is stored, how the value is shown.
 
-Pure. `struct_validation`, loaded on demand, reads values with an inner structure. This module must not know option
-names.
+Pure. `struct_validation`, loaded on demand, reads values with an inner structure; `value_checks` has what both need.
+This module must not know option names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.messages.json_lines import to_plain_scalar
-from pilothouse.options.value_errors import InvalidValueError, redacted_repr, suggest_name
+from pilothouse.options.value_checks import (
+    InvalidValueError,
+    copy_list,
+    is_name,
+    is_path,
+    is_text,
+    is_text_list,
+    redacted_repr,
+    resolve_path,
+    suggest_name,
+)
 
 TRUE_WORDS = frozenset({"1", "on", "true", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
@@ -160,24 +170,6 @@ def _describe_json_error(text: str) -> str | None:
     return None
 
 
-_SCALAR_TYPES = frozenset({str, int, float, bool, type(None)})
-_STRUCTS_MODULE = "pilothouse.options.value_structs"
-
-
-def copy_value(value: Any) -> Any:
-    """Copy the containers of `value`, at any depth; other objects stay the same."""
-    kind = cast("type[Any]", type(value))
-    if kind in _SCALAR_TYPES:
-        return value
-    if isinstance(value, Mapping):
-        return {key: copy_value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [copy_value(item) for item in cast("list[Any]", value)]
-    if isinstance(value, Struct) and kind.__module__ == _STRUCTS_MODULE:  # others may be transports, for example
-        return kind(**{name: copy_value(getattr(value, name)) for name in value.__struct_fields__})
-    return value
-
-
 def _keep_value(value: Any, directory: str) -> Any:
     return value
 
@@ -212,7 +204,8 @@ class ValueType(Struct, frozen=True):
             return _to_plain_types(self.read(value))
         except RecursionError:
             raise InvalidValueError(type(value), self.expected, message="it is nested too deeply") from None
-        except InvalidValueError:
+        except InvalidValueError as fault:
+            fault.expected = fault.expected or self.expected
             raise
         except Exception:  # noqa: BLE001 - a value with odd magic methods is a wrong value, not a crash
             raise InvalidValueError(value, self.expected) from None
@@ -253,19 +246,6 @@ def _make_reader(expected: str, test: Callable[[Any], bool], store: Callable[[An
     return read
 
 
-def is_text(value: object) -> bool:
-    """Whether `value` can be an argument or a JSON string: text without NUL and lone surrogates."""
-    return isinstance(value, str) and "\0" not in value and not _has_surrogate(value)
-
-
-def _has_surrogate(value: str) -> bool:
-    return not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
-
-
-def _is_name(value: Any) -> bool:
-    return is_text(value) and bool(value.strip())
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # NaN is not a number
 
@@ -289,27 +269,6 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_text_list(value: object) -> bool:
-    """Whether `value` is a list, tuple or set of text; text itself is not."""
-    if isinstance(value, str | bytes | Mapping):
-        return False
-    return isinstance(value, Sequence | set | frozenset) and all(is_text(item) for item in cast("Sequence[Any]", value))
-
-
-def _copy_list(value: Any) -> list[Any]:
-    # A set has no order; the same options should give the same command line.
-    items = cast("list[Any]", value)
-    return sorted(items) if isinstance(value, set | frozenset) else list(items)
-
-
-def is_path(value: object) -> bool:
-    """Whether `value` is a path that can be an argument."""
-    if not isinstance(value, str | os.PathLike):
-        return False
-    path = os.fspath(cast("str | os.PathLike[str]", value))
-    return is_text(path) and bool(path)
-
-
 def _is_paths(value: object) -> bool:
     if isinstance(value, str | bytes | Mapping):
         return False
@@ -318,12 +277,6 @@ def _is_paths(value: object) -> bool:
 
 def _copy_paths(value: Any) -> list[str]:
     return [os.fspath(item) for item in value]
-
-
-def resolve_path(value: Any, directory: str) -> str:
-    """Return `value` as an absolute path, against `directory` if it is relative; a leading `~` stays."""
-    path = cast("str", os.fspath(value))
-    return path if path.startswith("~") else os.path.normpath(os.path.join(directory, path))  # noqa: PTH118
 
 
 def _resolve_paths(value: Any, directory: str) -> list[str]:
@@ -391,7 +344,7 @@ def _copy_instances(value: Any) -> list[Any]:
 
 
 def _is_user(value: Any) -> bool:
-    return _is_name(value) or (_is_int(value) and value >= 0)
+    return is_name(value) or (_is_int(value) and value >= 0)
 
 
 def _is_wait(value: Any) -> bool:
@@ -399,7 +352,7 @@ def _is_wait(value: Any) -> bool:
 
 
 def _is_debug(value: Any) -> bool:
-    return isinstance(value, bool) or _is_name(value)
+    return isinstance(value, bool) or is_name(value)
 
 
 def _make_choice(*names: str, metavar: str = "NAME") -> ValueType:
@@ -462,8 +415,8 @@ PROVIDERS = ("anthropic", "bedrock", "vertex", "foundry")
 SETTING_SOURCE_NAMES = ("user", "project", "local")
 
 TEXT = _make_type("text without NUL or lone surrogates", is_text)
-NAME = _make_type("non-empty text", _is_name, metavar="NAME")
-URL = _make_type("an address such as 'https://…'", lambda v: _is_name(v) and "://" in v, metavar="URL")
+NAME = _make_type("non-empty text", is_name, metavar="NAME")
+URL = _make_type("an address such as 'https://…'", lambda v: is_name(v) and "://" in v, metavar="URL")
 BOOL = _make_type("True or False", lambda v: isinstance(v, bool), parse=parse_bool, metavar="true|false")
 WHOLE_NUMBER = _make_type(
     "a whole number of at least 0", lambda v: _is_int(v) and v >= 0, parse=parse_whole_number, metavar="N"
@@ -472,7 +425,7 @@ COUNT = _make_type("a whole number of at least 1", lambda v: _is_int(v) and v >=
 NUMBER = _make_type("a number greater than 0", _is_amount, parse=parse_number, metavar="NUMBER")
 TIMEOUT = ValueType("a number of seconds greater than 0", _read_timeout, parse_number, "SECONDS")
 SECONDS = _make_type("a number of seconds greater than 0", _is_amount, parse=parse_number, metavar="SECONDS")
-NAMES = _make_type("a list of text", is_text_list, store=_copy_list, parse=parse_list, metavar="A,B")
+NAMES = _make_type("a list of text", is_text_list, store=copy_list, parse=parse_list, metavar="A,B")
 PATH = _make_type("a path", is_path, store=os.fspath, metavar="PATH", resolve_paths=resolve_path)
 CLI = _make_type(
     "a path, 'auto', 'bundled' or 'global'", is_path, store=os.fspath, metavar="PATH", resolve_paths=_resolve_cli
@@ -495,7 +448,7 @@ HOOKS = _make_type("a mapping of event names to hooks", lambda v: isinstance(v, 
 FUNCTIONS = _make_type(
     "a list of functions, or of what @tool made of them",
     lambda v: isinstance(v, list | tuple),
-    store=_copy_list,
+    store=copy_list,
     parse=None,
     metavar="",
 )
@@ -529,7 +482,7 @@ DEBUG = _make_type("True, False, or the categories to log", _is_debug, parse=par
 SETTING_SOURCES = _make_type(
     "a list of " + ", ".join(repr(name) for name in SETTING_SOURCE_NAMES),
     lambda v: is_text_list(v) and all(item in SETTING_SOURCE_NAMES for item in v),
-    store=_copy_list,
+    store=copy_list,
     parse=parse_list,
     metavar="A,B",
 )
