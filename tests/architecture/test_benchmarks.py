@@ -50,7 +50,7 @@ def test_every_case_runs_and_reports_ours_and_the_floor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("language", ["c", "python"])
-def test_both_fake_clis_say_the_same(tmp_path: Path, language: str) -> None:
+def test_both_fake_clis_send_the_same(tmp_path: Path, language: str) -> None:
     from benchmarks.environment import build_fake_cli
 
     if language == "c" and not shutil.which("cc"):
@@ -140,7 +140,7 @@ def test_only_a_whole_run_replaces_the_results() -> None:
     assert results.read_bytes() == before
 
 
-def test_a_case_that_does_not_exist_is_told() -> None:
+def test_a_case_that_does_not_exist_is_reported() -> None:
     command = [sys.executable, "-m", "benchmarks", "--smoke", "--no-incumbent", "--case", "nonsense"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT)
 

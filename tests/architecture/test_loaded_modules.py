@@ -97,6 +97,6 @@ def test_a_plain_query_loads_no_other_package_and_little_of_the_standard_library
 
 
 @pytest.mark.parametrize("code", ["from pilothouse import sync", "import pilothouse.sync as ph; ph.Options"])
-def test_the_blocking_twin_starts_no_thread_and_no_loop_before_it_is_used(tmp_path: Path, code: str) -> None:
+def test_the_blocking_api_starts_no_thread_and_no_loop_before_use(tmp_path: Path, code: str) -> None:
     loaded = modules_after(code, tmp_path)
     assert not loaded & {"anyio", "asyncio", "pilothouse.sync.portal", "pilothouse.client"}

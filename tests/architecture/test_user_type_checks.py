@@ -53,5 +53,5 @@ def test_a_type_checker_takes_what_is_right_and_names_what_is_wrong(tmp_path: Pa
 
 
 @pytest.mark.requirement("E47")
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (Path(pilothouse.__file__).parent / "py.typed").is_file()

@@ -59,7 +59,7 @@ def test_the_results_have_every_case() -> None:
         assert set(entry["metrics"]) == set(case.metrics)
 
 
-def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import page
 
     noted: dict[str, Any] = {

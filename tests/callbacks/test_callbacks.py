@@ -95,7 +95,7 @@ async def test_a_cancelled_call_is_cancelled_and_its_thread_forgotten() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_what_somebody_else_cancelled_is_a_failure_not_a_silence() -> None:
+async def test_a_foreign_cancellation_is_a_failure() -> None:
     import asyncio
 
     async def waits() -> None:

@@ -92,7 +92,7 @@ class Window(StringIO):
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_a_note_or_a_thought_comes_after_the_word_that_waited(monkeypatch: pytest.MonkeyPatch, rich: bool) -> None:
+def test_a_note_or_a_thought_comes_after_the_buffered_word(monkeypatch: pytest.MonkeyPatch, rich: bool) -> None:
     from pilothouse.cli.rich_screen import RichScreen
 
     monkeypatch.setenv("COLUMNS", "20")

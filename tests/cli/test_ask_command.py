@@ -51,7 +51,7 @@ def test_the_answer_is_all_there_is_on_standard_output(pilothouse: Command) -> N
         assert part in line
 
 
-def test_tools_are_told_beside_the_answer(pilothouse: Command) -> None:
+def test_tools_are_printed_beside_the_answer(pilothouse: Command) -> None:
     with FakeCLI().turn(*tool_turn()) as fake:
         ran = pilothouse.run("ask", "How many?", "--cli", fake.path)
     assert ran.out == "Let me look.\nThere are three.\n"
@@ -65,7 +65,7 @@ def test_tools_are_told_beside_the_answer(pilothouse: Command) -> None:
     assert "3 turns, $0.0123" in told[4]
 
 
-def test_thinking_is_told_only_when_asked_for(pilothouse: Command) -> None:
+def test_thinking_is_printed_only_on_request(pilothouse: Command) -> None:
     def thinking() -> FakeCLI:
         spoken = frames.assistant([frames.thinking("Hmm, France."), frames.text("Paris.")])
         return FakeCLI().turn(frames.init(), spoken, frames.result("Paris."))
@@ -79,7 +79,7 @@ def test_thinking_is_told_only_when_asked_for(pilothouse: Command) -> None:
     assert "thinking: Hmm, France.\n" in loud.err
 
 
-def test_retries_are_told_and_the_cli_speaking_for_the_api_is_no_answer(pilothouse: Command) -> None:
+def test_retries_are_printed_and_error_text_of_the_cli_is_not_an_answer(pilothouse: Command) -> None:
     spoken = frames.assistant("API Error: Overloaded", error="overloaded", is_api_error_message=True)
     closing = frames.result("API Error: Overloaded", is_error=True, api_error_status=529, terminal_reason="api_error")
     with FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3, delay_ms=1100), spoken, closing) as fake:
@@ -91,7 +91,7 @@ def test_retries_are_told_and_the_cli_speaking_for_the_api_is_no_answer(pilothou
     ]
 
 
-def test_a_stream_that_breaks_and_comes_again_is_told_once(pilothouse: Command) -> None:
+def test_a_repeated_stream_is_printed_once(pilothouse: Command) -> None:
     whole = frames.stream_text(ANSWER, chunks=4)
     broken = frames.stream_event(
         {"type": "message_stop"}, abandoned_blocks={"api_message_id": "msg_1", "from_block_index": 0}
@@ -108,7 +108,7 @@ def test_an_answer_without_any_message_of_the_model_is_shown(pilothouse: Command
         assert pilothouse.run("ask", "/cost", "--cli", fake.path).out == "Total cost: $0\n"
 
 
-def test_what_was_not_permitted_is_told(pilothouse: Command) -> None:
+def test_denied_calls_are_printed(pilothouse: Command) -> None:
     denied = [{"tool_name": "Bash", "tool_use_id": "t", "tool_input": {}}]
     with FakeCLI().text("I may not.", permission_denials=denied) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_program_is_no_cli(pilothouse: Command, tmp_path: Path
     assert "it is not executable; run `chmod +x" in one_line(ran)
 
 
-def test_a_child_that_breaks_is_one_line_with_its_last_words(pilothouse: Command) -> None:
+def test_a_failed_child_is_one_line_with_its_standard_error(pilothouse: Command) -> None:
     with FakeCLI().expect("user").stderr("error: out of luck\n").exit(1) as fake:
         ran = pilothouse.run("ask", "hi", "--cli", fake.path)
     assert ran.code == 1
@@ -243,7 +243,7 @@ def test_a_timeout_is_exit_code_124(pilothouse: Command, option: str) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_who_has_no_key_and_no_login_is_told_three_ways(pilothouse: Command) -> None:
+def test_without_key_and_login_three_ways_are_offered(pilothouse: Command) -> None:
     said = "Not logged in · Please run /login"
     closing = frames.result(said, is_error=True)
 
@@ -282,7 +282,7 @@ def test_json_is_one_object(pilothouse: Command) -> None:
     assert body["usage"]["output_tokens"] == 12
 
 
-def test_json_tells_failures_too(pilothouse: Command) -> None:
+def test_json_reports_failures_too(pilothouse: Command) -> None:
     limit = frames.result(
         None, subtype="error_max_turns", is_error=True, errors=["Reached maximum number of turns (1)"]
     )

@@ -50,7 +50,7 @@ def test_lines_of_a_pipe_are_prompts_and_answers_go_to_standard_output(pilothous
     assert f" -m pilothouse chat --resume {frames.SESSION_ID} --cli {fake.path}" in last
 
 
-def test_nobody_is_asked_in_a_pipe(pilothouse: Command) -> None:
+def test_a_pipe_gets_no_permission_prompt(pilothouse: Command) -> None:
     denied = [{"tool_name": "Bash", "tool_use_id": "t", "tool_input": {}}]
     with FakeCLI().text("I may not.", permission_denials=denied) as fake:
         ran = pilothouse.run("chat", "--cli", fake.path, stdin=b"go\n")
@@ -70,7 +70,7 @@ def test_a_line_that_fails_decides_the_exit_code_and_the_next_goes_on(pilothouse
     assert "tokens" not in ran.err
 
 
-def test_a_child_that_dies_is_told_in_one_line(pilothouse: Command) -> None:
+def test_a_dead_child_is_reported_in_one_line(pilothouse: Command) -> None:
     with FakeCLI().expect("user").emit(frames.init()).exit(3) as fake:
         ran = pilothouse.run("chat", "--cli", fake.path, stdin=b"one\n")
     assert (ran.code, ran.out) == (1, "")
@@ -251,7 +251,7 @@ def test_a_history_is_kept_only_where_it_was_asked_for(pilothouse: Command, tmp_
     assert [path for path in pilothouse.home.rglob("*") if path.is_file()] == []
 
 
-def test_retries_and_thinking_are_told(pilothouse: Command) -> None:
+def test_retries_and_thinking_are_printed(pilothouse: Command) -> None:
     spoken = frames.assistant([frames.thinking("Hmm."), frames.text("Paris.")])
     scenario = FakeCLI().turn(frames.init(), frames.api_retry(2, max_retries=3), spoken, frames.result("Paris."))
     with scenario.forever() as fake:

@@ -75,7 +75,7 @@ def test_each_tool_is_shown_by_what_matters() -> None:
     assert shown(other) == ["to: north", "  by west", "knots: 7"]
 
 
-def test_why_it_is_asked_is_told_once() -> None:
+def test_the_reason_of_a_request_is_printed_once() -> None:
     request = request_for("Bash", {"command": "cat /etc/x"}, reason="outside", blocked_path="/etc/x")
     assert shown(request) == ["$ cat /etc/x", "why asked: outside"]
 
@@ -96,7 +96,7 @@ def test_what_is_left_out_is_counted() -> None:
     assert line.endswith("… (1002 more characters)")
 
 
-def test_for_the_session_never_writes_a_file_nor_takes_what_it_cannot_tell() -> None:
+def test_for_the_session_never_writes_a_file_nor_takes_unknown_changes() -> None:
     deny = {**RULE, "behavior": "deny"}
     updates = find_session_updates(request_for("Bash", {}, **suggested(RULE, MODE, deny, {"type": "new"})))
     rule = PermissionRule("Bash", "ls:*")
@@ -403,7 +403,7 @@ def test_a_tool_run_is_one_line() -> None:
     assert line.endswith("(denied)")
 
 
-def test_waiting_is_told() -> None:
+def test_waiting_is_printed() -> None:
     def own(subtype: str, **facts: Any) -> dict[str, Any]:
         return {"type": "system", "subtype": subtype, "session_id": "s", **facts}
 
@@ -421,7 +421,7 @@ def test_waiting_is_told() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_question_waits_until_its_call_has_been_told() -> None:
+async def test_a_question_waits_until_its_call_is_printed() -> None:
     out = StringIO()
     telling = ChatProgressPrinter(Screen(out, out), str)
     order: list[str] = []

@@ -282,7 +282,7 @@ def test_editing_several_lines_and_completion(chat: Chat, model: ScriptedModel) 
     assert not list(Path(model.env()["HOME"]).rglob("*history*"))
 
 
-def test_what_a_background_task_woke_is_told_at_the_prompt(chat: Chat, model: ScriptedModel) -> None:
+def test_a_turn_of_a_background_task_is_printed_at_the_prompt(chat: Chat, model: ScriptedModel) -> None:
     command = {"command": "sleep 1; echo finished", "run_in_background": True, "description": "wait"}
     model.on("start", reply=Steps([ToolUse("Bash", command)], "Started."))
     model.default = "The background is done."

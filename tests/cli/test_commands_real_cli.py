@@ -81,7 +81,7 @@ def test_without_a_key_there_are_three_ways(pilothouse: Command, real_cli: str) 
     assert [word in ran.err for word in ("ANTHROPIC_API_KEY", "log in once", "ask --local hi")] == [True] * 3
 
 
-def test_a_wrong_flag_is_told_in_one_line(pilothouse: Command, real_cli: str) -> None:
+def test_a_wrong_flag_is_reported_in_one_line(pilothouse: Command, real_cli: str) -> None:
     ran = pilothouse.run("ask", "hi", "--cli", real_cli, "--set", 'extra_args={"no-such-flag": null}')
     assert ran.code == 2
     assert "this Claude Code does not know the flag --no-such-flag: update it, or leave that away" in ran.err
@@ -213,7 +213,7 @@ def test_with_a_key_the_demo_asks_the_real_model(pilothouse: Command, real_cli: 
     assert key not in ran.out
 
 
-def test_a_part_that_fails_is_told_and_the_other_runs(pilothouse: Command, real_cli: str) -> None:
+def test_a_part_that_fails_is_reported_and_the_other_runs(pilothouse: Command, real_cli: str) -> None:
     with ScriptedModel(default=HttpError(401)) as model:
         ran = pilothouse.run("demo", "--cli", real_cli, env={**scripted(model), "CLAUDE_CODE_MAX_RETRIES": "0"})
     assert ran.code == 1

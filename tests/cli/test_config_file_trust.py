@@ -66,7 +66,7 @@ def test_ask_runs_nothing_that_a_file_names_and_says_what_is_left_out(
 
 
 @pytest.mark.parametrize("flags", [("ask", "hi", "--json"), ("ask", "hi", "--stream-json"), ("chat", "hi")])
-def test_without_a_person_nobody_is_asked(
+def test_without_a_terminal_there_is_no_trust_prompt(
     pilothouse: Command, clone: Clone, fake: FakeCLI, flags: tuple[str, ...]
 ) -> None:
     ran = pilothouse.run(

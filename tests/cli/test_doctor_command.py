@@ -85,7 +85,7 @@ def test_the_round_trip_reads_nothing_of_this_place(doctor: Doctor, real_cli: st
     assert sorted(path.name for path in (home / ".claude").iterdir()) == ["settings.json"]
 
 
-def test_no_cli_is_a_failure_that_says_how_to_get_one(doctor: Doctor, tmp_path: Path) -> None:
+def test_a_missing_cli_is_a_failure_with_instructions(doctor: Doctor, tmp_path: Path) -> None:
     found = doctor.findings("--cli", str(tmp_path / "none"), code=1)
     assert found["cli"][0]["status"] == "failed"
     assert "pilothouse install-cli" in found["cli"][0]["detail"]
@@ -120,7 +120,7 @@ def test_a_cli_that_answers_nothing_fails_the_round_trip(doctor: Doctor, claude:
     assert doctor.findings("--cli", claude, "--quick")["round trip"][0]["detail"] == "left out with --quick"
 
 
-def test_a_bad_configuration_is_told_and_the_rest_is_still_looked_at(doctor: Doctor, claude: str) -> None:
+def test_a_bad_configuration_is_reported_and_the_rest_is_still_checked(doctor: Doctor, claude: str) -> None:
     (doctor.directory / "pilothouse.toml").write_text('modle = "opus"')
     found = doctor.findings("--quick", "--cli", claude, code=1)
     assert found["configuration"][0]["status"] == "failed"

@@ -121,7 +121,7 @@ async def test_check_needs_no_network(world: ManagedWorld) -> None:
     assert len(world.runs()) == 1
 
 
-async def test_a_copy_that_does_not_run_here_is_told(world: ManagedWorld, seen: Seen) -> None:
+async def test_a_copy_that_does_not_run_here_is_reported(world: ManagedWorld, seen: Seen) -> None:
     await Seen().run()
     world.path.write_text("#!/nowhere/loader\n")
     world.artifact = msgspec.structs.replace(world.artifact, sha256=hashlib.sha256(world.path.read_bytes()).hexdigest())

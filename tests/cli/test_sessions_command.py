@@ -155,7 +155,7 @@ def test_rename_tag_and_fork(disk: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(run(capsys, "fork", "1f0c", "--json")[1])["messages"] == 4
 
 
-def test_delete_asks_or_is_told(
+def test_delete_asks_or_is_reported(
     disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = run(capsys, "delete", "1f0c")
@@ -204,7 +204,7 @@ def test_usage(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "usage", "--by", "model")[1].splitlines()[1].startswith("some-model")
 
 
-def test_broken_lines_are_told_beside_the_answer(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_lines_are_reported_beside_the_answer(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = disk / "config" / "projects" / project_key(disk / "project") / f"{ONE}.jsonl"
     path.write_text(path.read_text() + "junk\n")
     code, out, err = run(capsys, "show", "1f0c", "--json")

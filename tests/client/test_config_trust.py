@@ -89,9 +89,7 @@ command = "./evil"
 """
 
 
-def test_a_file_that_nobody_named_restricts_and_tunes_and_does_nothing_else(
-    project: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_discovered_file_only_restricts_and_tunes(project: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = project / "pilothouse.toml"
     path.write_text(EVIL)
     agent = ph.Agent()
@@ -278,7 +276,7 @@ def test_the_remembered_answers_are_private_and_a_damaged_file_trusts_nothing(
         ("MODEL", "opus", "'haiku'", "haiku"),
     ],
 )
-def test_a_file_without_trust_loosens_nothing_that_a_variable_says(
+def test_a_file_without_trust_loosens_no_variable(
     project: Path, monkeypatch: pytest.MonkeyPatch, variable: str, text: str, of_file: str, value: Any
 ) -> None:
     name = variable.lower()
@@ -335,7 +333,7 @@ def test_a_group_may_write_only_if_it_is_the_users_own(
     assert "other users can write to it" in passed_over(caplog)
 
 
-def test_the_own_group_is_the_one_with_the_users_name_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_own_group_has_the_users_name_and_no_other_member(monkeypatch: pytest.MonkeyPatch) -> None:
     import grp
     import pwd
 

@@ -106,7 +106,7 @@ def test_by_model() -> None:
     assert {name: model.output_tokens for name, model in ledger.costs.models.items()} == {OPUS: 24, HAIKU: 24}
 
 
-def test_a_message_is_counted_once_however_often_its_usage_is_told() -> None:
+def test_a_message_is_counted_once_however_often_its_usage_arrives() -> None:
     ledger = CostTracker()
     ledger.track(decoded(said("m1", 10, 1), said("m1", 10, 1), said("m1", 10, 7), said("m2", 20, 3, model=HAIKU)))
     costs = ledger.costs
@@ -124,7 +124,7 @@ def test_a_message_is_counted_once_however_often_its_usage_is_told() -> None:
     assert (ledger.total_tokens, ledger.costs.total_tokens, ledger.costs.usd) == (25, 25, 0.5)
 
 
-def test_what_is_streamed_tells_the_output_before_the_result() -> None:
+def test_streamed_usage_gives_the_output_before_the_result() -> None:
     ledger = CostTracker()
     start = {"type": "message_start", "message": {**said("m1", 10, 1)["message"], "content": []}}
     delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 40}}
@@ -147,7 +147,7 @@ def test_a_child_that_died_is_counted_by_its_messages() -> None:
     assert (costs.total_tokens, ledger.total_tokens, costs.unpriced_tokens, costs.usd) == (59, 59, 42, 0.75)
 
 
-def test_a_cli_that_tells_totals_only() -> None:
+def test_a_cli_that_reports_totals_only() -> None:
     ledger = CostTracker()
     ledger.track(decoded(result(None, {OPUS: usage(10, 5, usd=0.25)})))
     ledger.track(decoded(result(None, {OPUS: usage(30, 9, usd=0.5), HAIKU: usage(1, 1)})))
@@ -159,7 +159,7 @@ def test_a_cli_that_tells_totals_only() -> None:
     assert costs.usd == pytest.approx(0.6)
 
 
-def test_a_history_of_which_only_the_total_is_told_is_not_counted() -> None:
+def test_a_history_with_only_a_total_is_not_counted() -> None:
     ledger = CostTracker(resumes=True)
     ledger.track(decoded(said("m1", 7, 2), result(None, {OPUS: usage(1000, 1000, usd=9.0)})))
     ledger.track(decoded(said("m2", 7, 2), result(None, {OPUS: usage(1010, 1003, usd=9.5)})))
@@ -168,7 +168,7 @@ def test_a_history_of_which_only_the_total_is_told_is_not_counted() -> None:
     assert (costs.usd, costs.unpriced_tokens) == (0.5, 14)
 
 
-def test_replayed_history_and_words_of_the_cli_cost_nothing() -> None:
+def test_replayed_history_and_text_of_the_cli_cost_nothing() -> None:
     ledger = CostTracker()
     ledger.track(decoded(said("m1", 10, 5, historical=True), said("m2", 10, 5, model="<synthetic>")))
     assert ledger.costs.total_tokens == ledger.total_tokens == 0
@@ -209,7 +209,7 @@ def test_what_is_added_up_as_it_comes_is_the_sum(steps: list[tuple[str, int, int
 
 
 @pytest.mark.anyio
-async def test_a_session_tells_its_costs() -> None:
+async def test_a_session_gives_its_costs() -> None:
     one = [frames.init(), said("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
     two = [
         frames.init(), said("m2", 10, 5), result({OPUS: usage(1, 1, 3, 2, 0.5), HAIKU: usage(4, 4, usd=0.125)}),
@@ -225,7 +225,7 @@ async def test_a_session_tells_its_costs() -> None:
     assert set(costs.models) == {OPUS, HAIKU}
 
 
-def test_the_blocking_twin_tells_the_same() -> None:
+def test_the_blocking_api_gives_the_same() -> None:
     one = [frames.init(), said("m1", 10, 5), result({OPUS: usage(10, 5, usd=0.25)})]
     with blocking.session(transport=mock_transport(one)) as session:
         session.query("one").result()

@@ -78,7 +78,7 @@ def test_options_stay_as_they_were_given() -> None:
 @pytest.mark.parametrize(
     ("tool", "words"), [(broken, "broken"), ("weather", "expected a function"), (Desk.note, "without its object")]
 )
-def test_what_cannot_be_a_tool_is_told_where_it_is_given(give: Callable[..., Any], tool: Any, words: str) -> None:
+def test_an_invalid_tool_is_reported_where_it_is_passed(give: Callable[..., Any], tool: Any, words: str) -> None:
     with pytest.raises(ph.ToolDefinitionError, match=words):
         give(custom_tools=[add, tool])
     assert ph.default_agent().options.custom_tools is None

@@ -38,7 +38,7 @@ def messages(*dicts: Any) -> list[Message]:
 # The text of a result.
 
 
-def test_the_text_of_a_failed_run_is_what_the_model_said() -> None:
+def test_the_text_of_a_failed_run_is_that_of_the_model() -> None:
     said, own = frames.assistant("Half of it."), frames.assistant("of a sub-agent", parent_tool_use_id="t1")
     refused = frames.assistant(REFUSED, is_api_error_message=True, error="authentication_failed")
     failed = frames.result(REFUSED, is_error=True)
@@ -50,13 +50,13 @@ def test_the_text_of_a_failed_run_is_what_the_model_said() -> None:
     assert ph.QueryResult(messages(frames.init(), refused, failed)).text == ""
 
 
-def test_the_text_of_a_run_that_reached_a_limit_is_what_the_model_said_last() -> None:
+def test_the_text_of_a_run_that_reached_a_limit_is_the_last_of_the_model() -> None:
     closing = frames.result(None, subtype="error_max_turns", is_error=True)
     answer = ph.QueryResult(messages(frames.assistant("One."), frames.assistant("Two."), closing))
     assert answer.text == "Two."
 
 
-def test_the_text_of_an_interrupted_run_is_what_the_model_had_said() -> None:
+def test_the_text_of_an_interrupted_run_is_that_of_the_model() -> None:
     said = messages(frames.init(), frames.assistant("So far"))
     assert ph.QueryResult(said, interrupted=True).text == "So far"
 
@@ -282,7 +282,9 @@ async def test_one_that_was_looked_at_does_not(fake: FakeCLI, caplog: pytest.Log
 
 
 @pytest.mark.anyio
-async def test_nobody_inside_looks_in_the_place_of_the_user(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_code_does_not_count_as_the_user_looking(
+    fake: FakeCLI, caplog: pytest.LogCaptureFixture
+) -> None:
     retry = ph.RetryPolicy(attempts=1, first_delay=0.01)
     await ask(fake, retry=retry, max_budget_tokens=10**9, instrumentation=Watcher(), json_schema={"type": "object"})
     assert len(warnings_of(caplog)) == 1

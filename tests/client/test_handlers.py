@@ -82,7 +82,7 @@ async def finish(peer: Peer) -> None:
         ({"custom_tools": [add], "prompt_via": "argv"}, ph.OptionsError, "'custom_tools' needs prompt_via='stdin'"),
     ],
 )
-def test_what_cannot_work_is_told_at_once(settings: Any, error: type[Exception], words: str) -> None:
+def test_settings_that_cannot_work_are_reported_at_once(settings: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         ph.Agent(**settings)
     with pytest.raises(error, match=words):
@@ -96,7 +96,7 @@ def test_what_cannot_work_is_told_at_once(settings: Any, error: type[Exception],
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G13", "R27", "R28", "R21")
-async def test_what_the_peer_is_told_of_us() -> None:
+async def test_the_initialize_request_names_our_handlers() -> None:
     world = World(finish)
     plain = {"type": "http", "url": "http://127.0.0.1/mcp"}
     await world.run(
@@ -153,7 +153,9 @@ def yes_hook(event: Any) -> None: ...
         ({"confirm": lambda prompt, request: True}, None),
     ],
 )
-async def test_own_tools_run_unasked_where_nobody_can_be_asked(given: Any, expected: str | None) -> None:
+async def test_custom_tools_run_without_a_request_if_there_is_no_permission_handler(
+    given: Any, expected: str | None
+) -> None:
     world = World(finish)
     await world.run(custom_tools=[add], **given)
     allowed = [argument.partition("=")[2] for argument in world.argv if argument.startswith("--allowedTools")]
@@ -163,7 +165,7 @@ async def test_own_tools_run_unasked_where_nobody_can_be_asked(given: Any, expec
 
 
 @pytest.mark.anyio
-async def test_nothing_is_said_of_what_was_not_set() -> None:
+async def test_unset_options_are_not_in_the_initialize_request() -> None:
     world = World(finish)
     await world.run(hooks={}, custom_tools=[])
     assert world.hello == {"subtype": "initialize"}
@@ -197,7 +199,7 @@ async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: py
 
 @pytest.mark.anyio
 @pytest.mark.requirement("R11", "R12", "R13", "E72", "E73", "E74", "G27", "G28")
-async def test_each_question_reaches_its_desk() -> None:
+async def test_each_request_reaches_its_handler() -> None:
     heard: list[Any] = []
 
     async def play(peer: Peer) -> None:
@@ -241,7 +243,7 @@ async def test_each_question_reaches_its_desk() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G49", "R10")
-async def test_questions_are_answered_while_nobody_reads() -> None:
+async def test_requests_are_answered_while_the_messages_are_unread() -> None:
     answered = anyio.Event()
     decided = [anyio.Event() for _ in range(3)]
 
@@ -366,7 +368,7 @@ async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_goes_wrong_here_is_not_told_there(caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_handlers_are_not_sent_to_the_cli(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
 
     async def play(peer: Peer) -> None:
@@ -410,7 +412,7 @@ async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.Log
 
 
 @pytest.mark.anyio
-async def test_a_desk_that_raises_is_an_error_answer_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_that_raises_is_an_error_response_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(peer: Peer) -> None:
         answer = await peer.ask(ASK)
         assert (answer["subtype"], answer["error"]) == ("error", "the host failed to answer can_use_tool")

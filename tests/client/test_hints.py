@@ -64,7 +64,7 @@ def wait(awaitable: Any) -> None:
 
 
 @pytest.mark.parametrize("code", SLIPS)
-def test_a_slip_is_told_with_what_to_do(code: str) -> None:
+def test_a_mistake_is_reported_with_advice(code: str) -> None:
     kind, text = SLIPS[code]
     names = {"ph": ph, "sync": sync, "enter": enter, "enter_async": enter_async, "wait": wait}
     with pytest.raises(kind, match=text) as caught:

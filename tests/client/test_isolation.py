@@ -127,7 +127,9 @@ async def test_the_home_goes_when_the_start_fails(temporary: Path, tmp_path: Pat
 
 
 @pytest.mark.anyio
-async def test_a_place_for_it_that_cannot_be_written_to_is_told(fake: FakeCLI, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_place_for_it_that_cannot_be_written_to_is_reported(
+    fake: FakeCLI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: Any, **named: Any) -> str:
         raise OSError(28, "No space left on device")
 
@@ -224,7 +226,7 @@ def init(**facts: Any) -> ph.InitMessage:
     return ph.InitMessage(**{**usual, **facts})
 
 
-def test_a_report_names_what_nobody_asked_for() -> None:
+def test_a_report_names_unrequested_parts() -> None:
     server = ph.messages.McpServerInfo
     options = ph.Options(
         isolation="strict",

@@ -48,7 +48,7 @@ async def test_only_so_much_is_held_back(fake: FakeCLI) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("transport", ["fake", "mock"])
-async def test_a_session_keeps_word_of_prompts_for_its_listeners(fake: FakeCLI, transport: str) -> None:
+async def test_a_session_keeps_lifecycle_messages_for_its_listeners(fake: FakeCLI, transport: str) -> None:
     frames_of_turn = [HOOK, frames.init(), frames.assistant("Hello"), frames.result("Hello")]
     how: dict[str, Any] = {"cli": fake.turn(*frames_of_turn).turn(*frames_of_turn).path}
     if transport == "mock":

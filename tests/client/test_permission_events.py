@@ -114,7 +114,7 @@ async def confirm_it(request: Any) -> Any:
         ({"on_plan": deny}, "nobody", "nobody can give it"),
     ],
 )
-async def test_who_decided_and_what(settings: dict[str, Any], by: str, decision: Any) -> None:
+async def test_the_event_names_the_decision_and_its_function(settings: dict[str, Any], by: str, decision: Any) -> None:
     async def play(peer: Peer) -> None:
         await peer.say(called())
         await peer.ask(CALL)
@@ -232,7 +232,7 @@ async def test_loops_and_results_have_no_messages_of_it() -> None:
     assert "asked" not in [message.raw.get("subtype") for message in (await query.result()).messages]
 
 
-def test_words_of_a_peer_that_mean_something_else() -> None:
+def test_frames_of_a_peer_with_another_meaning() -> None:
     reader = EventReader()
     for facts in ({}, {"id": "x"}, {"id": "x", "kind": "permission"}, {"id": 3, "kind": "plan", "request": {}}):
         for subtype in ("asked", "settled"):

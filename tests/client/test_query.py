@@ -319,7 +319,7 @@ async def test_an_old_cli_works_with_a_warning(
 
 @pytest.mark.requirement("R1", "R29")
 @pytest.mark.parametrize(("version", "warns"), [("1.0.128", True), ("2.1.0", False)])
-async def test_a_cli_that_does_not_say_its_version_is_asked_once(
+async def test_a_cli_that_does_not_report_its_version_is_run_once(
     version: str, warns: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PILOTHOUSE_CACHE", str(tmp_path))

@@ -110,7 +110,7 @@ async def test_idle_timeout_waits_for_a_running_tool() -> None:
 @pytest.mark.parametrize(
     ("ending", "code", "signal"), [("exit", 3, None), ("zero", 0, None), ("kill", None, "SIGKILL")]
 )
-async def test_a_child_that_dies_is_reported_with_what_it_said(
+async def test_a_dead_child_is_reported_with_its_standard_error(
     fake: FakeCLI, ending: str, code: int | None, signal: str | None
 ) -> None:
     fake.expect("user").emit(frames.init()).stderr("warming up\nout of cheese\n")
@@ -156,7 +156,7 @@ async def test_noise_stderr_and_odd_chunks_do_no_harm(fake: FakeCLI) -> None:
 
 
 @pytest.mark.requirement("G32")
-async def test_an_oversize_line_is_skipped_and_told_when_the_answer_was_in_it(fake: FakeCLI) -> None:
+async def test_an_oversize_line_is_skipped_and_reported_when_the_answer_was_in_it(fake: FakeCLI) -> None:
     fake.expect("user").emit(frames.init(), frames.assistant("x" * 5000), frames.result("fine")).forever()
     result = await ph.query("go", cli=fake.path, max_line_bytes=4000)
     assert (result.text, result.assistant_messages) == ("fine", [])

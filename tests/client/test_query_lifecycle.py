@@ -174,7 +174,7 @@ async def test_tasks_may_share_one_iterator(fake: FakeCLI) -> None:
 
 
 @pytest.mark.anyio
-async def test_closing_wakes_whoever_reads(hanging: FakeCLI) -> None:
+async def test_closing_wakes_readers(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path)
     outcomes: list[str] = []
 

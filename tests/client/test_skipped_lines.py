@@ -46,7 +46,7 @@ async def test_a_line_that_was_skipped_is_a_message_and_counted(fake: FakeCLI, l
 
 
 @pytest.mark.anyio
-async def test_a_query_of_a_session_is_told_and_so_are_listeners(fake: FakeCLI) -> None:
+async def test_a_query_of_a_session_and_listeners_get_the_report(fake: FakeCLI) -> None:
     one_turn(fake, LONG, NO_MESSAGE)
     fake.text("second")
     with anyio.fail_after(20):
@@ -131,7 +131,7 @@ def test_what_a_rule_or_a_mode_denied_is_not(
     assert warnings_of(caplog) == []
 
 
-def test_nor_is_anything_where_somebody_is_there(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
+def test_there_is_no_warning_with_a_permission_handler(fake: FakeCLI, caplog: pytest.LogCaptureFixture) -> None:
     fake.expect("user").emit(frames.init(), denied(), frames.result("Done"))
     sync.query("Refactor", cli=fake.path, can_use_tool=ph.permissions.deny_all).result()
     assert warnings_of(caplog) == []

@@ -100,7 +100,7 @@ def test_a_list_in_the_text() -> None:
     assert OutputSchema.from_type(list[Invoice]).read(result_of('[{"number": 7}]'))[0] == [Invoice(7)]
 
 
-def test_errors_tell_where_and_stay_small() -> None:
+def test_errors_name_the_place_and_stay_small() -> None:
     class Model(pydantic.BaseModel):
         numbers: list[int]
 

@@ -61,7 +61,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_before_anything_is_started(name: str) -> None:
+def test_a_mistake_is_reported_before_anything_is_started(name: str) -> None:
     settings, told = MISTAKES[name]
     with pytest.raises(ph.UsageError, match=told):
         ph.query("x", **settings)
@@ -104,14 +104,14 @@ def test_a_program_that_is_not_the_cli() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_the_cli_says_to_root_gets_the_way_out() -> None:
+async def test_the_refusal_for_root_gets_advice() -> None:
     refusal = "--dangerously-skip-permissions cannot be used with root/sudo privileges for security reasons"
     with FakeCLI().stderr(refusal).exit(1) as fake, pytest.raises(ph.CLIExitedError, match=r"IS_SANDBOX"):
         await ph.query("x", cli=fake.path)
 
 
 @pytest.mark.anyio
-async def test_no_login_is_told_for_programs() -> None:
+async def test_the_login_error_has_advice_for_programs() -> None:
     with FakeCLI() as fake:
         text = "Not logged in · Please run /login"
         fake.expect("user").emit(frames.init(), frames.result(text, is_error=True))
@@ -133,13 +133,13 @@ async def test_to_read_an_output_that_is_not_there_raises_why() -> None:
 
 
 @pytest.mark.anyio
-async def test_children_that_are_counted_in_words() -> None:
+async def test_children_counts_in_words() -> None:
     for count in ("two", 0, True):
         with pytest.raises(ph.UsageError, match="count: expected a whole number of at least 1"):
             await ph.Agent(cli="/bin/true").prewarm(count)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_tool_without_types_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tool_without_types_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     measure: Any = eval("lambda place, depth=3: None")
     ph.tool(name="measure", description="Measure.")(measure)
     assert "the tool measure says nothing of the types of place, depth" in caplog.text

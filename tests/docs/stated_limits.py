@@ -106,7 +106,9 @@ PAGES_SAY: dict[str, dict[str, Proof]] = {
         "A run whose files cannot be saved fails": "fleet/test_artifacts.py::test_no_key_is_shown",
     },
     "host.md": {
-        "a page cannot reach the host through a name of its own": "server/test_server_rest.py::test_who_may_ask",
+        "a page cannot reach the host through a name of its own": (
+            "server/test_server_rest.py::test_requests_need_a_token_and_an_allowed_origin"
+        ),
         "or the session cannot continue, see below": (
             "server/test_server_restarts.py::test_sessions_of_the_host_go_on_after_it_was_killed"
         ),
@@ -144,7 +146,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
         )
     },
     "driver/incoming_requests.py": {
-        "Unsupported control request": "driver/test_incoming_requests.py::test_what_nobody_knows_is_refused_at_once"
+        "Unsupported control request": "driver/test_incoming_requests.py::test_an_unknown_request_is_refused_at_once"
     },
     "language_model/request.py": {
         "media_type: it cannot be told": no_guessed_media_type,
@@ -161,7 +163,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     "options/table.py": {"other settings cannot loosen": "real/test_real_options.py::test_what_restricts"},
     "stores/objects.py": {
         "the service cannot be reached": (
-            "stores/test_object_store.py::test_a_service_that_cannot_be_reached_is_told_and_no_secret_is_shown"
+            "stores/test_object_store.py::test_a_service_that_cannot_be_reached_is_reported_and_no_secret_is_shown"
         )
     },
     "stores/redis.py": {"cannot save to its disk": a_full_disk_is_told},
@@ -172,7 +174,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
     "testing/mocks.py": {"Unsupported control request": no_request_that_nobody_knows},
     "tools/input_schema.py": {
         "a generator cannot be a tool": (
-            "tools/test_input_schemas.py::test_what_cannot_be_a_tool_is_told_when_it_is_defined"
+            "tools/test_input_schemas.py::test_an_invalid_tool_is_reported_at_its_definition"
         )
     },
     "transports/accounts.py": {"this system cannot run a child as another": no_other_users_here},

@@ -76,11 +76,11 @@ def test_every_method_of_an_observer_stands_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in genai.OWN if "retry." not in name])
-def test_every_name_of_ours_is_told(name: str) -> None:
+def test_every_name_of_ours_is_reported(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-def test_every_version_of_the_conventions_is_told() -> None:
+def test_every_version_of_the_conventions_is_reported() -> None:
     assert all(f'"{version}"' in PAGE for version in genai.VERSIONS)
     assert genai.OPT_IN in PAGE
     assert genai.OPT_IN_LATEST in PAGE

@@ -15,7 +15,7 @@ from pilothouse.options.value_structs import RETRY_REASONS
 PAGE = " ".join(prose(DOCS / "retries-and-timeouts.md").split())
 
 
-def test_the_words_that_the_model_gets_stand_there() -> None:
+def test_the_page_quotes_the_texts_for_the_model() -> None:
     assert f'"{retry.CONTINUE_PROMPT}"' in PAGE
     assert f"more than {retry.REPEATED_BYTES // 1024} KiB is not repeated" in PAGE
 

@@ -22,7 +22,7 @@ PROOFS = [
     [(limits_of_pages, PAGES_SAY), (limits_of_messages, MESSAGES_SAY)],
     ids=["pages", "messages"],
 )
-def test_every_limit_that_is_told_has_a_proof(found: object, known: dict[str, dict[str, Proof]]) -> None:
+def test_every_stated_limit_has_a_proof(found: object, known: dict[str, dict[str, Proof]]) -> None:
     told = list(found())  # pyright: ignore[reportCallIssue]
     strange = [(name, text) for name, text in told if not any(phrase in text for phrase in known.get(name, ()))]
     assert not strange, "prove it in stated_limits.py, or say what is so"

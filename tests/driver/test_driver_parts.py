@@ -83,7 +83,7 @@ async def test_the_consumer_waits_for_messages_and_for_the_end() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("release", ["get", "end", "release_reader"])
-async def test_the_producer_waits_for_room(release: str) -> None:
+async def test_the_producer_waits_for_space(release: str) -> None:
     inbox = MessageBuffer(10)
     inbox.put([MESSAGE], 6)
     assert not inbox.is_full
@@ -256,7 +256,7 @@ def words(ending: Ending, noise: str = "") -> str:
 
 
 @pytest.mark.requirement("E68", "G41")
-def test_how_the_child_ended_is_told() -> None:
+def test_the_exit_of_the_child_is_reported() -> None:
     error = missing_result_error(Ending(exit_code=3, stderr="one\n\ntwo\n"), "", None)
     assert isinstance(error, CLIExitedError)
     assert (error.exit_code, error.signal, error.stderr) == (3, None, "one\n\ntwo\n")

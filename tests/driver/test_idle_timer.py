@@ -77,7 +77,7 @@ def test_the_phases_have_limits_of_their_own(
     assert ("since its last message" if heard else "since it was started") in str(error)
 
 
-def test_once_it_was_heard_a_limit_for_the_start_alone_is_over() -> None:
+def test_the_startup_limit_ends_with_the_first_message() -> None:
     watch = silence(startup=5.0)
     assert watch.check(0.0, 1e6, has_received=True) is None
 

@@ -93,7 +93,7 @@ async def test_they_are_answered_as_they_are_ready_not_as_they_came() -> None:
         assert len(world.questions) == 0
 
 
-async def test_what_nobody_knows_is_refused_at_once() -> None:
+async def test_an_unknown_request_is_refused_at_once() -> None:
     async with room() as world:
         world.ask("paint", "1")
         await anyio.wait_all_tasks_blocked()
@@ -107,7 +107,7 @@ async def test_what_nobody_knows_is_refused_at_once() -> None:
         ]
 
 
-async def test_a_desk_that_fails_tells_nothing_of_our_insides(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_handler_reveals_no_internals(caplog: pytest.LogCaptureFixture) -> None:
     async def breaks(_: Mapping[str, Any]) -> Mapping[str, Any]:
         raise RuntimeError("the password is 1234")
 
@@ -163,7 +163,7 @@ async def test_a_question_that_is_withdrawn_is_cancelled_and_not_answered() -> N
         assert len(world.questions) == 0
 
 
-async def test_withdrawn_before_anybody_has_looked_at_it() -> None:
+async def test_withdrawn_before_its_handler_started() -> None:
     asked: list[object] = []
 
     async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -254,7 +254,7 @@ async def test_a_limit_counts_from_the_first_wait_and_its_answer_is_sent() -> No
         assert cancelled == ["waits"]
 
 
-async def test_what_is_said_when_it_is_late_may_be_a_refusal() -> None:
+async def test_the_response_to_a_timeout_may_be_a_refusal() -> None:
     def late() -> Mapping[str, Any]:
         raise ControlError("too late", subtype="hook_callback", code="hook_failed")
 
@@ -270,7 +270,7 @@ async def test_what_is_said_when_it_is_late_may_be_a_refusal() -> None:
         assert [(r["error"], r["error_code"]) for r in world.sent] == [("too late", "hook_failed")]
 
 
-async def test_an_answer_of_a_shielded_desk_is_sent_although_its_time_was_over() -> None:
+async def test_the_response_of_a_shielded_handler_is_sent_after_its_timeout() -> None:
     async def stubborn() -> Mapping[str, Any]:
         with anyio.CancelScope(shield=True):
             await gate.wait()

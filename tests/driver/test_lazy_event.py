@@ -18,7 +18,7 @@ def test_it_is_made_and_set_without_an_event_loop() -> None:
 
 
 @pytest.mark.anyio
-async def test_all_who_wait_are_woken_and_who_comes_late_does_not_wait() -> None:
+async def test_all_waiters_wake_and_late_ones_do_not_wait() -> None:
     latch, woken = LazyEvent(), list[int]()
 
     async def wait(number: int) -> None:

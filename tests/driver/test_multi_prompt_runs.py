@@ -121,7 +121,7 @@ async def test_a_cli_that_cannot_resume_leaves_the_prompts_unread() -> None:
 
 @pytest.mark.requirement("E68")
 @pytest.mark.parametrize("said", [True, False])
-async def test_a_death_in_the_second_turn_is_told(said: bool) -> None:
+async def test_a_death_in_the_second_turn_is_reported(said: bool) -> None:
     async def peer(peer: MemoryPeer) -> None:
         await answer(peer, "the first answer")
         if said:
@@ -148,7 +148,7 @@ async def test_a_death_in_the_second_turn_is_told(said: bool) -> None:
 
 
 @pytest.mark.requirement("G46")
-async def test_a_deadline_in_the_second_turn_is_told() -> None:
+async def test_a_deadline_in_the_second_turn_is_reported() -> None:
     async def peer(peer: MemoryPeer) -> None:
         await answer(peer, "the first answer")
         await next_of(peer, "user")
@@ -159,7 +159,7 @@ async def test_a_deadline_in_the_second_turn_is_told() -> None:
         await over(peer, messages, timeout=0.3)
 
 
-async def test_closing_in_the_second_turn_is_told_to_who_waits() -> None:
+async def test_closing_in_the_second_turn_wakes_the_waiter() -> None:
     first = anyio.Event()
 
     async def peer(peer: MemoryPeer) -> None:
@@ -196,7 +196,7 @@ async def test_one_result_may_answer_two_prompts() -> None:
         assert (await over(peer, messages)).text == "both"
 
 
-async def test_an_interrupt_before_the_child_has_said_anything() -> None:
+async def test_an_interrupt_before_the_first_message() -> None:
     async def peer(peer: MemoryPeer) -> None:
         user = await next_of(peer, "user")
         await anyio.sleep(0.05)
@@ -251,7 +251,7 @@ class _AllAtOnce(MemoryTransport):
 
 
 @pytest.mark.requirement("E80", "G49")
-async def test_a_peer_that_said_everything_before_the_handshake_was_sent_is_heard() -> None:
+async def test_output_before_the_handshake_is_read() -> None:
     said = frames.lines([frames.init(), frames.result("done")])
     for _ in range(20):  # which of the tasks runs first is up to the loop
         assert (await ph.query("go", transport=lambda: _AllAtOnce(said))).text == "done"

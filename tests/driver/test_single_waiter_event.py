@@ -37,7 +37,7 @@ async def test_a_wake_ends_the_wait() -> None:
     assert woken == ["up"]
 
 
-async def test_a_wake_may_be_set_when_nobody_waits_any_more() -> None:
+async def test_an_event_may_be_set_without_a_waiter() -> None:
     wake = SingleWaiterEvent()
     with anyio.CancelScope() as scope:
         scope.cancel()

@@ -38,7 +38,7 @@ async def test_a_full_listener_holds_the_reader_up_until_it_reads_or_goes(way: s
     assert not listeners.is_full
 
 
-async def test_a_listener_hears_what_comes_after_it_and_ends_with_the_session() -> None:
+async def test_a_listener_gets_later_messages_and_ends_with_the_session() -> None:
     listeners = Subscriptions()
     listeners.put([KeepAliveMessage()], 1)
     async with listeners.add() as listener:

@@ -43,7 +43,7 @@ async def test_a_query_that_failed_fails_in_the_same_way_every_time() -> None:
 
 @pytest.mark.requirement("E69")
 @pytest.mark.parametrize("restart", ["resume", "never"])
-async def test_a_session_goes_on_or_stays_as_it_was_told(restart: str) -> None:
+async def test_a_session_restarts_or_stays_failed_as_configured(restart: str) -> None:
     memory = Memory()
     made = [MemoryTransport(dies)]
     session = ph.Agent(transport=lambda: made.pop() if made else memory(), restart=restart).session()  # type: ignore[arg-type]

@@ -293,7 +293,7 @@ async def test_what_cannot_be_pickled_of_a_run_is_named(cluster: Cluster) -> Non
         ({"actor_options": {"cpus": 3}}, "actor_options: .*cpus"),
     ],
 )
-def test_what_cannot_work_is_told_at_once(settings: dict[str, Any], words: str) -> None:
+def test_settings_that_cannot_work_are_reported_at_once(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         RayRunner(**settings)
 

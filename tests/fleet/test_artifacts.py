@@ -179,7 +179,7 @@ async def test_no_key_is_shown(place: RunDirectory, workspace: Any) -> None:
     assert not [word for word in ("hidden", *S3_KEYS.values()) if word in text and word != "us-east-1"]
 
 
-async def test_a_bucket_that_is_not_there_is_told_at_the_start(tmp_path: Path, s3: Any) -> None:
+async def test_a_bucket_that_is_not_there_is_reported_at_the_start(tmp_path: Path, s3: Any) -> None:
     with pytest.raises(ArtifactsError, match="there is no such bucket; create it first"):
         await Artifacts("s3://missing", ["*"], config=s3).open()
     (tmp_path / "file").touch()

@@ -64,7 +64,7 @@ async def all_of(host: AttemptHost, name: str) -> tuple[list[Message], bytes]:
             return messages, end
 
 
-async def test_the_end_and_what_was_said_before_it() -> None:
+async def test_the_end_and_the_messages_before_it() -> None:
     said = [from_dict(frames.init()), *(from_dict(frames.assistant(str(n))) for n in range(3 * MAX_BUFFERED_MESSAGES))]
 
     async def play(attempt: Attempt) -> QueryResult:
@@ -106,7 +106,7 @@ async def test_every_call_may_come_twice() -> None:
         await host.end("one")
 
 
-async def test_who_is_not_listened_to_waits() -> None:
+async def test_an_unread_attempt_waits() -> None:
     count = 0
 
     async def play(attempt: Attempt) -> QueryResult:
@@ -155,7 +155,7 @@ async def test_an_interrupt_reaches_it_and_one_that_is_too_late_does_nothing() -
     await host.interrupt("one")
 
 
-async def test_the_end_stops_it_and_frees_who_waits() -> None:
+async def test_the_end_stops_it_and_frees_waiters() -> None:
     cancelled: list[str] = []
 
     async def play(attempt: Attempt) -> QueryResult:
@@ -226,7 +226,7 @@ async def test_an_answer_that_does_not_pickle() -> None:
         unpickle_answer(end, here())
 
 
-async def test_what_cannot_be_loaded_is_told_and_the_next_attempt_is_not_touched() -> None:
+async def test_unloadable_data_is_reported_and_the_next_attempt_is_unaffected() -> None:
     async def play(attempt: Attempt) -> QueryResult:
         return answer("done")
 

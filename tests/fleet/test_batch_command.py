@@ -107,14 +107,14 @@ def test_a_run_without_a_key_is_shown_by_its_prompt(run: Any, prompts: Path, fak
     assert "  3: In blocks  succeeded" in err
 
 
-def test_local_is_for_those_who_do_the_runs(run: Any, prompts: Path) -> None:
+def test_local_is_for_workers(run: Any, prompts: Path) -> None:
     code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
     assert (code, "--local is for those who do the runs: give it to the worker" in err) == (2, True)
     code, _, err = run(str(prompts), "--local", "--model", "opus")
     assert (code, "--local brings its own model: leave --model away" in err) == (2, True)
 
 
-def test_what_failed_is_told_and_run_again(run: Any, prompts: Path, fake: FakeCLI) -> None:
+def test_failed_runs_are_reported_and_run_again(run: Any, prompts: Path, fake: FakeCLI) -> None:
     with FakeCLI().text("no", is_error=True).forever() as failing:
         code, _, err = run(str(prompts), "--cli", failing.path, "--journal", "runs.db", "-o", "out.jsonl")
     assert code == 1

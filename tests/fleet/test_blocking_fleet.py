@@ -31,7 +31,7 @@ def test_map_gather_submit(tmp_path: Path) -> None:
             fleet.submit("g")
 
 
-def test_items_that_take_their_time_hold_nobody_up() -> None:
+def test_slow_items_do_not_block_other_calls() -> None:
     def slow() -> Iterator[str]:
         for text in ("a", "b"):
             time.sleep(0.05)
@@ -63,7 +63,7 @@ def test_an_error_in_the_block_stops_what_runs(tmp_path: Path) -> None:
         assert [run.text for run in fleet.resume()] == ["x!"]
 
 
-def test_what_cannot_be_opened_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_unusable_journal_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("no database at all, " * 100)
     with pytest.raises(ph.FleetJournalError), ph.Fleet(journal=tmp_path / "notes"):
         pass

@@ -81,7 +81,7 @@ async def test_an_answer_with_such_an_error_counts_and_what_it_cost_is_kept() ->
     assert status.cost_usd in (0.75, 1.0)  # one more may have been started before the third failed
 
 
-async def test_all_who_wait_are_told_and_who_comes_later_too() -> None:
+async def test_present_and_later_waiters_get_the_error() -> None:
     told: list[str] = []
 
     async def wait_for(key: str) -> None:
@@ -245,7 +245,7 @@ async def test_a_run_that_is_held_can_be_cancelled_and_interrupted() -> None:
     assert (status.running, status.failed, status.cancelled, status.left) == (0, 0, 1, 2)
 
 
-async def test_who_is_held_is_told_in_a_minute_whatever_else_runs() -> None:
+async def test_a_held_failure_is_reported_within_a_minute() -> None:
     play = Interruptible()
     async with Fleet(runner=refusing_all_but(play)) as fleet:
         await fleet.submit("x", key="long")

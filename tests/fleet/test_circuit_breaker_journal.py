@@ -61,7 +61,7 @@ async def test_a_process_with_a_good_key_does_what_another_has_put_back(tmp_path
     assert set(bad.keys) < set(good.keys)
 
 
-def test_plain_code_is_told_as_well() -> None:
+def test_blocking_code_gets_the_error_too() -> None:
     runner: Runner = failing()
     with sync.Fleet(runner=runner) as fleet:
         with pytest.raises(AuthenticationError, match="was stopped"):

@@ -71,7 +71,7 @@ async def test_items_may_be_of_many_kinds() -> None:
         assert await fleet.gather([]) == []
 
 
-async def test_endless_items_are_taken_a_few_ahead() -> None:
+async def test_endless_items_are_read_a_few_in_advance() -> None:
     taken = 0
 
     def endless() -> Iterator[str]:
@@ -306,7 +306,7 @@ async def test_cancel(tmp_path: Path) -> None:
     assert runner.keys == ["a"]
 
 
-async def test_interrupt_ends_what_runs_and_tells_who_reads() -> None:
+async def test_interrupt_ends_active_runs_and_informs_readers() -> None:
     play = Interruptible()
     runner = PlayedRunner(play)
     async with Fleet(runner=runner, concurrency=2) as fleet:

@@ -36,7 +36,7 @@ async def enqueued(path: Path, names: list[str] = NAMES) -> None:
         assert await fleet.enqueue(names, key=str) == len(names)
 
 
-async def test_who_asks_is_told_what_others_have_done(path: Path) -> None:
+async def test_a_client_gets_runs_of_other_workers(path: Path) -> None:
     worker, idle = PlayedRunner(seconds=0), PlayedRunner()
 
     async def work() -> None:
@@ -83,7 +83,7 @@ async def test_what_was_put_in_and_left_is_done_by_a_worker_that_lives(path: Pat
     assert told == {"a", "b"}
 
 
-async def test_what_nobody_waits_for_any_more_is_done_all_the_same(path: Path) -> None:
+async def test_runs_without_a_waiter_are_executed(path: Path) -> None:
     runner = PlayedRunner(seconds=0)
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
         runs = asking.map(NAMES, key=str)
@@ -99,7 +99,7 @@ async def test_what_nobody_waits_for_any_more_is_done_all_the_same(path: Path) -
     assert runner.attempts
 
 
-async def test_each_worker_is_told_of_its_own_runs_alone(path: Path) -> None:
+async def test_each_worker_gets_only_its_own_runs(path: Path) -> None:
     await enqueued(path)
     told: list[list[str]] = []
     together = Together(2)
@@ -136,7 +136,7 @@ async def _rest(runs: object) -> None:
         await all_of(runs)
 
 
-async def test_who_leaves_the_loop_begins_no_more_and_loses_nothing(path: Path) -> None:
+async def test_leaving_the_loop_starts_no_more_and_loses_nothing(path: Path) -> None:
     await enqueued(path)
     runner = PlayedRunner(seconds=0.01)
     async with Fleet(runner=runner, journal=path, concurrency=2) as fleet:
@@ -162,7 +162,7 @@ async def test_after_its_work_a_fleet_may_still_be_asked(path: Path) -> None:
         assert run.text == "one more!"
 
 
-async def test_a_worker_begins_nothing_that_nobody_takes(path: Path) -> None:
+async def test_a_worker_starts_no_run_without_a_reader(path: Path) -> None:
     names = [str(number) for number in range(200)]
     await enqueued(path, names)
     runner = PlayedRunner(seconds=0)
@@ -200,7 +200,7 @@ async def test_a_worker_without_money_says_so(path: Path) -> None:
             await all_of(fleet.work())
 
 
-async def test_a_journal_that_is_lost_is_told_once(path: Path) -> None:
+async def test_a_lost_journal_is_reported_once(path: Path) -> None:
     go_on = anyio.Event()
 
     async def play(attempt: Attempt) -> QueryResult:
@@ -238,7 +238,7 @@ async def test_what_cannot_be(path: Path) -> None:
             fleet.work()
 
 
-async def test_who_only_asks_takes_over_from_the_dead_and_leaves_it_to_the_living(path: Path) -> None:
+async def test_a_client_takes_runs_over_from_the_dead_for_live_workers(path: Path) -> None:
     async with Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as asking:
         run = await asking.submit("x", key="a")
         dying = SqliteJournal(path)
@@ -252,7 +252,7 @@ async def test_who_only_asks_takes_over_from_the_dead_and_leaves_it_to_the_livin
             group.cancel_scope.cancel()
 
 
-def test_the_blocking_twin(path: Path) -> None:
+def test_the_blocking_api(path: Path) -> None:
     with ph.Fleet(runner=PlayedRunner(), journal=path, concurrency=0) as fleet:
         assert fleet.enqueue(NAMES, key=str) == len(NAMES)
     with ph.Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:

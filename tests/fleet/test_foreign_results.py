@@ -51,7 +51,7 @@ async def test_a_worker_reads_no_answers_of_others() -> None:
     assert max(paces[100:]) > 350  # both of them, 240 a minute each
 
 
-async def test_who_waits_later_is_told_of_what_ends_then() -> None:
+async def test_a_later_waiter_gets_later_ends() -> None:
     """A key is asked for after a long time in which nobody listened."""
     shared = SharedRuns()
     worker = Fleet(runner=PlayedRunner(seconds=3.0), concurrency=2, journal=SharedJournal(shared))

@@ -177,7 +177,7 @@ async def test_a_lease_keeps_to_the_budget(journal: Journal) -> None:
     await journal.close()
 
 
-async def test_a_run_that_was_cancelled_is_told_once(journal: Journal) -> None:
+async def test_a_cancelled_run_is_reported_once(journal: Journal) -> None:
     mark = await journal.open(0.0, "resume")
     await journal.add([run("a")])
     assert [one.key for one in await journal.cancel(["a"], 1.0)] == ["a"]

@@ -170,7 +170,7 @@ async def test_a_worker_whose_process_is_gone_is_dead_at_once(join: Join) -> Non
     assert [one.attempts for one in await heir.lease(1, 0.0)] == [2]
 
 
-async def test_who_was_away_takes_nobody_for_dead(join: Join) -> None:
+async def test_a_process_that_was_suspended_takes_no_other_for_dead(join: Join) -> None:
     here, there = await join(), await join()
     await there.add([run("a")])
     await there.lease(1, 0.0)
@@ -214,7 +214,7 @@ async def test_a_run_of_another_worker_is_cancelled(join: Join) -> None:
     assert [one.key for one in await there.cancel(None, 1.0)] == ["c"]
 
 
-async def test_who_reads_what_others_ended_misses_none(join: Join) -> None:
+async def test_a_reader_of_foreign_results_misses_none(join: Join) -> None:
     workers = [await join() for _ in range(3)]
     reader = await join()
     await reader.add([run(n) for n in range(60)])
@@ -319,7 +319,7 @@ async def keys(journal: SqlJournal) -> list[str]:
     return [one.key for one in await journal.lease(99, 0.0)]
 
 
-async def test_who_comes_alone_wants_nothing_of_what_was_left(join: Join) -> None:
+async def test_a_new_process_does_not_request_old_runs(join: Join) -> None:
     first = await join()
     await first.add([run("a"), run("b")])
     second = await join()
@@ -354,7 +354,7 @@ async def test_while_one_wants_everything_all_stays_wanted(join: Join) -> None:
     assert await keys(worker) == ["a", "b", "c"]
 
 
-async def test_who_wants_everything_no_more_leaves_to_others_what_they_want(join: Join) -> None:
+async def test_a_stopped_worker_leaves_the_runs_of_others(join: Join) -> None:
     here, there = await join(), await join()
     await here.add([run("a"), run("b"), run("c")])
     await here.park(["a"])

@@ -94,7 +94,7 @@ async def test_a_fleet_whose_runs_must_wait_for_others_looks_seldom(
     await other.close()
 
 
-async def test_a_rate_for_all_is_shared_by_those_who_live(make_shared: Make) -> None:
+async def test_an_overall_rate_is_shared_by_live_processes(make_shared: Make) -> None:
     def fleet() -> Fleet:
         return Fleet(runner=PlayedRunner(), journal=make_shared(), overall_rate=Rate(requests_per_minute=600))
 

@@ -161,7 +161,9 @@ async def test_a_server_that_is_started_again_finds_the_fleet_at_work(make_postg
     assert not any(SECRET in one for one in told)
 
 
-async def test_past_its_patience_a_fleet_ends_and_says_so(proxy: tuple[str, Proxy], make_postgres: Make) -> None:
+async def test_after_its_reconnect_timeout_a_fleet_ends_with_an_error(
+    proxy: tuple[str, Proxy], make_postgres: Make
+) -> None:
     url, wire = proxy
     schema = a_place(make_postgres)
     play = Interruptible()
@@ -187,7 +189,7 @@ async def test_past_its_patience_a_fleet_ends_and_says_so(proxy: tuple[str, Prox
     assert (again.state, again.attempts) == ("succeeded", 2)
 
 
-async def test_who_is_cancelled_does_not_wait_for_a_server(proxy: tuple[str, Proxy], make_postgres: Make) -> None:
+async def test_a_cancelled_call_does_not_wait_for_a_server(proxy: tuple[str, Proxy], make_postgres: Make) -> None:
     url, wire = proxy
     journal = PostgresJournal(url, schema=a_place(make_postgres))
     await journal.open(0.0, "resume")
@@ -287,13 +289,13 @@ def test_arguments_are_checked() -> None:
         PostgresJournal("postgresql://host/db", reconnect_timeout=-1)
 
 
-async def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_psycopg_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(FleetJournalError, match=r"pilothouse\[postgres\]"):
         await PostgresJournal("postgresql://host/db").open_for_reading()
 
 
-async def test_tables_that_vanish_are_told(make_postgres: Make, admin: psycopg.Connection[Any]) -> None:
+async def test_vanished_tables_are_reported(make_postgres: Make, admin: psycopg.Connection[Any]) -> None:
     journal = make_postgres()
     await journal.open(0.0, "resume")
     await ask(admin, f'DROP SCHEMA "{a_place(make_postgres)}" CASCADE')

@@ -36,7 +36,7 @@ def test_attempts_on_a_cluster_of_this_machine() -> None:
     assert " skipped" not in done.stdout
 
 
-def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'pilothouse\[ray\]'"):
         RayRunner()
@@ -66,7 +66,7 @@ class PlayedRay:
 
 
 @pytest.mark.parametrize(("given", "counts"), [(None, "0"), ("1", "1")])
-def test_who_connects_first_connects_for_all(monkeypatch: pytest.MonkeyPatch, given: str | None, counts: str) -> None:
+def test_the_first_connection_serves_all(monkeypatch: pytest.MonkeyPatch, given: str | None, counts: str) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", given or "")
     if given is None:
         monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
@@ -91,7 +91,7 @@ def test_a_connection_of_others_stays() -> None:
     assert (ray.is_connected, ray.asked) == (True, [])
 
 
-def test_an_address_where_nobody_is_is_told_before_ray_tries() -> None:
+def test_a_dead_address_is_reported_before_ray_tries() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -125,7 +125,7 @@ async def test_a_ceiling_for_the_permission_mode(path: Path) -> None:
     assert run.is_success
 
 
-async def test_who_asks_and_works_has_all_options(path: Path) -> None:
+async def test_a_process_that_runs_its_own_prompts_has_all_options(path: Path) -> None:
     options = {"cli": "/x/own", "permission_mode": "bypassPermissions"}
     runner = PlayedRunner(seconds=0)
     async with Fleet(runner=runner, journal=path) as fleet:
@@ -140,7 +140,7 @@ async def test_who_asks_and_works_has_all_options(path: Path) -> None:
         assert [run.is_success async for run in fleet.resume()] == [True]
 
 
-async def test_who_asks_again_has_the_options_of_now(path: Path) -> None:
+async def test_a_repeated_request_has_the_current_options(path: Path) -> None:
     await enqueued(path, {"cli": "/x/evil"})
     runner = PlayedRunner(seconds=0)
     async with Fleet(runner=runner, journal=path) as fleet:
@@ -149,7 +149,7 @@ async def test_who_asks_again_has_the_options_of_now(path: Path) -> None:
     assert [attempt.settings for attempt in runner.attempts] == [{"cli": "/x/own"}]
 
 
-def test_options_that_nobody_classified_are_the_workers_own() -> None:
+def test_unclassified_options_belong_to_the_worker() -> None:
     named = {*_REQUEST_OPTIONS, *_RESTRICTING_OPTIONS}
     assert named <= TABLE.keys()
     assert not [name for name in named if TABLE[name].untrusted is not None]  # those need no second word

@@ -29,7 +29,7 @@ def test_every_error_is_read_again(name: str) -> None:
     assert str(again) == "what happened"
 
 
-def test_numbers_of_errors_are_kept_and_strangers_are_told() -> None:
+def test_fields_of_errors_are_kept_and_foreign_errors_are_described() -> None:
     error = decode_error(encode_error(ph.RateLimitError("slow", api_error_status=429, resets_at=99.5)))
     assert isinstance(error, ph.RateLimitError)
     assert (error.api_error_status, error.resets_at) == (429, 99.5)
@@ -49,7 +49,7 @@ def test_an_answer_is_reduced_to_its_closing_message() -> None:
     assert isinstance(failed.error, ph.OverloadedError)
 
 
-def test_an_answer_that_failed_keeps_what_the_model_said() -> None:
+def test_a_failed_answer_keeps_the_text_of_the_model() -> None:
     said, closing = AssistantMessage.of("Half of it."), ResultMessage(is_error=True, result="API Error: 529")
     small = drop_messages(ph.QueryResult([InitMessage(), AssistantMessage.of("First."), said, closing]))
     run = Run(key="a", prompt="x", state="failed", result=small, error=small.error)

@@ -264,7 +264,7 @@ async def test_the_runs_of_a_silent_worker_are_taken_over(path: Path) -> None:
     await heir.close()
 
 
-async def test_who_was_taken_for_dead_stops_its_runs(path: Path, quick: None) -> None:
+async def test_a_process_taken_for_dead_stops_its_runs(path: Path, quick: None) -> None:
     play = Interruptible()
     async with Fleet(runner=PlayedRunner(play), journal=path) as fleet:
         await fleet.submit("x", key="a")
@@ -357,7 +357,7 @@ async def test_a_schema_has_the_names_of_keys_and_no_keys(path: Path) -> None:
         await fleet.gather(["a"], options={"json_schema": schema})
 
 
-async def test_a_disk_that_fails_is_told(path: Path) -> None:
+async def test_a_failing_disk_is_reported(path: Path) -> None:
     async def broken() -> None:
         async with Fleet(runner=PlayedRunner(seconds=0), journal=path) as fleet:
             sql(path, "DROP TABLE run")

@@ -97,7 +97,7 @@ def test_a_batch_waits_for_a_worker_that_sigterm_drains(
         assert worker.returncode == 0, err
 
 
-def test_a_server_that_cannot_be_reached_is_told_at_once(
+def test_an_unreachable_server_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = time.monotonic()

@@ -143,7 +143,7 @@ async def test_a_relative_cwd_of_a_run_is_a_place_in_its_directory(source: Path,
 async def _nothing() -> None: ...
 
 
-async def test_mistakes_are_told_before_anything_is_started(tmp_path: Path) -> None:
+async def test_mistakes_are_reported_before_anything_is_started(tmp_path: Path) -> None:
     runner = PlacedRunner(lambda place, attempt: _nothing())
     copied = CopiedDirectory(tmp_path / "missing", root=tmp_path / "root")
     fleet = Fleet(runner=runner, workspace=copied, journal=tmp_path / "runs.db")

@@ -265,7 +265,7 @@ async def test_a_bare_repository(repository: Path, root: Path, tmp_path: Path) -
     await workspace.release(place, "succeeded")
 
 
-async def test_mistakes_with_git_are_told_before_anything_is_started(
+async def test_mistakes_with_git_are_reported_before_anything_is_started(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, empty = tmp_path / "root", tmp_path / "empty"

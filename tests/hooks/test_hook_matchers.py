@@ -49,12 +49,12 @@ def test_the_config_names_every_callback_once() -> None:
     assert desk
 
 
-def test_no_hooks_make_an_empty_desk() -> None:
+def test_no_hooks_make_an_empty_dispatcher() -> None:
     assert make_hook_dispatcher(None).config == {}
     assert not make_hook_dispatcher({})
 
 
-def test_gates_block_unless_told_otherwise() -> None:
+def test_gates_block_by_default() -> None:
     gates = {
         name for name in HOOK_EVENTS if make_hook_dispatcher({name: check}).config[name][0].get("onFailure") == "block"
     }

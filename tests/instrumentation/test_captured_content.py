@@ -199,7 +199,7 @@ async def test_what_a_hook_raises_is_no_text_of_a_span(record: Record) -> None:
     assert SECRET not in "".join(span.to_json() for span in seen.spans)
 
 
-async def test_who_asks_for_it_gets_it_with_the_words_of_errors(record: Record) -> None:
+async def test_captured_content_includes_error_texts(record: Record) -> None:
     seen = record(capture_content=True)
     fake = FakeCLI().turn(*TALK, ends(is_error=True, terminal_reason="stop_hook_prevented")).forever()
     await ask(fake, "alone", instrumentation=seen.otel)
@@ -210,7 +210,7 @@ async def test_who_asks_for_it_gets_it_with_the_words_of_errors(record: Record) 
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_errors_without_words_still_say_what_they_are(record: Record) -> None:
+async def test_errors_without_text_still_have_a_type(record: Record) -> None:
     seen = record()
     await ask(FakeCLI().turn(*TALK, OVERLOADED).forever(), "alone", instrumentation=seen.otel)
     await ask(FakeCLI().turn(*TALK).exit(3), "alone", instrumentation=seen.otel)

@@ -26,7 +26,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_watcher_that_does_not_fail_is_told_of_all_of_it() -> None:
+async def test_an_observer_that_does_not_fail_gets_everything() -> None:
     watcher = Breaking({})
     assert await live(watcher) == USUAL
     assert watcher.told == set(PLACES) - {"entering", "leaving"}
@@ -55,7 +55,7 @@ def test_it_fails_in_several(faults: dict[str, str], trio: bool) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_who_wants_to_end_the_program_may(error: type[BaseException]) -> None:
+def test_an_observer_may_end_the_program(error: type[BaseException]) -> None:
     def stop() -> None:
         raise error
 
@@ -63,7 +63,7 @@ def test_who_wants_to_end_the_program_may(error: type[BaseException]) -> None:
         call_safely(object(), stop)
 
 
-def test_what_is_no_observer_hurts_nobody() -> None:
+def test_an_invalid_observer_does_no_harm() -> None:
     class Given:
         def query_started(self, start: object) -> object:
             return 7
@@ -78,7 +78,7 @@ def test_what_is_no_observer_hurts_nobody() -> None:
         observers.restarted(None)
 
 
-def test_nothing_is_told_after_the_end_but_the_ends_of_calls() -> None:
+def test_only_ends_of_calls_come_after_the_end() -> None:
     book = Notebook()
     start = instrumentation.QueryStart(prompt="x")
     observers = Observers.start([book], start)

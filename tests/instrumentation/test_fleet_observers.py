@@ -171,7 +171,7 @@ async def test_the_metrics_of_a_fleet(record: Record) -> None:
     assert kinds == {("succeeded", None), ("failed", "MaxTurnsError"), ("queued", "OverloadedError")}
 
 
-async def test_what_is_left_is_told_now_and_then(record: Record, tmp_path: Path) -> None:
+async def test_remaining_runs_are_reported_periodically(record: Record, tmp_path: Path) -> None:
     seen = record()
     async with ph.Fleet(runner=Played(seen.otel), concurrency=1, journal=tmp_path / "runs.db") as fleet:
         runs = fleet.map([str(n) for n in range(40)])
@@ -199,7 +199,7 @@ async def test_a_fleet_that_was_stopped_is_a_span_with_that_error(record: Record
     assert max((s.end_time or 0) - (s.start_time or 0) for s in attempts) < 20e9
 
 
-async def test_no_span_where_nobody_asked(record: Record) -> None:
+async def test_no_span_without_instrumentation(record: Record) -> None:
     seen = record()
     async with ph.Fleet(runner=Played(None)) as fleet:
         await fleet.gather("ab")
@@ -282,7 +282,7 @@ class Notebook:
         return self.fleets[-1]
 
 
-async def test_what_a_watcher_is_told() -> None:
+async def test_an_observer_gets_every_event() -> None:
     contexts: dict[str, str] = {}
 
     def play(attempt: Attempt, number: int) -> ph.QueryResult:
@@ -310,7 +310,7 @@ async def test_what_a_watcher_is_told() -> None:
     assert notes.over == [None]
 
 
-async def test_a_watcher_is_told_of_an_error_that_leaves_the_block() -> None:
+async def test_an_observer_gets_an_error_that_leaves_the_block() -> None:
     notebook = Notebook()
 
     async def fails() -> None:
@@ -326,7 +326,7 @@ async def test_a_watcher_is_told_of_an_error_that_leaves_the_block() -> None:
     assert [type(error) for error in notes.over] == [ZeroDivisionError]
 
 
-async def test_a_block_that_cannot_be_entered_is_told_of(tmp_path: Path) -> None:
+async def test_a_block_that_cannot_be_entered_is_observed(tmp_path: Path) -> None:
     notebook = Notebook()
     (tmp_path / "runs.db").write_text("no journal")
     with pytest.raises(ph.FleetJournalError):

@@ -160,5 +160,5 @@ async def test_it_is_an_event_of_the_span_and_counted(record: Record, kind: str)
     assert "secret" not in "".join(span.to_json() for span in seen.spans)
 
 
-async def test_who_is_not_watched_is_tried_again_all_the_same(kind: str) -> None:
+async def test_an_unobserved_query_is_retried_too(kind: str) -> None:
     assert (await ask(kind, Api([failing()]), retry=SOON)).text == "done"

@@ -33,7 +33,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instrumentation, "_reported", set())
 
 
-async def test_a_query_is_told_from_start_to_end(book: Notebook) -> None:
+async def test_a_query_is_observed_from_start_to_end(book: Notebook) -> None:
     caller.set("me")
     transport = mock_transport("Hello")
     answer = await ph.query("Hi", transport=transport, instrumentation=book, model="opus", agent="reviewer")
@@ -95,7 +95,7 @@ async def test_a_watcher_that_fails_is_logged_once_and_touches_nothing(
     assert records[0].exc_info is not None
 
 
-async def test_no_key_is_told(book: Notebook) -> None:
+async def test_observers_get_no_key(book: Notebook) -> None:
     await ph.query(
         "Hi",
         transport=mock_transport("Hello"),
@@ -172,7 +172,7 @@ async def test_a_query_that_cannot_be_started_ends_too(book: Notebook) -> None:
     assert isinstance(book.only.end.error, RuntimeError)
 
 
-async def test_retries_are_told(book: Notebook) -> None:
+async def test_retries_are_observed(book: Notebook) -> None:
     lines = [frames.init(), frames.api_retry(), frames.assistant("late"), frames.result("late")]
     await ph.query("Hi", transport=mock_transport(lines), instrumentation=book)
     assert book.only.log == ["system", "system", "retry 1", "assistant", "result", "end"]
@@ -191,7 +191,7 @@ async def test_the_child_gets_variables_but_those_of_the_user_win(monkeypatch: p
 # What this process answers.
 
 
-async def test_hooks_permissions_and_own_tools_are_told(book: Notebook) -> None:
+async def test_hooks_permissions_and_custom_tools_are_observed(book: Notebook) -> None:
     def check(event: Any) -> None: ...
 
     def fail(event: Any) -> None:
@@ -271,7 +271,7 @@ async def test_the_queries_of_a_session(book: Notebook) -> None:
     assert call.env["OF_SESSION"] == "me"
 
 
-async def test_a_restart_is_told_to_the_query_that_it_is_for(book: Notebook) -> None:
+async def test_the_observer_of_the_next_query_gets_the_restart(book: Notebook) -> None:
     with FakeCLI().text("one").expect("user").kill() as fake, anyio.fail_after(30):
         async with ph.session(cli=fake.path, instrumentation=book) as session:
             await session.query("first")
@@ -301,7 +301,7 @@ async def test_many_at_once_are_kept_apart(book: Notebook) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_blocking_twin_tells_the_same(book: Notebook) -> None:
+async def test_the_blocking_api_gives_the_same(book: Notebook) -> None:
     def ask() -> str:
         caller.set("a thread")
         answer = blocking.query("Hi", transport=mock_transport("Hello"), instrumentation=book).result()
@@ -314,7 +314,7 @@ async def test_the_blocking_twin_tells_the_same(book: Notebook) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_it_costs_nothing_when_nobody_watches() -> None:
+async def test_it_costs_nothing_without_observers() -> None:
     code = (
         "import sys, anyio, pilothouse as ph; from pilothouse.testing import mock_transport\n"
         "async def main():\n"

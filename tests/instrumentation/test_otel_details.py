@@ -30,7 +30,7 @@ Record = Callable[..., Recorded]
 # Content.
 
 
-async def test_content_only_for_those_who_ask_and_never_a_key(record: Record) -> None:
+async def test_content_only_on_request_and_never_a_key(record: Record) -> None:
     seen = record(capture_content=True)
     key = "sk-ant-planted-0123456789"
     block = frames.tool_use("Bash", {"command": f"echo {key}"}, id="t1")
@@ -123,7 +123,7 @@ async def test_the_child_gets_the_context_of_its_span(record: Record, monkeypatc
     assert second.env["TRACEPARENT"] == "mine"
 
 
-async def test_the_child_of_a_session_gets_the_context_of_whoever_made_it(record: Record) -> None:
+async def test_the_child_of_a_session_gets_the_context_of_its_creator(record: Record) -> None:
     seen, silent = record(), record(propagate=False)
     with FakeCLI().text("Hello") as fake:
         with seen.tracer.start_as_current_span("request") as request:
@@ -150,7 +150,7 @@ async def test_without_an_sdk_nothing_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_blocking_twin_lies_in_the_span_of_its_thread(record: Record) -> None:
+async def test_a_blocking_query_lies_in_the_span_of_its_thread(record: Record) -> None:
     seen = record()
 
     def ask() -> None:
@@ -165,7 +165,7 @@ async def test_the_blocking_twin_lies_in_the_span_of_its_thread(record: Record) 
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_without_the_extra_it_says_what_to_install() -> None:
+async def test_without_the_extra_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "try:\n    import pilothouse.integrations.otel\n"

@@ -187,7 +187,7 @@ async def test_a_child_that_dies_with_its_answer_has_answered_a_watched_query_to
 # What watchers are told.
 
 
-async def test_it_is_told_as_a_query_without_a_prompt() -> None:
+async def test_it_is_observed_as_a_query_without_a_prompt() -> None:
     book = Notebook()
     caller.set("who made it")
     fake = FakeCLI().turn(frames.init(), answer(), *own_turn())
@@ -207,7 +207,7 @@ async def test_it_is_told_as_a_query_without_a_prompt() -> None:
     assert [m.type for m in asked.messages if m.type != "stream_event"] == ["system", "result"]
 
 
-async def test_nobody_has_to_watch_it() -> None:
+async def test_observing_it_is_optional() -> None:
     class OnlyQueries(Notebook):
         def query_started(self, start: QueryStart) -> Any:
             return None if start.self_started else super().query_started(start)

@@ -61,7 +61,7 @@ def test_verdicts(
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, ("$", "missing dependency b for a")),
     ],
 )
-def test_what_only_the_library_knows_has_its_words(schema: Any, value: Any, problem: tuple[str, str]) -> None:
+def test_keywords_of_the_library_only_have_its_messages(schema: Any, value: Any, problem: tuple[str, str]) -> None:
     assert make_checker(schema)(value) == [SchemaViolation(*problem)]
 
 
@@ -87,7 +87,7 @@ def test_schemas_that_are_none() -> None:
     assert list(find_violations({"exclusiveMinimum": True}, 3)) == []  # a word of draft 04
 
 
-def test_only_schemas_are_put_into_the_words_of_draft_7() -> None:
+def test_only_schemas_are_translated_to_draft_7() -> None:
     pair = {"prefixItems": [NUMBER], "items": False}
     old = {"items": [NUMBER], "additionalItems": False}
     for keyword in ("not", "items", "contains", "additionalProperties"):

@@ -305,7 +305,7 @@ async def test_what_reaches_the_cli(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @anyio_mark
-async def test_ignored_settings_and_choices_are_told() -> None:
+async def test_ignored_settings_and_choices_are_warnings() -> None:
     spy = Spy(turn("fine"))
     model = LanguageModel(transport=spy)
     result = await model.generate("go", [WEATHER], temperature=0, tool_choice="required")
@@ -362,7 +362,7 @@ def test_wrong_tools(tools: Any, what: str) -> None:
 
 
 @anyio_mark
-async def test_a_request_runs_in_an_empty_directory_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_a_request_runs_in_an_empty_directory_by_default(tmp_path: Path) -> None:
     with FakeCLI().text("ok").forever() as fake:
         cases: list[dict[str, Any]] = [{}, {}, {"cwd": tmp_path}, {"setting_sources": ["project"]}]
         for settings in cases:

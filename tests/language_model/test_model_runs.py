@@ -124,7 +124,7 @@ async def test_failures_of_tools_are_typed() -> None:
 
 
 @pytest.mark.requirement("S9", "S24", "S25")
-async def test_a_malformed_call_is_told_to_the_model_and_not_handed_back() -> None:
+async def test_a_malformed_call_is_reported_to_the_model_and_not_returned() -> None:
     model = model_of(*turns(call_text(town="Oslo"), call_text(inside="[1]"), call_text("", city="Oslo"), OSLO))
     listener = await heard(model.stream("go", [WEATHER]))
     assert [call.error is None for call in listener.calls] == [False, False, False, True]

@@ -145,7 +145,7 @@ def test_they_agree(turns: tuple[list[Frame], ...], runs_here: bool) -> None:
         "53f_stop_sequence", "55_text_thinking_text_blocks", "83_image_and_blocks",
     ],
 )  # fmt: skip
-async def test_recordings_tell_the_same_both_ways(name: str) -> None:
+async def test_recordings_give_the_same_both_ways(name: str) -> None:
     frames_of = recorded(name)
     listener = await heard(model_of(frames_of).stream("go", [WEATHER]))
     outcome: GenerateResult | PilothouseError

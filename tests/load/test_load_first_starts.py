@@ -129,7 +129,7 @@ def hanging(child: Any) -> None:
         child.hang()
 
 
-async def test_a_first_that_hangs_holds_nobody_up_for_long(
+async def test_a_hanging_first_start_blocks_others_briefly(
     env: dict[str, str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_starts, "ALONE_SECONDS", 0.1)
@@ -245,14 +245,14 @@ async def test_where_a_child_has_run_before_nothing_is_locked(env: dict[str, str
     assert not locks()
 
 
-async def test_where_nothing_can_be_locked_nobody_waits(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_lock_no_start_waits(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert await await_turn({}) is None
     assert await await_turn({"HOME": "relative"}) is None
     Path(first_starts._lock_file(first_starts.configuration_file(env) or "")).symlink_to("elsewhere")
     assert await await_turn(env) is None
 
 
-async def test_an_old_lock_holds_nobody_up(env: dict[str, str]) -> None:
+async def test_an_old_lock_blocks_no_start(env: dict[str, str]) -> None:
     first = await await_turn(env)
     assert first is not None
     os.utime(locks()[0], (1e9, 1e9))

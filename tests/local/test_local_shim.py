@@ -119,7 +119,7 @@ def test_a_call_becomes_a_block() -> None:
         ("", "stop", "…", "end_turn"),
     ],
 )
-def test_words_become_a_text(said: str, finish: str, text: str, reason: str) -> None:
+def test_plain_output_becomes_a_text(said: str, finish: str, text: str, reason: str) -> None:
     answer = shim.answer_of(asked(), completion(said, finish))
     assert answer["content"] == [{"type": "text", "text": text}]
     assert answer["stop_reason"] == reason
@@ -278,7 +278,7 @@ def test_an_odd_length_is_refused(port: int, length: str) -> None:
     assert ask(port, "POST", "/v1/messages", b"", content_length=length)[0] == 413
 
 
-def test_a_model_that_has_gone_is_told() -> None:
+def test_a_dead_model_is_reported() -> None:
     with serving(shim.Shim("http://127.0.0.1:9")) as server:
         status, said = ask(int(server.server_address[1]), "POST", "/v1/messages", b"{}")
     assert status == 502

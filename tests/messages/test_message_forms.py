@@ -212,7 +212,7 @@ def test_json_that_is_no_message_carries_its_data(line: str) -> None:
     "line",
     [b"", b"   ", b"Starting up...", b'{"type":"assistant"', b"{'type':'x'}", b"\xff\xfe", b'{"type":"x"} trailing'],
 )
-def test_what_is_not_json_is_said_to_be_so(line: bytes) -> None:
+def test_invalid_json_is_reported(line: bytes) -> None:
     with pytest.raises(LineDecodeError) as caught:
         messages.decode(line)
     assert caught.value.line == line

@@ -235,7 +235,7 @@ def test_a_signal_ends_it_and_what_it_started(
 
 @pytest.mark.matrix
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes of other systems have other sizes")
-def test_a_signal_ends_it_though_nobody_reads(program: Path, scripted_model: ScriptedModel) -> None:
+def test_a_signal_ends_it_without_a_reader(program: Path, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "x" * 2_000_000
     child = subprocess.Popen(
         [program, *STREAM],

@@ -73,7 +73,7 @@ async def number_in(path: Path) -> int:
         ("cat <<'E'\n$x\nE", "$x", False),
     ],
 )
-async def test_what_is_told(here: Workplace, command: str, content: str, is_error: bool) -> None:
+async def test_results_describe_the_command(here: Workplace, command: str, content: str, is_error: bool) -> None:
     outcome = await bash(here, command)
     assert (outcome.content, outcome.is_error) == (content, is_error)
 
@@ -149,7 +149,7 @@ async def test_output_without_end_is_stopped(here: Workplace, monkeypatch: pytes
 
 
 @pytest.mark.requirement("E83")
-async def test_children_that_keep_the_output_open_hold_up_nobody(here: Workplace) -> None:
+async def test_children_that_keep_the_output_open_do_not_block_it(here: Workplace) -> None:
     with anyio.fail_after(300):
         outcome = await bash(here, "(sleep 600; echo late) & echo $! > pid; echo now")
     assert outcome.content == "now"

@@ -113,7 +113,7 @@ def meaning(frame: Mapping[str, Any]) -> Any:
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("name", CASES)
-async def test_the_engine_says_what_the_cli_says(scripted_model: ScriptedModel, real_cli: str, name: str) -> None:
+async def test_the_engine_sends_what_the_cli_sends(scripted_model: ScriptedModel, real_cli: str, name: str) -> None:
     case = CASES[name]
     async with real(real_cli, scripted_model, *case.flags) as host:
         theirs = await converse(host, scripted_model, case)

@@ -145,7 +145,7 @@ async def test_thinking(scripted_model: ScriptedModel, flags: tuple[str, ...], t
     assert scripted_model.requests[0].body.get("thinking") == thinking
 
 
-async def test_a_warning_made_an_error_is_told(scripted_model: ScriptedModel) -> None:
+async def test_a_warning_made_an_error_is_reported(scripted_model: ScriptedModel) -> None:
     async with hosted(scripted_model, "--model=claude-opus-4-0") as host:
         await host.prompt("Hi")
         result = await host.result()

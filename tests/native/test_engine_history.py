@@ -157,7 +157,7 @@ async def test_a_session_id_is_used_once(scripted_model: ScriptedModel) -> None:
         assert "already in use" in (await host.transport.ending()).stderr
 
 
-async def test_the_mirror_tells_every_row(scripted_model: ScriptedModel) -> None:
+async def test_the_mirror_sends_every_row(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
     async with hosted(scripted_model, "--session-mirror", f"--session-id={ID}") as host:
         await host.prompt("Hi")
@@ -167,7 +167,7 @@ async def test_the_mirror_tells_every_row(scripted_model: ScriptedModel) -> None
     assert mirrored == rows(scripted_model, ID)
 
 
-async def test_a_transcript_that_cannot_be_written_is_told_once(scripted_model: ScriptedModel) -> None:
+async def test_an_unwritable_transcript_is_reported_once(scripted_model: ScriptedModel) -> None:
     scripted_model.default = "Fine."
     folder = config(scripted_model)
     folder.mkdir(exist_ok=True)
@@ -264,7 +264,7 @@ async def test_a_conversation_that_is_too_long_is_compacted(scripted_model: Scri
     assert "system/compact_boundary" in host.kinds()
 
 
-async def test_a_call_cut_off_by_a_crash_is_told_to_the_model(scripted_model: ScriptedModel) -> None:
+async def test_a_call_cut_off_by_a_crash_is_reported_to_the_model(scripted_model: ScriptedModel) -> None:
     scripted_model.reply([ToolUse("Echo", {"text": "hang"})])
     scripted_model.reply("I see.")
     echo = Echo()

@@ -211,7 +211,7 @@ async def test_a_refusal_can_end_the_turn(scripted_model: ScriptedModel) -> None
     assert len(results(host)) == 2
 
 
-async def test_without_anybody_to_ask_it_is_refused(scripted_model: ScriptedModel) -> None:
+async def test_without_a_permission_handler_it_is_refused(scripted_model: ScriptedModel) -> None:
     script(scripted_model, "a")
     echo = Echo()
     async with hosted(scripted_model, *ASKED, "--permission-prompts=none", tools={"Echo": echo}) as host:
@@ -289,7 +289,7 @@ async def test_an_interrupt_withdraws_what_was_asked(scripted_model: ScriptedMod
         (ToolUse("Echo", {"text": "raise"}), "RuntimeError: it broke"),
     ],
 )
-async def test_bad_calls_are_told_to_the_model(scripted_model: ScriptedModel, call: ToolUse, problem: str) -> None:
+async def test_bad_calls_are_reported_to_the_model(scripted_model: ScriptedModel, call: ToolUse, problem: str) -> None:
     scripted_model.reply(Steps([call], "I see."))
     async with hosted(scripted_model, "--allowedTools=Echo", tools={"Echo": Echo()}) as host:
         await host.prompt("Go")
@@ -345,7 +345,7 @@ async def test_a_plan_is_approved(scripted_model: ScriptedModel, answer: dict[st
     assert [frame["permissionMode"] for frame in inits] == ["plan", mode]
 
 
-async def test_without_anybody_to_ask_there_are_no_questions(scripted_model: ScriptedModel) -> None:
+async def test_without_a_handler_there_are_no_questions(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
     async with hosted(scripted_model) as host:
         await host.prompt("Go")
@@ -416,7 +416,7 @@ async def test_tools_of_the_host(scripted_model: ScriptedModel) -> None:
     assert "notifications/cancelled" in notes
 
 
-async def test_servers_that_cannot_be_reached_are_told(scripted_model: ScriptedModel) -> None:
+async def test_unreachable_servers_are_reported(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
     async with hosted(scripted_model, '--mcp-config={"mcpServers": {"files": {"command": "x"}}}') as host:
         await host.prompt("Go")

@@ -202,7 +202,7 @@ async def test_links_of_a_repository_do_not_reach_the_model(scripted_model: Scri
 
 
 @anyio_test
-async def test_settings_that_cannot_be_read_are_told(scripted_model: ScriptedModel) -> None:
+async def test_unreadable_settings_are_reported(scripted_model: ScriptedModel) -> None:
     scripted_model.reply("Fine.")
     write(project(scripted_model) / ".claude" / "settings.json", "{broken")
     async with hosted(scripted_model, "--settings={}", "--plugin-dir=/x") as host:

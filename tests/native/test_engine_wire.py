@@ -105,7 +105,7 @@ async def test_turns_go_one_after_the_other_and_costs_add_up(scripted_model: Scr
         (529, "server_error", "API Error: 529"),
     ],
 )
-async def test_failures_of_the_api_are_told_as_by_the_cli(
+async def test_failures_of_the_api_are_reported_like_the_cli(
     scripted_model: ScriptedModel, status: int, error: str, text: str
 ) -> None:
     scripted_model.default = HttpError(status)
@@ -119,7 +119,7 @@ async def test_failures_of_the_api_are_told_as_by_the_cli(
     assert result["result"].startswith(text)
 
 
-async def test_retries_are_told_and_bounded(scripted_model: ScriptedModel) -> None:
+async def test_retries_are_reported_and_bounded(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(HttpError(529))
     scripted_model.reply("There.")
     async with hosted(scripted_model, CLAUDE_CODE_MAX_RETRIES="1") as host:

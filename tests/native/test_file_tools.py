@@ -238,7 +238,7 @@ async def test_file_is_whole_when_writing_fails(here: Workplace, monkeypatch: py
 
 
 @pytest.mark.parametrize("tool", sorted(BUILTIN_TOOLS))
-async def test_wrong_input_is_told(here: Workplace, tool: str) -> None:
+async def test_wrong_input_is_reported(here: Workplace, tool: str) -> None:
     known = BUILTIN_TOOLS[tool].input_schema
     if known["required"]:
         assert "required" in await fault(here, tool)

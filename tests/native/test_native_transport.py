@@ -83,7 +83,7 @@ async def test_what_it_cannot_start_with(
     await transport.close()
 
 
-async def test_without_the_package_it_says_what_to_install(
+async def test_without_the_package_the_error_says_what_to_install(
     scripted_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pilothouse.native.transport.find_spec", lambda name: None)
@@ -210,7 +210,7 @@ async def test_a_run_is_recorded_and_replayed(scripted_model: ScriptedModel, tmp
     assert recorded.text == again.text == "12 m."
 
 
-async def test_the_blocking_twin(scripted_model: ScriptedModel) -> None:
+async def test_the_blocking_api(scripted_model: ScriptedModel) -> None:
     scripted_model.reply(Steps([ToolUse("Echo", {"text": "a"})], "Done."))
     mine: Mapping[str, Any] = settings(scripted_model, Echo())
     asked: list[str] = []
@@ -309,7 +309,7 @@ async def test_the_local_model_answers_over_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["serve first", "close first"])
-async def test_it_ends_though_nobody_reads(scripted_model: ScriptedModel, order: str) -> None:
+async def test_it_ends_without_a_reader(scripted_model: ScriptedModel, order: str) -> None:
     scripted_model.default = "x" * 2_000_000
     transport = NativeTransport()
     await transport.start(invocation(scripted_model, cwd=str(scripted_model.home)))

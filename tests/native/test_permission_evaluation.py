@@ -198,7 +198,7 @@ def test_pattern_of_glob_may_not_lead_out(world: Workplace) -> None:
     assert judged(world, "Glob", "sub/**/*.txt").behavior == "allow"
 
 
-def test_plan_mode_lets_nobody_change_anything(world: Workplace) -> None:
+def test_plan_mode_allows_no_change(world: Workplace) -> None:
     rules = RuleSet.parse(allow=["Bash", "Edit", "Write", "mcp__x"])
     for tool, given in (("Bash", "touch x"), ("Write", "$CWD/x"), ("Edit", "$CWD/x"), ("mcp__x__y", {})):
         assert judged(world, tool, given, mode="plan", rules=rules).behavior == "ask"

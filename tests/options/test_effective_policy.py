@@ -134,7 +134,7 @@ def test_calls_that_differ_must_be_named() -> None:
         policy.outcome("NoSuchTool")
 
 
-def test_printing_it_tells_all() -> None:
+def test_printing_it_shows_everything() -> None:
     options = ph.Options(
         can_use_tool=ask,
         allowed_tools=["Bash(git:*)"],

@@ -24,7 +24,7 @@ def argv(**settings: Any) -> list[str]:
 
 
 @pytest.mark.requirement("L24", "E1")
-def test_every_invocation_speaks_stream_json() -> None:
+def test_every_invocation_uses_stream_json() -> None:
     assert argv() == [*COMMON, "--print", "--input-format", "stream-json"]
     assert render(Options(), {}, prompt="hi").argv == COMMON
 

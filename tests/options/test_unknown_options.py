@@ -89,7 +89,7 @@ def test_the_ledgers_are_whole_and_name_what_there_is() -> None:
     ],
 )
 @pytest.mark.requirement("E45")
-def test_what_an_unknown_name_is_told(name: str, told: str) -> None:
+def test_an_unknown_name_gets_a_suggestion(name: str, told: str) -> None:
     assert told in refused(name)
 
 

@@ -70,7 +70,7 @@ async def test_the_child_is_that_user_with_its_groups_and_reads_its_files(open_p
     assert (await said(options.with_(user="root")))[0] == "0"
 
 
-async def test_what_cannot_work_is_said_before_and_leaves_nothing(
+async def test_impossible_settings_are_reported_first_and_leave_nothing(
     tmp_path: Path, open_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "tmp"

@@ -58,7 +58,7 @@ def test_both_spellings_and_the_structs_mean_the_same() -> None:
     assert encode_sandbox(snake) == encode_sandbox(struct) == encode_sandbox(wire) == wire
 
 
-def test_keys_that_nobody_knows_are_kept() -> None:
+def test_unknown_keys_are_kept() -> None:
     agent = {"description": "d", "prompt": "p", "new_key": {"deep_key": 1}, "maxTurns": 2}
     assert encode_agents({"a": agent}) == {"a": agent}
     server = {"command": "x", "restartPolicy": "always"}

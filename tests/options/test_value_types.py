@@ -222,7 +222,7 @@ DEEP: dict[str, Any] = {
 
 
 @pytest.mark.requirement("R34", "R35")
-def test_neither_who_gave_a_value_nor_who_reads_it_can_change_the_options() -> None:
+def test_values_are_copied_in_and_out_of_the_options() -> None:
     given = copy.deepcopy(DEEP)
     options = Options(**given)
     same = Options(**copy.deepcopy(DEEP))

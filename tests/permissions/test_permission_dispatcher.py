@@ -146,7 +146,7 @@ async def test_the_confirmer_decides_when_asked() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("E75")
-async def test_a_confirmation_that_nobody_can_give_is_a_denial() -> None:
+async def test_a_confirmation_without_a_confirmer_is_a_denial() -> None:
     assert await answer_to(Confirm("Sure?")) == {"behavior": "deny", "message": NO_CONFIRMER_MESSAGE}
 
 
@@ -162,7 +162,7 @@ async def test_a_confirmer_alone_is_asked_about_every_call_but_questions() -> No
 
 
 @pytest.mark.anyio
-async def test_what_nobody_answers_is_denied_in_words_that_help_the_model() -> None:
+async def test_an_unhandled_request_is_denied_with_a_text_for_the_model() -> None:
     desk = make_permission_dispatcher()
     assert not desk.needs_prompt_tool
     assert await desk.handle(BASH) == {"behavior": "deny", "message": NO_APPROVER_MESSAGE}
@@ -170,7 +170,7 @@ async def test_what_nobody_answers_is_denied_in_words_that_help_the_model() -> N
     assert await desk.handle(PLAN) == {"behavior": "deny", "message": NO_PLAN_APPROVER_MESSAGE}
 
 
-def test_the_prompt_tool_is_needed_as_soon_as_somebody_can_be_asked() -> None:
+def test_the_prompt_tool_is_needed_as_soon_as_there_is_a_handler() -> None:
     assert make_permission_dispatcher(lambda request: True).needs_prompt_tool
     assert make_permission_dispatcher(confirm=lambda prompt, request: True).needs_prompt_tool
     assert make_permission_dispatcher(on_question=lambda request: "yes").needs_prompt_tool
@@ -203,7 +203,7 @@ async def test_plans() -> None:
 
 
 @pytest.mark.anyio
-async def test_questions_and_plans_go_to_can_use_tool_when_nobody_else_takes_them() -> None:
+async def test_questions_and_plans_go_to_can_use_tool_without_their_own_handler() -> None:
     asked: list[tuple[str, bool]] = []
 
     def can_use_tool(request: PermissionRequest) -> bool:
@@ -239,7 +239,7 @@ async def test_the_short_form_and_odd_optional_fields_are_read() -> None:
 
 
 @pytest.mark.anyio
-async def test_everything_that_the_cli_may_say_about_a_call_is_there() -> None:
+async def test_every_field_of_a_permission_request_is_there() -> None:
     seen: list[PermissionRequest] = []
     body = {
         **BASH, "decision_reason": "a rule says ask", "decision_reason_type": "rule", "agent_id": "a1", "title": "Run?",

@@ -113,7 +113,7 @@ async def test_a_question_that_cannot_be_read_is_denied(body: dict[str, Any]) ->
 
 
 @pytest.mark.anyio
-async def test_who_takes_too_long_is_not_waited_for(caplog: Any) -> None:
+async def test_a_slow_handler_is_not_awaited(caplog: Any) -> None:
     async def sleepy(request: Any) -> Any:
         await anyio.sleep_forever()
 

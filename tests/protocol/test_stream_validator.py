@@ -151,7 +151,7 @@ def test_aborted_and_retracted_messages_owe_no_result() -> None:
     ]
 
 
-def test_sub_agents_may_speak_at_any_time() -> None:
+def test_sub_agents_may_send_at_any_time() -> None:
     sub = {"parent_tool_use_id": "task"}
     found = report(use("task"), use("s1", **sub), answer("task"), done(), answer("s1", **sub), use("s2", **sub), done())
     assert found.faults == (StreamFault(StreamFaultKind.USE_WITHOUT_RESULT, "s2", "Bash", "task"),)

@@ -267,7 +267,7 @@ def test_a_cache_that_cannot_be_made(world: World) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a place where not even root can write")
-def test_a_cache_nobody_can_write(world: World) -> None:
+def test_an_unwritable_cache(world: World) -> None:
     world.root = Path("/sys/pilothouse")
     with pytest.raises(ProvisionError, match=r"cannot install claude into /sys/pilothouse: .*PILOTHOUSE_CACHE"):
         ensure(world.artifact(), world.root)

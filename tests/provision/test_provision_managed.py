@@ -194,7 +194,7 @@ def test_two_processes_at_once(world: ManagedWorld) -> None:
 # --- prune and uninstall
 
 
-def test_old_versions_go_when_nobody_used_them_lately(world: ManagedWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_old_versions_are_removed(world: ManagedWorld, caplog: pytest.LogCaptureFixture) -> None:
     old, recent = other_version(world, "2.0.5", 8), other_version(world, "2.1.100", 6)
     older = other_version(world, "1.99.0", 400)
     (old / ".fetch-killed").mkdir()
@@ -256,7 +256,7 @@ def test_uninstall(world: ManagedWorld) -> None:
     assert install_cli() == world.path
 
 
-def test_who_waits_for_a_directory_that_is_removed_makes_it_again(world: ManagedWorld) -> None:
+def test_a_waiter_recreates_a_removed_directory(world: ManagedWorld) -> None:
     lock = world.path.parent / ".lock"
     waits: list[str] = []
     installed_paths: list[Path] = []

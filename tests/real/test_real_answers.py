@@ -123,7 +123,7 @@ async def test_parallel_tools_thinking_and_events(claude: Any, scripted_model: S
     assert result.validate().ok
 
 
-async def test_a_denied_tool_is_told(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_denied_tool_is_reported(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.reply(ToolUse("Bash", {"command": "touch made.txt"}))
     scripted_model.reply("I may not.")
     result = await claude.ask("make it", permission_mode="dontAsk")
@@ -212,7 +212,7 @@ async def test_one_child_answers_two_prompts_in_turn(claude: Any, scripted_model
     assert history == ["user", "assistant", "user"]
 
 
-async def test_a_background_task_speaks_after_the_answer(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_background_task_sends_messages_after_the_answer(claude: Any, scripted_model: ScriptedModel) -> None:
     command = {"command": "sleep 0.3; echo finished", "run_in_background": True, "description": "wait"}
     scripted_model.reply(ToolUse("Bash", command))
     scripted_model.reply("It runs in the background.")

@@ -224,7 +224,7 @@ async def test_rules(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask, se
 
 @both_loops
 @pytest.mark.requirement("S10", "S12", "S13", "S31")
-async def test_events_and_text_tell_no_markup(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
+async def test_events_and_text_contain_no_markup(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
     call = ("weather", {"city": "Rome"})
     scripted_model.reply(Steps(bridge.calls(call, before="a < b. "), "It is warm."))
     scripted_model.reply(Steps(bridge.calls(call, before="a < b. "), "It is warm."))

@@ -117,7 +117,7 @@ async def test_the_calls_of_the_last_turn_run(
     assert not result.validate().faults
 
 
-async def test_hooks_hear_of_one_prompt_and_one_end(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
+async def test_hooks_get_one_prompt_and_one_end(scripted_model: ScriptedModel, bridge: Bridge, ask: Ask) -> None:
     heard: list[tuple[str, Any]] = []
 
     def hear(event: Any) -> Any:

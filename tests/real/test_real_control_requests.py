@@ -324,7 +324,7 @@ async def test_tools_of_this_process(claude: Any, scripted_model: ScriptedModel)
     scripted_model.assert_done()
 
 
-async def test_own_tools_need_permission_when_somebody_can_be_asked(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_custom_tools_need_permission_if_there_is_a_handler(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.default = Steps([ToolUse("mcp__tools__add", {"a": 1})], results).answers[0]
     scripted_model.on(lambda request: request.tool_results, reply=results)
     asked: list[str] = []

@@ -34,7 +34,7 @@ DENIES = ph.HookOutput.deny("no")
         (DENIES, {"allowed_tools": ["Bash"]}, False, False),
     ],
 )
-async def test_who_decides(
+async def test_the_order_of_decisions(
     claude: Any, scripted_model: ScriptedModel, says: Any, settings: Any, asked: bool, runs: bool
 ) -> None:
     scripted_model.reply(ToolUse("Bash", TOUCH))

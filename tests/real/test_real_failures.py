@@ -73,7 +73,7 @@ async def test_each_failure_of_the_api_has_its_error(
 
 
 @pytest.mark.requirement("E70")
-async def test_retries_are_told_and_may_succeed(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_retries_are_reported_and_may_succeed(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.on(reply=Steps(Times(2, HttpError(529)), ANSWER))
     query = claude.ask(max_retries=2)
     events = [event async for event in query.events()]
@@ -108,7 +108,7 @@ async def test_a_used_up_subscription_says_when_it_resets(claude: Any, scripted_
     ],
     ids=lambda broken: getattr(broken, "kind", "stream_error"),
 )
-async def test_a_stream_that_breaks_is_told_once(claude: Any, scripted_model: ScriptedModel, broken: Any) -> None:
+async def test_a_broken_stream_is_reported_once(claude: Any, scripted_model: ScriptedModel, broken: Any) -> None:
     scripted_model.reply(broken)
     scripted_model.default = Text(ANSWER, chunks=2)
     query = claude.ask(max_retries=1)
@@ -131,7 +131,7 @@ def standing_text(result: ph.QueryResult) -> str:
     return text
 
 
-async def test_a_stream_that_breaks_three_times_is_told_once(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_a_stream_that_breaks_three_times_is_reported_once(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:9], ANSWER[9:15], "", ""])))
     scripted_model.reply(BrokenSse("no_stop", Text(ANSWER, chunks=[ANSWER[:4], ANSWER[4:]])))
     scripted_model.reply(Text(ANSWER, chunks=3))
@@ -164,7 +164,7 @@ async def test_without_a_key_the_text_stream_raises(claude: Any) -> None:
     assert (result.text, result.full_text) == ("", "")
 
 
-async def test_nobody_answers_at_the_address_of_the_api(claude: Any) -> None:
+async def test_the_address_of_the_api_is_dead(claude: Any) -> None:
     result = await claude.ask(env={"ANTHROPIC_BASE_URL": "http://127.0.0.1:9"})
     assert type(result.error) is ph.ExecutionError
     assert "ECONNREFUSED" in str(result.error)

@@ -68,7 +68,7 @@ async def test_in_the_middle_of_a_tool(claude: Any, scripted_model: ScriptedMode
     await claude.gone()
 
 
-async def test_before_the_model_has_said_anything(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_before_the_first_output_of_the_model(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.reply([Pause(Gate()), "never"])
     query = claude.ask()
     await query.start()

@@ -178,7 +178,7 @@ async def test_what_the_model_is_asked(claude: Any, make: Make, scripted_model: 
     assert not list(Path(claude.home).rglob("*.jsonl"))
 
 
-async def test_the_model_is_not_told_where_this_process_works(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_the_model_does_not_see_the_directory_of_this_process(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.reply("A dot.")
     env = {**scripted_model.env(), "HOME": str(claude.home)}
     model = LanguageModel("opus", cli=claude.path, env=env, inherit_env=False)
@@ -315,7 +315,7 @@ async def test_errors(make: Make, scripted_model: ScriptedModel, status: int, ki
 
 @pytest.mark.requirement("S33")
 @pytest.mark.parametrize("failure", [BrokenSse("cut", "Hello, wor"), BrokenSse("no_stop", "Hello"), StreamError("Hm.")])
-async def test_a_stream_that_broke_is_told_anew(make: Make, scripted_model: ScriptedModel, failure: Any) -> None:
+async def test_a_broken_stream_starts_again(make: Make, scripted_model: ScriptedModel, failure: Any) -> None:
     answer = calls(("weather", {"city": "Oslo"}), before="Hello, world. ")
     for _ in range(2):
         scripted_model.reply(failure)

@@ -74,7 +74,7 @@ async def test_a_server_that_fails_costs_no_request(ask: Any, claude: Any, scrip
 
 
 @pytest.mark.parametrize("ask", ASKS)
-async def test_a_server_that_never_answers_is_waited_for_as_long_as_was_said(
+async def test_a_server_that_never_answers_is_awaited_until_the_timeout(
     ask: Any, claude: Any, scripted_model: ScriptedModel
 ) -> None:
     with anyio.fail_after(20), pytest.raises(ph.ControlTimeout, match=r"not connected within 0\.3 s: 'slow'; "):

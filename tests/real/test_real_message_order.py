@@ -69,7 +69,7 @@ def talk(claude: Any, **settings: Any) -> Session:
     return ph.session(env=claude.model.env(max_retries=0), **settings)
 
 
-async def test_queries_of_a_session_show_the_same_and_listeners_hear_all(
+async def test_queries_of_a_session_show_the_same_and_listeners_get_all(
     claude: Any, scripted_model: ScriptedModel
 ) -> None:
     scripted_model.on("use a tool", reply=USES_A_TOOL)

@@ -204,7 +204,7 @@ async def test_mentions_and_commands_and_how_to_switch_them_off(claude: Any, scr
 
 
 @pytest.mark.requirement("R32", "E71")
-async def test_what_it_says_on_standard_error(claude: Any, scripted_model: ScriptedModel) -> None:
+async def test_standard_error_of_the_real_cli(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "done"
     lines: list[str] = []
     result = await claude.ask(model="no-such-model", stderr=lines.append)

@@ -69,7 +69,7 @@ for name, function in list(vars(AgentSuite).items()):
 
 
 @pytest.mark.anyio
-async def test_two_runs_of_the_real_cli_tell_the_same(real_cli: str, tmp_path: Path) -> None:
+async def test_two_runs_of_the_real_cli_record_the_same(real_cli: str, tmp_path: Path) -> None:
     paths = [tmp_path / "first.jsonl", tmp_path / "second.jsonl", tmp_path / "third.jsonl"]
     for path, word in zip(paths, ("ahoy", "ahoy", "goodbye"), strict=True):
         with ScriptedModel() as model:

@@ -128,7 +128,7 @@ async def test_what_was_left_cancelled_late_or_interrupted_leaves_nothing(
         assert (session.pid, session.state, session.restarts) == (pid, "idle", 0)
 
 
-async def test_a_child_that_was_killed_before_it_had_kept_what_was_said(
+async def test_a_child_that_was_killed_before_it_saved_the_conversation(
     talk: Talk, claude: Any, scripted_model: ScriptedModel
 ) -> None:
     scripted_model.on(re.compile(r"slow\Z"), reply=["part one", Pause(Gate())])
@@ -204,7 +204,7 @@ async def test_crash_fork_and_clear(talk: Talk, scripted_model: ScriptedModel) -
         assert session.id == own
 
 
-async def test_a_fork_that_dies_before_it_has_said_anything(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_a_fork_that_dies_before_its_first_message(talk: Talk, scripted_model: ScriptedModel) -> None:
     async with talk() as session:
         await session.query("one")
         async with session.fork() as branch:
@@ -215,14 +215,14 @@ async def test_a_fork_that_dies_before_it_has_said_anything(talk: Talk, scripted
 
 
 @pytest.mark.requirement("E23", "G26")
-async def test_what_cannot_begin_is_told_at_the_start(talk: Talk) -> None:
+async def test_an_impossible_session_is_reported_at_the_start(talk: Talk) -> None:
     missing = "5e551017-0000-4000-8000-0000000000ff"
     with anyio.fail_after(10), pytest.raises(ph.SessionNotFoundError, match=missing):
         await talk(resume=missing).__aenter__()
 
 
 @pytest.mark.requirement("E20", "G16", "G18")
-async def test_background_work_speaks_to_the_session(talk: Talk, scripted_model: ScriptedModel) -> None:
+async def test_background_work_sends_messages_to_the_session(talk: Talk, scripted_model: ScriptedModel) -> None:
     gate = Gate()
     agent = {"description": "d", "prompt": "SUBTASK", "subagent_type": "general-purpose", "run_in_background": True}
     scripted_model.on("SUBTASK", reply=["sub one", Pause(gate), "sub two"])

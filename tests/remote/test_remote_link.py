@@ -267,7 +267,7 @@ def test_little_is_acknowledged_after_a_second_and_much_at_once() -> None:
     assert link.say(2.0) == Ack(70_003, 2)
 
 
-def test_news_of_where_to_begin_are_told_without_data() -> None:
+def test_the_start_position_is_sent_without_data() -> None:
     link = Link(heartbeat=0)
     link.connected(0, 0.0)
     link.handed_on(0, 0.0, keep_from=7)

@@ -78,7 +78,7 @@ class Attack(threading.Thread):
 
 
 @pytest.mark.requirement("E84")
-def test_half_sent_requests_lock_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_sent_requests_block_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = f"({DESCRIPTORS // 2}, {DESCRIPTORS})"
     script = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, {limits}); "
@@ -145,7 +145,7 @@ def test_a_token_ends_the_time_limit(serve_host: MakeHost, monkeypatch: pytest.M
             dialled.until("pong")
 
 
-def test_who_waits_longest_goes_first_and_of_the_address_with_most() -> None:
+def test_the_longest_waiter_is_dropped_first_from_the_address_with_most() -> None:
     class Transport:
         def __init__(self, address: str) -> None:
             self.address = address
@@ -183,7 +183,7 @@ def test_who_waits_longest_goes_first_and_of_the_address_with_most() -> None:
     asyncio.run(run())
 
 
-def test_too_many_with_a_token_are_told(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_connections_with_a_token_get_an_error(serve_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "connection_limit", lambda sessions: 8)
     with FakeCLI() as fake:
         served = serve_host(cli=fake.path)

@@ -37,7 +37,7 @@ async def opened(path: Path, **limits: float) -> AsyncGenerator[tuple[OutputJour
         await journal.close()
 
 
-async def test_what_was_said_is_read_from_any_place(tmp_path: Path) -> None:
+async def test_output_is_read_from_any_position(tmp_path: Path) -> None:
     async with opened(tmp_path / "j") as (journal, found):
         assert found == []
         await journal.create(record("a"))

@@ -94,7 +94,7 @@ async def test_a_prompt_over_rest_reads_no_file(
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.real_cli
-async def test_a_session_over_rest_says_what_was_denied(
+async def test_a_session_over_rest_lists_denials(
     serve_host: MakeHost, real_cli: str, scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
     served = serve_host(cli=real_cli, environ=scripted_model.env(max_retries=0))

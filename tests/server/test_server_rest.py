@@ -61,7 +61,7 @@ def test_a_session_over_rest(serve_host: MakeHost) -> None:
         assert fake.calls[0].prompts == ["hi", "more"]
 
 
-def test_pieces_of_messages_come_to_those_who_want_them(serve_host: MakeHost) -> None:
+def test_pieces_of_messages_are_sent_on_request(serve_host: MakeHost) -> None:
     with FakeCLI().text("Hello") as fake:
         served = serve_host(cli=fake.path)
         for wanted in (False, True):
@@ -110,7 +110,7 @@ def test_events_of_a_session_over_the_wire_and_its_end(serve_host: MakeHost) -> 
         assert fake.calls[0].control("interrupt")
 
 
-def test_who_looks_on_sees_that_a_session_asks(serve_host: MakeHost) -> None:
+def test_an_event_reader_sees_that_a_session_waits(serve_host: MakeHost) -> None:
     script = FakeCLI().expect("user").emit(frames.init()).ask("hook_callback", callback_id="h", input={})
     with script.ask("can_use_tool", tool_name="Bash", input={"command": "ls"}).emit(frames.result("done")) as fake:
         served = serve_host(cli=fake.path)
@@ -144,7 +144,7 @@ def test_a_line_that_is_too_long_for_an_event(serve_host: MakeHost, monkeypatch:
         assert "oversize" in kinds
 
 
-def test_a_prompt_that_fails_is_told_and_the_session_goes_on(serve_host: MakeHost) -> None:
+def test_a_failed_prompt_is_reported_and_the_session_continues(serve_host: MakeHost) -> None:
     with FakeCLI().expect("user").emit(frames.init()).emit('{"type": "assi').exit(9) as fake:
         served = serve_host(cli=fake.path)
         _, made = served.request("POST", "/v1/sessions", {"prompt": "hi"})
@@ -218,7 +218,7 @@ def test_places_of_events_that_are_not_there(serve_host: MakeHost) -> None:
 
 
 @pytest.mark.requirement("E84")
-def test_who_may_ask(serve_host: MakeHost) -> None:
+def test_requests_need_a_token_and_an_allowed_origin(serve_host: MakeHost) -> None:
     served = serve_host(cli="/nowhere", origins=["https://console.example"], names=["Pilot.example"])
     for headers, status in (
         ({}, 200),

@@ -79,7 +79,7 @@ def test_a_host_that_is_killed_loses_nothing_that_was_seen(tmp_path: Path) -> No
 
 @pytest.mark.anyio
 @pytest.mark.requirement("E84")
-async def test_a_prompt_that_a_killed_host_did_not_take_is_said_again(tmp_path: Path) -> None:
+async def test_a_prompt_that_a_killed_host_did_not_take_is_sent_again(tmp_path: Path) -> None:
     """The next query of an idle session is asked before the client knows that its host was killed."""
     with FakeCLI().text("one").forever() as fake:
         program = Program(tmp_path, fake.path)
@@ -98,7 +98,7 @@ async def test_a_prompt_that_a_killed_host_did_not_take_is_said_again(tmp_path: 
 
 
 @pytest.mark.anyio
-async def test_what_a_killed_host_has_handed_on_is_not_said_again(tmp_path: Path) -> None:
+async def test_a_prompt_that_a_killed_host_handed_on_is_not_sent_again(tmp_path: Path) -> None:
     with FakeCLI().expect("user").emit(frames.init()).hang() as fake:
         program = Program(tmp_path, fake.path)
         with program as served:

@@ -82,7 +82,7 @@ async def test_a_pending_permission_is_answered_by_the_client_that_takes_over(
 
 
 @pytest.mark.requirement("E86")
-async def test_an_answer_that_came_while_nobody_was_there_is_heard_by_the_next(
+async def test_an_answer_without_a_client_reaches_the_next_one(
     served: Served, scripted_model: ScriptedModel, tmp_path: Path
 ) -> None:
     scripted_model.reply(

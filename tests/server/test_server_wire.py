@@ -203,7 +203,7 @@ def test_a_client_that_breaks_the_link_loses_its_connection_and_not_its_session(
             again.until_output(b"still here")
 
 
-def test_a_connection_that_says_nothing_is_dropped(serve_host: MakeHost) -> None:
+def test_a_silent_connection_is_dropped(serve_host: MakeHost) -> None:
     with FakeCLI() as fake:
         served = serve_host(cli=fake.path, heartbeat=0.5)
         with served.dial() as client:
@@ -239,7 +239,7 @@ def test_a_slow_reader_holds_up_the_child_and_no_memory(serve_host: MakeHost) ->
             client.say("close")
 
 
-def test_what_nobody_needs_is_pruned(serve_host: MakeHost) -> None:
+def test_unneeded_output_is_pruned(serve_host: MakeHost) -> None:
     with FakeCLI.shell("yes 0123456789012345678901234567890123456789 | head -c 12000000; sleep 60") as fake:
         served = serve_host(cli=fake.path, keep_bytes=1024)
         with served.dial() as client:
@@ -296,7 +296,7 @@ def test_leaving_keeps_the_session(serve_host: MakeHost) -> None:
             again.until_output(b"hello")
 
 
-def test_a_client_that_says_too_much_is_read_slowly(serve_host: MakeHost) -> None:
+def test_a_client_that_sends_too_much_is_read_slowly(serve_host: MakeHost) -> None:
     with FakeCLI() as fake:
         served = serve_host(cli=fake.path, messages_per_second=20)
         with served.dial() as client:
@@ -310,7 +310,7 @@ def test_a_client_that_says_too_much_is_read_slowly(serve_host: MakeHost) -> Non
             assert time.monotonic() - begin > 0.9
 
 
-def test_who_may_not_dial(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
+def test_forbidden_connections(serve_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
     served = serve_host(cli="/nowhere", origins=["https://console.example"])
     refused_settings: tuple[dict[str, Any], ...] = (
         {"token": None},

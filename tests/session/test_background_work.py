@@ -43,7 +43,7 @@ def spoken(messages: list[ph.Message]) -> list[str]:
 
 
 @pytest.mark.requirement("E20", "G18")
-async def test_what_an_earlier_query_left_running_speaks_to_the_session_only(cli: Cli) -> None:
+async def test_background_work_of_an_earlier_query_reaches_only_the_session(cli: Cli) -> None:
     async def begins(cli: Cli, say: Say, text: str) -> str:
         await say(started(1))
         await say(sub_agent(1, "mine"))
@@ -112,7 +112,7 @@ async def test_a_task_may_end_while_a_query_runs_and_wake_the_child_after_it(cli
     assert spoken([m async for m in listener])[-1] == "I was woken"
 
 
-async def test_waiting_for_idle_holds_up_nobody(cli: Cli) -> None:
+async def test_waiting_for_idle_blocks_no_query(cli: Cli) -> None:
     async def begins(cli: Cli, say: Say, text: str) -> str:
         await say(started(1))
         return "started"

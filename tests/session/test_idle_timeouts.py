@@ -37,7 +37,7 @@ async def read(query: ph.Query) -> tuple[list[Message], ph.PilothouseError | Non
     return messages, None
 
 
-async def test_it_is_told_once_before_it_is_cut_and_the_turn_is_interrupted(kind: str) -> None:
+async def test_a_silence_is_reported_once_before_the_interrupt(kind: str) -> None:
     api = Api()
     api.acts["one"] = hang
     async with asking(api, kind) as it:
@@ -53,7 +53,7 @@ async def test_it_is_told_once_before_it_is_cut_and_the_turn_is_interrupted(kind
     assert len(api.children) == (2 if kind == "alone" else 1)
 
 
-async def test_each_silence_is_told_of(kind: str) -> None:
+async def test_each_silence_is_reported(kind: str) -> None:
     async def hesitates(_: Cli, say: Say, text: str) -> str:
         for part in ("a", "b"):
             await say(frames.assistant(part))
@@ -70,7 +70,7 @@ async def test_each_silence_is_told_of(kind: str) -> None:
         assert (await query.result()).text == "done"
 
 
-async def test_those_who_listen_to_a_session_hear_of_it() -> None:
+async def test_listeners_of_a_session_get_it() -> None:
     api = Api()
     api.acts["one"] = hang
     async with asking(api, "session") as it:

@@ -61,7 +61,7 @@ async def test_what_the_session_was_made_with_is_expected() -> None:
     assert (report.mcp_servers, report.unexpected) == (("mine", "tools"), ())
 
 
-async def test_a_new_child_has_said_nothing_yet(cli: Cli) -> None:
+async def test_a_new_child_has_no_report_yet(cli: Cli) -> None:
     cli.acts["die"] = die
     async with ph.Agent(transport=cli.transport).session() as session:
         await session.query("one")
@@ -76,7 +76,7 @@ async def test_a_new_child_has_said_nothing_yet(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_blocking_twin_has_it_too() -> None:
+async def test_the_blocking_api_has_it_too() -> None:
     def ask(path: str) -> list[Any]:
         with blocking.session(cli=path) as session:
             before = session.info.isolation_report()

@@ -28,7 +28,7 @@ def pool_of(cli: Cli, **settings: Any) -> ph.Pool:
     return ph.Pool(transport=cli.transport, **settings)
 
 
-async def test_a_query_gets_a_child_that_was_started_ahead(cli: Cli) -> None:
+async def test_a_query_gets_a_prewarmed_child(cli: Cli) -> None:
     async with pool_of(cli) as pool:
         agent = ph.Agent(transport=pool)
         await agent.prewarm(2)
@@ -196,7 +196,7 @@ async def test_one_that_is_still_being_started_is_better_than_none(cli: Cli) -> 
         assert cli.prompts[0] == ["one"]
 
 
-async def test_one_that_asks_before_anybody_is_there_is_of_no_use(cli: Cli) -> None:
+async def test_a_prewarmed_child_with_an_early_request_is_unusable(cli: Cli) -> None:
     async def ask(peer: MemoryPeer) -> None:
         question = frames.control_request("hook_callback", callback_id="hook_0", input={})
         await peer.write(question)
@@ -219,7 +219,7 @@ async def test_one_that_asks_before_anybody_is_there_is_of_no_use(cli: Cli) -> N
         assert len(cli.children) == 5, "no other one is started ahead for such queries"
 
 
-async def test_a_child_that_cannot_be_started_is_told(cli: Cli) -> None:
+async def test_a_failed_prewarm_is_reported(cli: Cli) -> None:
     cli.answers["initialize"] = "x"
     async with ph.Pool() as pool:
         agent = ph.Agent(transport=pool, cli="/nowhere/claude")
@@ -230,7 +230,7 @@ async def test_a_child_that_cannot_be_started_is_told(cli: Cli) -> None:
         assert (pool.idle, pool.in_use) == (0, 0)
 
 
-async def test_it_is_ended_when_nobody_asks_for_it(cli: Cli) -> None:
+async def test_an_unclaimed_child_is_ended(cli: Cli) -> None:
     async with pool_of(cli, idle_ttl=0.05) as pool:
         agent = ph.Agent(transport=pool)
         await agent.prewarm(2)
@@ -288,7 +288,7 @@ async def test_the_queue_is_in_order_and_can_be_left(cli: Cli) -> None:
         assert (pool.idle, pool.in_use) == (0, 0)
 
 
-async def test_another_kind_makes_room(cli: Cli) -> None:
+async def test_another_kind_replaces_it(cli: Cli) -> None:
     async with pool_of(cli, max_live=2) as pool:
         agent = ph.Agent(transport=pool)
         await agent.prewarm(2)
@@ -355,7 +355,7 @@ def test_numbers_that_cannot_work(settings: dict[str, Any], words: str) -> None:
         ph.Pool(**settings)
 
 
-async def test_what_cannot_be_started_ahead_is_told(cli: Cli) -> None:
+async def test_settings_that_cannot_be_prewarmed_are_reported(cli: Cli) -> None:
     async with pool_of(cli, max_live=2) as pool:
         agent = ph.Agent(transport=pool)
         with pytest.raises(ph.OptionsError, match="cannot be started ahead"):

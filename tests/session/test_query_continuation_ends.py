@@ -141,7 +141,7 @@ async def test_closing_the_query_waits_until_it_has_cleaned_up(cli: Cli, kind: s
 
 
 @pytest.mark.requirement("G11", "E35")
-async def test_one_that_never_ends_holds_nobody_up(cli: Cli, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_continuation_blocks_no_query(cli: Cli, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.driver.extensions.CANCEL_SECONDS", 0.05)
     enough, over = anyio.Event(), anyio.Event()
 
@@ -320,7 +320,7 @@ async def test_an_error_of_its_reading_too(cli: Cli, kind: str) -> None:
         await it.still_works()
 
 
-async def test_an_error_after_an_interrupt_is_not_told(cli: Cli, kind: str) -> None:
+async def test_an_error_after_an_interrupt_is_not_reported(cli: Cli, kind: str) -> None:
     async def breaks(_: ResultMessage) -> NextPrompt:
         try:
             await anyio.sleep_forever()

@@ -57,7 +57,7 @@ async def test_before_any_output_the_prompt_is_sent_again(kind: str) -> None:
     assert len(api.children) == (2 if kind == "alone" else 1)
 
 
-async def test_a_long_prompt_is_kept_by_the_cli_and_not_said_again(kind: str) -> None:
+async def test_a_long_prompt_is_kept_by_the_cli_and_not_sent_again(kind: str) -> None:
     long = "word " * 10_000
     async with asking(Api(OVERLOADED, OVERLOADED), kind, retry=SOON) as it:
         assert (await it.query(long)).is_success
@@ -65,7 +65,7 @@ async def test_a_long_prompt_is_kept_by_the_cli_and_not_said_again(kind: str) ->
 
 
 @pytest.mark.requirement("E70")
-async def test_after_output_it_goes_on_and_nothing_is_said_twice(kind: str) -> None:
+async def test_after_output_it_continues_and_nothing_is_sent_twice(kind: str) -> None:
     api = Api(Fault(spoken="I have begun. "), OVERLOADED)
     async with asking(api, kind, retry=SOON) as it:
         result = await it.query("one")
@@ -114,7 +114,7 @@ async def test_only_what_was_asked_for_is_tried_again() -> None:
         assert it.said == ["one"]  # without the option, the CLI's own tries are all
 
 
-async def test_events_tell_of_it() -> None:
+async def test_events_report_it() -> None:
     async with asking(Api(OVERLOADED), "alone", retry=SOON) as it:
         events = [event async for event in it.query("one").events()]
     kinds = [type(e) for e in events if isinstance(e, RetryScheduled | Finished)]
@@ -123,7 +123,7 @@ async def test_events_tell_of_it() -> None:
     assert (scheduled.attempt, scheduled.of, scheduled.delay, scheduled.reason) == (1, 3, 0.01, "overloaded")
 
 
-async def test_those_who_listen_to_a_session_hear_of_it() -> None:
+async def test_listeners_of_a_session_get_it() -> None:
     async with asking(Api(OVERLOADED), "session", retry=SOON) as it:
         assert it.session is not None
         listener = it.session.messages()
@@ -182,7 +182,7 @@ async def test_a_query_that_is_left_waits_no_longer(kind: str) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_the_timeout_of_the_query_holds_and_says_why_it_waited(kind: str) -> None:
+async def test_the_timeout_of_the_query_applies_and_names_its_cause(kind: str) -> None:
     async with asking(Api(OVERLOADED), kind, retry=LONG) as it:
         with anyio.fail_after(DEADLINE):
             with pytest.raises(ph.QueryTimeout, match="option timeout") as caught:
@@ -212,7 +212,7 @@ async def test_closing_a_session_does_not_wait_for_it() -> None:
                     await query.result()
 
 
-async def test_a_child_that_dies_meanwhile_is_told_at_once(kind: str) -> None:
+async def test_a_child_that_dies_meanwhile_is_reported_at_once(kind: str) -> None:
     api = Api(OVERLOADED)
     async with asking(api, kind, retry=LONG) as it:
         query = it.query("one")

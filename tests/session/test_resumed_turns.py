@@ -61,7 +61,7 @@ async def to_the_end(peer: MemoryPeer) -> None:
 
 
 @pytest.mark.requirement("E20", "E27")
-async def test_the_answer_to_a_prompt_is_its_own_although_a_resumed_child_speaks_first() -> None:
+async def test_a_prompt_gets_its_own_answer_although_a_resumed_child_sends_first() -> None:
     async def child(peer: MemoryPeer) -> None:
         await say(peer, OWN, "started")
         await greet(peer)
@@ -106,7 +106,7 @@ async def test_what_is_known_of_a_child_holds_for_the_one_that_takes_over() -> N
 
 
 @pytest.mark.requirement("E20", "L60")
-async def test_what_seemed_to_be_the_answer_is_not_when_the_child_says_what_it_takes_up() -> None:
+async def test_an_apparent_answer_is_dropped_when_the_child_names_its_prompt() -> None:
     async def child(peer: MemoryPeer) -> None:
         await greet(peer)
         prompt = await read_prompt(peer)

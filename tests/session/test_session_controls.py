@@ -300,7 +300,7 @@ def test_every_request_says_what_it_does() -> None:
             assert name.startswith("_") or member.__doc__, f"{group.__name__}.{name}"
 
 
-async def test_who_is_asked_is_told_to_the_query_and_to_those_who_listen(cli: Cli) -> None:
+async def test_the_asked_function_is_reported_to_the_query_and_to_listeners(cli: Cli) -> None:
     async def use(cli: Cli, say: Any, text: str) -> str:
         before = len(asked)
         request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {}, "tool_use_id": text}

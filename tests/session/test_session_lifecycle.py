@@ -51,7 +51,7 @@ async def test_nothing_runs_before_the_start_and_the_handshake_is_over_after_it(
 
 
 @pytest.mark.requirement("E23", "G26")
-async def test_a_child_that_cannot_start_is_told_at_once() -> None:
+async def test_a_failed_start_is_reported_at_once() -> None:
     broken = ph.CLINotFoundError("no claude here")
     agent = ph.Agent(transport=lambda: MemoryTransport(start_error=broken))
     entered = False
@@ -82,7 +82,7 @@ async def test_a_start_that_failed_can_be_tried_again(cli: Cli) -> None:
 
 
 @pytest.mark.requirement("E23")
-async def test_a_child_that_ends_in_the_handshake_is_told(cli: Cli) -> None:
+async def test_a_child_that_ends_in_the_handshake_is_reported(cli: Cli) -> None:
     async def script(peer: MemoryPeer) -> None:
         await peer.read_frame()
         peer.end(exit_code=1, stderr="cannot write the config")
@@ -263,7 +263,7 @@ def test_a_session_stays_on_its_event_loop(cli: Cli) -> None:
     anyio.run(second)
 
 
-async def test_a_session_may_be_closed_by_those_who_work_for_it(cli: Cli) -> None:
+async def test_a_session_may_be_closed_by_its_callbacks(cli: Cli) -> None:
     session = session_of(cli)
 
     async def prompts() -> AsyncIterator[str]:

@@ -62,9 +62,7 @@ def late_news(cli: Cli) -> MemoryTransport:
 @pytest.mark.virtual_time
 @pytest.mark.requirement("E69")
 @pytest.mark.parametrize("restart", ["resume", "never"])
-async def test_a_death_that_nobody_has_noticed_costs_no_query(
-    cli: Cli, restart: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unnoticed_death_costs_no_query(cli: Cli, restart: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.driver.session_run.EXIT_NOTICE_SECONDS", 0.02)
     async with ph.Agent(transport=lambda: late_news(cli)).session(restart=restart) as session:
         await session.query("one")
@@ -188,7 +186,7 @@ async def test_an_id_that_was_asked_for_is_never_exchanged(cli: Cli) -> None:
         assert session.id == mine
 
 
-async def test_what_was_said_is_never_lost_in_silence(cli: Cli) -> None:
+async def test_messages_are_never_lost_silently(cli: Cli) -> None:
     async with talking(cli) as session:
         await session.query("one")
         cli.saved.clear()  # as with persist_session=False
@@ -339,7 +337,7 @@ async def test_clear_waits_for_those_that_came_before(cli: Cli) -> None:
     assert cli.prompts == [["one", "two", "/clear", "three"]]
 
 
-def test_mistakes_are_told_before_anything_is_started(cli: Cli) -> None:
+def test_mistakes_are_reported_before_anything_is_started(cli: Cli) -> None:
     for settings in ({"prompt_via": "argv"}, {"fork_session": True}, {"hooks": {"Nonsense": []}}):
         with pytest.raises(ph.UsageError):
             session_of(cli, **settings)

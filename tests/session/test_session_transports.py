@@ -54,7 +54,7 @@ class Elsewhere(ph.Transport):
 
 
 @pytest.mark.requirement("E32", "E38", "R37")
-async def test_a_transport_of_somebody_else_carries_a_session(cli: Cli) -> None:
+async def test_a_custom_transport_carries_a_session(cli: Cli) -> None:
     made: list[Elsewhere] = []
 
     def make() -> Elsewhere:
@@ -98,7 +98,7 @@ async def test_without_a_transport_it_is_a_local_child_without_configuration() -
             assert session.pid == fake.calls[0].pid
 
 
-def test_whoever_has_a_send_of_its_own_is_not_passed_by() -> None:
+def test_a_custom_send_is_not_bypassed() -> None:
     sent: list[bytes] = []
 
     class Quick(MemoryTransport):

@@ -131,7 +131,7 @@ async def test_control_never_waits_behind_unread_messages(cli: Cli) -> None:
 
 
 @pytest.mark.requirement("G16", "R7", "E21")
-async def test_messages_hears_everything_in_order(cli: Cli) -> None:
+async def test_messages_gives_everything_in_order(cli: Cli) -> None:
     async def woken(cli: Cli, say: Say, text: str) -> str:
         await say({"type": "system", "subtype": "task_started", "task_id": "t", "description": "d"})
         return "started"
@@ -165,7 +165,7 @@ async def test_several_prompts_of_one_query_are_one_turn(cli: Cli) -> None:
         assert (await session.query("next")).full_text == "re: next"
 
 
-async def test_partial_messages_are_for_those_who_want_them(cli: Cli) -> None:
+async def test_partial_messages_only_on_request(cli: Cli) -> None:
     async def stream(cli: Cli, say: Say, text: str) -> str:
         for frame in frames.stream_text("Hello there"):
             if frame["type"] == "stream_event":
@@ -216,7 +216,7 @@ async def test_messages_and_control_never_meet(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("partial", [None, False, True])
-async def test_pieces_of_answers_are_for_those_who_asked(cli: Cli, partial: bool | None) -> None:
+async def test_pieces_of_answers_only_on_request(cli: Cli, partial: bool | None) -> None:
     async def streams(cli: Cli, say: Say, text: str) -> str:
         await say(frames.stream_event({"type": "ping"}))
         return "done"
@@ -314,7 +314,7 @@ async def test_queries_have_ids_and_states_and_a_session_knows_them(cli: Cli) ->
         assert early.state == "interrupted"
 
 
-async def test_queries_that_are_left_or_cannot_be_said_have_states_too(cli: Cli) -> None:
+async def test_left_and_unsendable_queries_have_states_too(cli: Cli) -> None:
     cli.acts["hang"] = hang
     async with talking(cli) as session:
         left = session.query("hang")

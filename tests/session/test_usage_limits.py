@@ -152,7 +152,7 @@ async def test_others_of_the_agent_hold_back_and_come_one_by_one(monkeypatch: py
         assert all("another query" in w["error"] for w in waits)
 
 
-async def test_those_who_do_not_wait_ask_and_are_told_by_the_api() -> None:
+async def test_queries_that_do_not_wait_are_sent_and_fail() -> None:
     api = Api(limited(3600.0))
     async with asking(api, "alone", on_usage_limit="wait") as it:
         first = it.query("first")
@@ -279,7 +279,7 @@ async def test_a_rate_limit_holds_those_back_that_would_retry_it() -> None:
                 assert (await first.result()).is_success
 
 
-async def test_an_overload_holds_nobody_back() -> None:
+async def test_an_overload_blocks_no_query() -> None:
     async with asking(Api(OVERLOADED), "alone", retry=LONG) as it:
         first = it.query("first")
         with anyio.fail_after(DEADLINE):

@@ -63,7 +63,7 @@ async def test_the_prompt_waits_until_the_servers_are_connected(ask: Ask, cli: C
 
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("off", [None, False])
-async def test_nobody_waits_unasked(ask: Ask, off: Any, cli: Cli) -> None:
+async def test_queries_do_not_wait_by_default(ask: Ask, off: Any, cli: Cli) -> None:
     cli.answers["mcp_status"] = servers("a failed")
     assert await ask(cli, mcp_servers={"a": SERVER}, wait_for_mcp=off) == "re: go"
     assert asked(cli) == 0

@@ -133,7 +133,7 @@ async def test_a_write_that_fails_is_tried_again(store: Any) -> None:
 
 
 @virtual
-async def test_a_store_that_fails_for_long_is_told_and_gets_all_of_it_in_the_end(
+async def test_a_long_failure_of_a_store_is_reported_and_nothing_is_lost(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told()
@@ -184,7 +184,7 @@ async def test_a_write_that_may_have_arrived_is_not_repeated_to_a_store_that_wou
 
 
 @virtual
-async def test_an_entry_that_no_store_can_hold_is_told_and_the_rest_goes_on() -> None:
+async def test_an_unstorable_entry_is_reported_and_the_rest_continues() -> None:
     store, told = MemoryStore(), Told()
     async with running(store, told) as mirror:
         mirror.enqueue(PLACE, [{"bad": object()}], 10)
@@ -215,7 +215,7 @@ async def test_a_backlog_is_bounded() -> None:
 
 @virtual
 @pytest.mark.requirement("E85")
-async def test_who_was_shut_out_writes_nothing_more() -> None:
+async def test_a_writer_without_the_lease_writes_nothing() -> None:
     now = [1000.0]
     store = MemoryStore(clock=lambda: now[0])
     mirror = MirrorWriter(store, Told(), lease_keeper=LeaseKeeper(store, 60.0))
@@ -249,7 +249,7 @@ async def test_what_others_have_written_meanwhile_is_noticed() -> None:
 
 
 @virtual
-async def test_the_end_is_bounded_and_tells_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_end_is_bounded_and_reports_the_loss(caplog: pytest.LogCaptureFixture) -> None:
     store, told = Moody(), Told()
     store.faults = [hang, hang, hang, hang]
     mirror = MirrorWriter(store, told, lease_keeper=LeaseKeeper(store, 60.0))
@@ -314,7 +314,7 @@ async def test_a_session_has_stored_all_of_it_when_it_is_closed(store: Any) -> N
     assert not [m async for m in heard if isinstance(m, TranscriptMirrorMessage)]
 
 
-async def test_a_query_that_is_left_stores_what_was_said_so_far(store: Any) -> None:
+async def test_a_query_that_is_left_stores_its_messages(store: Any) -> None:
     transport = peer(
         [frames.init(session_id=ID), mirror_frame(*said(1)), frames.assistant("hi"), mirror_frame(*said(2))]
     )
@@ -326,7 +326,7 @@ async def test_a_query_that_is_left_stores_what_was_said_so_far(store: Any) -> N
     assert numbers(await store.load(PLACE.session_key))[:1] == [1]  # the peer may not have come to the second
 
 
-async def test_a_store_that_fails_breaks_no_query_and_is_told_in_the_stream(
+async def test_a_failing_store_breaks_no_query_and_is_reported_in_the_stream(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pilothouse.stores.mirror.RETRY_PAUSES", (0.0,))
@@ -342,7 +342,7 @@ async def test_a_store_that_fails_breaks_no_query_and_is_told_in_the_stream(
     assert "are lost to the store" in caplog.text
 
 
-async def test_an_idle_session_hears_at_once_that_a_write_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_session_gets_a_failed_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.stores.mirror.RETRY_PAUSES", ())
     store = Plain()
     gate = anyio.Event()
@@ -409,7 +409,7 @@ async def test_a_cli_that_is_asked_to_mirror_is_asked_by_a_flag() -> None:
         ({"session_lease": -1}, "seconds"),
     ],
 )
-async def test_settings_that_cannot_work_are_told_before_anything_starts(settings: Any, words: str) -> None:
+async def test_impossible_settings_are_reported_before_anything_starts(settings: Any, words: str) -> None:
     with pytest.raises(OptionsError, match=words):
         Options(**settings)
 
@@ -424,7 +424,7 @@ async def test_the_latest_session_needs_a_store_that_can_list() -> None:
         await agent(Plain(), peer(turn())).query("hi", continue_conversation=True)
 
 
-async def test_a_frame_of_an_unknown_file_is_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+async def test_a_frame_of_an_unknown_file_is_reported(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     store = Plain()
     strange = mirror_frame(*said(1), path=str(tmp_path / "x.jsonl"))
     with caplog.at_level(logging.WARNING, "pilothouse.stores"):

@@ -63,7 +63,7 @@ class Scripted(Plain):
         return self.subkeys
 
 
-async def test_odd_things_in_a_store_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_odd_entries_in_a_store_are_skipped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     store = Scripted([{"n": 1}, "text", None, {"n": 2}], ["subagents/agent-1", "../../etc/passwd", 7])
     found = await StoreReader(store, 5).read_session(TranscriptKey("p", ID))
     assert found is not None
@@ -323,7 +323,7 @@ async def test_a_store_that_hangs_does_not_hold_up_a_start_for_ever(
 
 
 @pytest.mark.requirement("E30")
-async def test_a_fork_begins_with_all_that_was_said(cwd: Path, config: Path, temporary: Path, seen: Seen) -> None:
+async def test_a_fork_begins_with_the_whole_conversation(cwd: Path, config: Path, temporary: Path, seen: Seen) -> None:
     store = Moody()
     frame = mirror_frame(*said(1, 2), path=f"/x/projects/{project_key(cwd)}/{ID}.jsonl")
     settings: Any = {"session_store": store, "cwd": cwd, "config_dir": config}

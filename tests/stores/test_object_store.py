@@ -52,7 +52,7 @@ def _files(directory: Path) -> list[str]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("logs", [[], [""], ["subagents/a"], ["", "subagents/ä"]])
-async def test_a_record_comes_back_and_its_size_tells_whether_it_is_listed(logs: list[str]) -> None:
+async def test_a_record_comes_back_and_its_size_decides_whether_it_is_listed(logs: list[str]) -> None:
     for text in ("", "x", "xy"):
         record = StoredSessionRecord(TranscriptKey("p", "s"), "owner \ud800", 7, 12.5, {"custom_title": text})
         record.logs = {name: TranscriptLog(3, "id", [("part", 2)], ['{"type": "\\u0000"}']) for name in logs}
@@ -62,7 +62,7 @@ async def test_a_record_comes_back_and_its_size_tells_whether_it_is_listed(logs:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=300))
-def test_names_of_objects_tell_the_parts_of_keys(part: str) -> None:
+def test_names_of_objects_contain_the_parts_of_keys(part: str) -> None:
     name = _encode_name(part)
     assert name == name.lower()  # there are file systems that do not tell capitals
     assert len(name) <= 200
@@ -161,7 +161,7 @@ def objects_batch(*entries: Any) -> Any:
 
 
 @pytest.mark.anyio
-async def test_a_part_that_is_gone_is_told(store: ObjectStore, directory: Path) -> None:
+async def test_a_missing_part_is_reported(store: ObjectStore, directory: Path) -> None:
     await store.append(KEY, [LARGE])
     await store.append(KEY, [ENTRY])
     for path in (directory / "parts").rglob("*"):
@@ -173,7 +173,7 @@ async def test_a_part_that_is_gone_is_told(store: ObjectStore, directory: Path) 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("damage", [b"", b"{}\n{}", b"no json\n", b'{"format": 1}\n{}\n', b"\xff\xfe"])
-async def test_a_damaged_record_is_told(store: ObjectStore, directory: Path, damage: bytes) -> None:
+async def test_a_damaged_record_is_reported(store: ObjectStore, directory: Path, damage: bytes) -> None:
     await store.append(KEY, [ENTRY])
     (directory / "sessions" / "-work-~50roject" / "s1").write_bytes(damage)
     for call in (store.load(KEY), store.append(KEY, [ENTRY])):
@@ -182,7 +182,7 @@ async def test_a_damaged_record_is_told(store: ObjectStore, directory: Path, dam
 
 
 @pytest.mark.anyio
-async def test_a_record_that_is_cut_short_is_told(store: ObjectStore, directory: Path) -> None:
+async def test_a_record_that_is_cut_short_is_reported(store: ObjectStore, directory: Path) -> None:
     await store.append(KEY, [{"type": "x", "n": n} for n in range(9)])
     path = directory / "sessions" / "-work-~50roject" / "s1"
     path.write_bytes(path.read_bytes()[:-40])
@@ -219,7 +219,7 @@ async def test_a_service_without_conditional_writes_is_refused(
 
 
 @pytest.mark.anyio
-async def test_a_bucket_that_does_not_exist_is_told(s3_server: dict[str, Any]) -> None:
+async def test_a_bucket_that_does_not_exist_is_reported(s3_server: dict[str, Any]) -> None:
     config = {
         "endpoint": s3_server["endpoint"],
         "access_key_id": "k",
@@ -232,7 +232,7 @@ async def test_a_bucket_that_does_not_exist_is_told(s3_server: dict[str, Any]) -
 
 
 @pytest.mark.anyio
-async def test_a_service_that_cannot_be_reached_is_told_and_no_secret_is_shown(
+async def test_a_service_that_cannot_be_reached_is_reported_and_no_secret_is_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -252,7 +252,7 @@ async def test_a_service_that_cannot_be_reached_is_told_and_no_secret_is_shown(
 
 
 @pytest.mark.anyio
-async def test_a_disk_that_refuses_is_told(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_refuses_is_reported(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.append(KEY, [ENTRY])
 
     def full(*_: object, **__: object) -> None:
@@ -273,7 +273,7 @@ async def test_an_address_is_a_url(url: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_url_of_an_unknown_service_is_told() -> None:
+async def test_a_url_of_an_unknown_service_is_reported() -> None:
     async with ObjectStore("nonsense://bucket") as store:
         with pytest.raises(StoreError):
             await store.load(KEY)

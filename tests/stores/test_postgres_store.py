@@ -116,7 +116,7 @@ async def test_a_newer_format_is_refused(make_postgres: Callable[[], PostgresSto
         ("XX000", "PostgreSQL failed"),
     ],
 )
-async def test_what_the_server_refuses_is_told(store: PostgresStore, admin: Any, state: str, told: str) -> None:
+async def test_what_the_server_refuses_is_reported(store: PostgresStore, admin: Any, state: str, told: str) -> None:
     await store.append(KEY, [ENTRY])
     refuse = f"BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END"
     function = f"{store._schema}.refuse()"
@@ -128,7 +128,7 @@ async def test_what_the_server_refuses_is_told(store: PostgresStore, admin: Any,
     assert await store.append(KEY, [{"type": "x"}], after=1) == 2
 
 
-async def test_a_read_only_server_is_told(postgres_server: dict[str, Any], fresh_name: str) -> None:
+async def test_a_read_only_server_is_reported(postgres_server: dict[str, Any], fresh_name: str) -> None:
     url = postgres_server["url"] + "&options=-c%20default_transaction_read_only%3Don"
     async with PostgresStore(url, schema=fresh_name) as store:
         with pytest.raises(StoreError, match="takes no writes"):
@@ -184,7 +184,7 @@ async def test_the_tables_are_made_once_by_many(postgres_server: dict[str, Any],
         await store.aclose()
 
 
-async def test_a_schema_may_be_a_word_of_sql(postgres_server: dict[str, Any]) -> None:
+async def test_a_schema_may_be_a_keyword_of_sql(postgres_server: dict[str, Any]) -> None:
     async with PostgresStore(postgres_server["url"], schema="select") as store:
         await store.append(KEY, [ENTRY])
         assert await store.load(KEY) == [ENTRY]

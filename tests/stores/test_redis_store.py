@@ -80,7 +80,7 @@ async def test_a_newer_format_is_refused(make_redis: Callable[[], RedisStore], a
                 await store.load(KEY)
 
 
-async def test_a_server_whose_memory_is_full_is_told(store: RedisStore, admin: Any) -> None:
+async def test_a_server_whose_memory_is_full_is_reported(store: RedisStore, admin: Any) -> None:
     await store.append(KEY, [ENTRY])
     admin.config_set("maxmemory", 1)
     try:
@@ -92,7 +92,7 @@ async def test_a_server_whose_memory_is_full_is_told(store: RedisStore, admin: A
     assert await store.append(KEY, [{"type": "x"}], after=1) == 2
 
 
-async def test_a_replica_is_told(store: RedisStore, admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_is_reported(store: RedisStore, admin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.append(KEY, [ENTRY])
 
     def refused(*_: object, **__: object) -> None:
@@ -104,7 +104,7 @@ async def test_a_replica_is_told(store: RedisStore, admin: Any, monkeypatch: pyt
             await store.append(KEY, [{"type": "x"}])
 
 
-async def test_keys_of_another_program_are_told(store: RedisStore, admin: Any) -> None:
+async def test_keys_of_another_program_are_reported(store: RedisStore, admin: Any) -> None:
     from pilothouse.stores.redis import _RedisKeys
 
     admin.set(_RedisKeys.make(store._prefix, TranscriptKey("-work", "s")).entries, "a text")
@@ -112,7 +112,7 @@ async def test_keys_of_another_program_are_told(store: RedisStore, admin: Any) -
         await store.load(KEY)
 
 
-async def test_a_wrong_password_is_told_and_not_shown(
+async def test_a_wrong_password_is_reported_and_not_shown(
     valkey_server: dict[str, Any], admin: Any, fresh_name: str
 ) -> None:
     admin.acl_setuser(fresh_name, enabled=True, passwords=["+right"], commands=["+@all"], keys=["*"])

@@ -102,7 +102,7 @@ async def test_a_file_that_is_none_of_ours_is_left_alone(
     ],
     ids=["read-only", "full"],
 )
-async def test_a_write_that_is_refused_is_told_and_leaves_nothing(
+async def test_a_write_that_is_refused_is_reported_and_leaves_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, pragma: str, told: str, undo: str
 ) -> None:
     large = {"type": "x", "text": "x" * 100_000}
@@ -130,7 +130,7 @@ async def test_a_file_that_others_keep_busy(path: Path, monkeypatch: pytest.Monk
         assert await store.append(KEY, [{"type": "x"}]) == 2
 
 
-async def test_a_damaged_file_is_told(path: Path) -> None:
+async def test_a_damaged_file_is_reported(path: Path) -> None:
     async with SqliteStore(path) as store:
         await store.append(KEY, [{"type": "x", "text": "x" * 200_000}])
     with path.open("r+b") as file:

@@ -38,7 +38,7 @@ def test_an_agent_keeps_settings(clean: FakeCLI) -> None:
     assert "opus" in repr(agent)
 
 
-def test_both_worlds_share_the_default_agent(clean: FakeCLI) -> None:
+def test_async_and_blocking_code_share_the_default_agent(clean: FakeCLI) -> None:
     with as_default(pilothouse.Agent(model="haiku", cli=clean.path)):
         assert ph.query("go").result().text == "Hello"
         assert asked(clean) == "--model=haiku"
@@ -59,7 +59,7 @@ def test_both_worlds_share_the_default_agent(clean: FakeCLI) -> None:
         ph.set_default_agent(pilothouse.Agent())  # pyright: ignore[reportArgumentType]
 
 
-def test_an_agent_has_a_twin(clean: FakeCLI) -> None:
+def test_an_agent_has_a_blocking_counterpart(clean: FakeCLI) -> None:
     other = pilothouse.Agent(model="haiku", cli=clean.path)
     twin = ph.Agent.wrap(other)
     assert twin.async_agent is other

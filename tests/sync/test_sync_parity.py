@@ -161,7 +161,7 @@ def test_every_public_name_is_here() -> None:
         _ = ph.nonsense  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 
 
-def test_what_waits_has_a_twin() -> None:
+def test_every_coroutine_has_a_blocking_counterpart() -> None:
     shared = {name: getattr(pilothouse, name) for name in pilothouse.__all__ if name not in BLOCKING_NAMES}
     waiting = {name for name, value in shared.items() if isinstance(value, type) and is_asynchronous(value)}
     waiting |= {name for name, value in shared.items() if inspect.iscoroutinefunction(value)}
@@ -192,7 +192,7 @@ def test_functions_have_the_same_parameters(name: str) -> None:
     assert shape(getattr(ph, name)) == shape(getattr(pilothouse, name))
 
 
-def test_what_takes_the_same_still_gives_and_says_its_own() -> None:
+def test_counterparts_differ_in_result_and_docstring() -> None:
     for twin, original in ((ph.Agent.query, AsyncAgent.query), (ph.Session.query, AsyncSession.query)):
         assert inspect.signature(twin).return_annotation == "Query[Any]"
         assert twin.__doc__ != original.__doc__

@@ -245,7 +245,7 @@ def test_a_block_that_cannot_start_is_not_entered(tmp_path: Path) -> None:
         ph.query("go", cli=tmp_path / "no-claude").start()
 
 
-def test_close_is_idempotent_and_wakes_nobody_for_nothing(hanging: FakeCLI) -> None:
+def test_close_is_idempotent_and_wakes_no_reader_twice(hanging: FakeCLI) -> None:
     query = ph.query("go", cli=hanging.path).start()
     eventually(lambda: running(hanging))
     query.close()

@@ -71,7 +71,7 @@ def test_a_block_that_cannot_start_is_not_entered_and_may_be_tried_again(talker:
         assert session.query("one").result().text == "re: one"
 
 
-def test_mistakes_are_told_before_anything_is_started(talker: FakeCLI) -> None:
+def test_mistakes_are_reported_before_anything_is_started(talker: FakeCLI) -> None:
     with pytest.raises(ph.OptionsError, match="stdin"):
         ph.session(cli=talker.path, prompt_via="argv")
     with pytest.raises(ph.UsageError, match="can_use_tool"):

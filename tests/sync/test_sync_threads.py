@@ -115,7 +115,7 @@ def test_another_thread_closes(hanging: FakeCLI) -> None:
     in_threads(read, close)
 
 
-def test_user_code_that_is_busy_holds_up_nobody(fake: FakeCLI, hanging: FakeCLI) -> None:
+def test_busy_user_code_blocks_no_other_query(fake: FakeCLI, hanging: FakeCLI) -> None:
     busy = iter(ph.query("go", cli=hanging.path))
     next(busy)
     with FakeCLI().text("Hello") as other:

@@ -133,7 +133,7 @@ def test_several_turns_wait_for_their_prompts():
         assert (out, process.returncode) == (b"", 0)
 
 
-def test_it_tells_what_becomes_of_each_prompt():
+def test_it_reports_the_lifecycle_of_each_prompt():
     fake = FakeCLI().text("one").text("two")
     told = written(run(fake, USER, {**USER, "uuid": "u-2"}))
     kinds = [(f.get("command_uuid"), f["state"]) if f["type"] == "command_lifecycle" else f["type"] for f in told]

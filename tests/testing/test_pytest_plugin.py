@@ -120,7 +120,7 @@ def test_what_is_missing_for_the_model_is_named(monkeypatch: pytest.MonkeyPatch)
         ScriptedModel().start()
 
 
-def test_every_doctest_of_the_room_holds():
+def test_every_doctest_of_the_package_passes():
     room = Path(plugin.__file__).parent
     files = [str(p) for p in room.glob("*.py") if p.name not in ("fake_child.py", "transport_suite.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--doctest-modules", *files]

@@ -104,7 +104,7 @@ async def test_mock_transport_in_the_argv_form_answers_at_once():
 
 
 @pytest.mark.anyio
-async def test_mock_transport_answers_control_requests_and_speaks_unasked():
+async def test_mock_transport_answers_control_requests_and_sends_messages():
     transport = mock_transport(set_model={"model": "x"})
     await transport.start(INVOCATION)
     data = b""

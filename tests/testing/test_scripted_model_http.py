@@ -267,7 +267,7 @@ def test_an_unknown_way_to_break_is_refused():
         BrokenSse("nonsense")  # pyright: ignore[reportArgumentType]
 
 
-def test_what_is_no_reply_is_refused_and_says_so():
+def test_an_invalid_reply_is_refused():
     with ScriptedModel(default=[["nested"]]) as model:  # pyright: ignore[reportArgumentType]
         status, _, data = ask(model)
         assert status == 400

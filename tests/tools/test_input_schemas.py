@@ -196,7 +196,7 @@ def test_nested_types_keep_their_definitions() -> None:
         jsonschema.validate({"tree": {"parts": [{}]}, "movie": {"title": "M"}, "points": []}, schema)
 
 
-def test_defaults_are_told_and_left_to_the_function() -> None:
+def test_defaults_are_in_the_schema_and_left_to_the_function() -> None:
     missing = object()
 
     def f(a: int = 1, b: Unit = Unit.CELSIUS, c: Point = Point(1), d: Any = missing, e: int = None) -> None:  # pyright: ignore[reportArgumentType]  # noqa: B008, RUF013
@@ -275,7 +275,7 @@ async def test_values_arrive_as_the_declared_types() -> None:
         ({"count": 1.5, "points": None, "z": 1}, ["`count`", "`points`", "`z`"]),
     ],
 )
-async def test_an_input_that_does_not_fit_is_told_by_field(arguments: dict[str, Any], names: list[str]) -> None:
+async def test_an_invalid_input_is_reported_by_field(arguments: dict[str, Any], names: list[str]) -> None:
     called: list[int] = []
 
     @tool
@@ -390,7 +390,7 @@ def odd(a: Odd) -> None: ...
         (lambda: tool(3), "expected a function"),  # pyright: ignore[reportArgumentType, reportCallIssue]
     ],
 )
-def test_what_cannot_be_a_tool_is_told_when_it_is_defined(make: Any, message: str) -> None:
+def test_an_invalid_tool_is_reported_at_its_definition(make: Any, message: str) -> None:
     with pytest.raises(ToolDefinitionError, match=message) as caught:
         make()
     assert isinstance(caught.value, UsageError)

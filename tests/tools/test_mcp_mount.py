@@ -224,7 +224,7 @@ async def test_a_server_that_breaks_is_an_error_and_nothing_more() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_desk_without_mounted_servers_has_nothing_to_serve() -> None:
+async def test_a_dispatcher_without_mounted_servers_serves_nothing() -> None:
     desk = make_mcp_dispatcher({})
     assert not desk.has_mounted_servers
     with anyio.fail_after(5):

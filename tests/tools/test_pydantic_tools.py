@@ -118,7 +118,7 @@ def test_two_types_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_model_that_rejects_with_an_error_of_its_own_is_told_too() -> None:
+async def test_a_custom_error_of_a_model_is_reported_too() -> None:
     class Even(BaseModel):
         n: int
 

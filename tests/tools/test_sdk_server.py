@@ -96,7 +96,7 @@ def full() -> SdkServer:
         ("79c_sdk_mcp_elicitation", ["calc"]),
     ],
 )
-async def test_every_recorded_question_is_answered_in_the_words_of_the_recording(name: str, servers: list[str]) -> None:
+async def test_every_recorded_request_gets_the_recorded_response(name: str, servers: list[str]) -> None:
     if not (TRANSCRIPTS / f"{name}.ndjson").exists():
         pytest.skip("not among the fixtures")
     desk = make_mcp_dispatcher({server: calc(server) for server in servers})
@@ -128,7 +128,7 @@ def sum_of(message: dict[str, Any]) -> float:
 
 @pytest.mark.requirement("R24")
 @pytest.mark.anyio
-async def test_the_list_of_tools_says_all_that_is_known() -> None:
+async def test_the_list_of_tools_is_complete() -> None:
     tools = (await result_of(make_mcp_dispatcher({"s": full()}), question("tools/list")))["tools"]
     assert tools[0] == {
         "name": "add",
@@ -141,7 +141,7 @@ async def test_the_list_of_tools_says_all_that_is_known() -> None:
 
 
 @pytest.mark.requirement("R21", "R27")
-def test_the_cli_is_told_names_and_timeouts_and_never_an_object() -> None:
+def test_the_cli_gets_names_and_timeouts_and_never_an_object() -> None:
     desk = make_mcp_dispatcher({"one": sdk_server("x", timeout=1.5), "two": sdk_server("y", [add])})
     assert desk.server_names == ("one", "two")
     assert desk.initialize_fields == {
@@ -258,7 +258,7 @@ async def test_what_needs_no_answer_is_acknowledged() -> None:
 
 @pytest.mark.requirement("S38", "S39")
 @pytest.mark.anyio
-async def test_failures_are_told_to_the_model_and_to_whoever_listens() -> None:
+async def test_failures_are_reported_to_the_model_and_to_listeners() -> None:
     desk = make_mcp_dispatcher({"s": full()})
     heard: list[ToolFailure] = []
     desk.on_failure = heard.append
@@ -277,7 +277,7 @@ async def test_failures_are_told_to_the_model_and_to_whoever_listens() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_tool_can_tell_its_progress() -> None:
+async def test_a_tool_can_report_its_progress() -> None:
     said: list[tuple[str, dict[str, Any]]] = []
     session = object()
 
@@ -448,7 +448,7 @@ class Shop:
         (lambda: make_mcp_dispatcher({"x" * 70: sdk_server("s", [tool(name="y" * 70)(add)])}), "128"),
     ],
 )
-def test_what_cannot_be_a_server_is_told_when_it_is_defined(make: Any, message: str) -> None:
+def test_an_invalid_server_is_reported_at_its_definition(make: Any, message: str) -> None:
     with pytest.raises(ToolDefinitionError, match=message):
         make()
 
@@ -463,7 +463,7 @@ def test_functions_and_bound_methods_are_made_tools() -> None:
     assert isinstance(server.get_tool("plain"), Tool)
 
 
-def test_importing_the_room_loads_nothing_heavy() -> None:
+def test_importing_the_package_loads_nothing_heavy() -> None:
     import subprocess
     import sys
 

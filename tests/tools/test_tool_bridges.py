@@ -100,7 +100,7 @@ def test_rules_change_while_a_conversation_runs() -> None:
 
 
 @pytest.mark.requirement("S20")
-async def test_an_allowed_call_runs_and_its_hooks_hear_of_it() -> None:
+async def test_an_allowed_call_runs_with_its_hooks() -> None:
     desk = Desk()
     made = host(*ALLOWED, hook_handler=desk, hook_fields={"session_id": "s", "cwd": "/c"})
     ran = await made.run(call())
@@ -118,7 +118,7 @@ async def test_an_allowed_call_runs_and_its_hooks_hear_of_it() -> None:
 
 
 @pytest.mark.requirement("S39")
-async def test_a_failure_is_told_to_the_model_the_hooks_and_the_owner() -> None:
+async def test_a_failure_is_reported_to_the_model_the_hooks_and_the_owner() -> None:
     failures: list[ToolFailure] = []
     desk = Desk()
     made = ToolExecutor("tools", [as_tool(weather)], ToolPermissionRules(ALLOWED), failures.append)
@@ -131,7 +131,7 @@ async def test_a_failure_is_told_to_the_model_the_hooks_and_the_owner() -> None:
     assert [(each.tool_name, each.tool_use_id) for each in failures] == [("weather", "toolu_1")]
 
 
-async def test_an_input_that_does_not_fit_is_told_by_its_field() -> None:
+async def test_an_invalid_input_is_reported_with_its_field() -> None:
     ran = await host(*ALLOWED).run(ToolInvocation("toolu_1", WEATHER, {"town": "Rome"}))
     assert ran.is_error
     assert "city" in ran.result["content"][0]["text"]
@@ -140,7 +140,7 @@ async def test_an_input_that_does_not_fit_is_told_by_its_field() -> None:
 @pytest.mark.parametrize(
     "fault", [ToolInvocation("1", "mcp__tools__other", {}), ToolInvocation("1", WEATHER, {}, error="cut off")]
 )
-async def test_a_call_that_cannot_be_run_is_told_so(fault: ToolInvocation) -> None:
+async def test_a_call_that_cannot_run_gets_an_error(fault: ToolInvocation) -> None:
     ran = await host(*ALLOWED).run(fault)
     assert ran.is_error
     assert ran.result["content"][0]["text"] in (
@@ -173,7 +173,7 @@ async def test_what_a_permission_adds_holds_for_the_next_call() -> None:
     assert len(desk.asked) == 1
 
 
-async def test_without_anybody_to_ask_a_call_is_denied() -> None:
+async def test_without_a_permission_handler_a_call_is_denied() -> None:
     ran = await host().run(call())
     assert ran.is_denied
     assert WEATHER in ran.result["content"][0]["text"]
@@ -195,7 +195,7 @@ async def test_without_anybody_to_ask_a_call_is_denied() -> None:
         (decided("ask"), True, False, f"Permission to use {WEATHER} was not granted."),
     ],
 )
-async def test_what_a_hook_says_before_a_call(opinion: dict[str, Any], denied: bool, stops: bool, text: str) -> None:
+async def test_decisions_of_a_hook_before_a_call(opinion: dict[str, Any], denied: bool, stops: bool, text: str) -> None:
     for made, one in ((host(hook_handler=Desk(PreToolUse=opinion)), call()), (host(), call(hook_output=opinion))):
         ran = await made.run(one)
         assert (ran.is_denied, ran.stops_query, ran.result["content"][0]["text"]) == (denied, stops, text)
@@ -210,7 +210,7 @@ async def test_a_hook_that_asks_overrules_a_rule_that_allows() -> None:
     assert desk.asked[0]["decision_reason"] == "odd"
 
 
-async def test_what_a_hook_says_after_a_call() -> None:
+async def test_outputs_of_a_hook_after_a_call() -> None:
     noted = {"hookSpecificOutput": {"additionalContext": "check it"}}
     ran = await host(*ALLOWED, hook_handler=Desk(PostToolUse=noted)).run(call())
     assert [block["text"] for block in ran.result["content"]] == ["sunny in Rome", "check it"]
@@ -240,7 +240,7 @@ async def test_fifty_calls_run_at_once_and_answer_in_order() -> None:
     assert most == 50
 
 
-async def test_a_call_that_is_cancelled_tells_its_tool() -> None:
+async def test_a_cancelled_call_cancels_its_tool() -> None:
     contexts: list[ToolContext] = []
 
     async def forever(context: ToolContext) -> None:
@@ -343,7 +343,7 @@ async def test_all_deferred_calls_of_an_answer_are_answered_together() -> None:
     assert (await steps.next_step(result("end_turn"))).content is None
 
 
-async def test_only_calls_that_somebody_goes_on_for_are_deferred() -> None:
+async def test_only_calls_with_a_continuation_are_deferred() -> None:
     bridge = DeferredBridge(host(*ALLOWED))
     bridge.bind_handlers(None, None)
     refusal = {"permission_decision": "deny", "permission_decision_reason": LOST_CALL_MESSAGE}
@@ -363,7 +363,7 @@ async def test_only_calls_that_somebody_goes_on_for_are_deferred() -> None:
     assert bridge.defer(asks("a")) == refusal
 
 
-async def test_the_hooks_of_the_user_are_asked_once_and_heard() -> None:
+async def test_the_hooks_of_the_user_run_once_and_decide() -> None:
     bridge = DeferredBridge(host())
     answers = iter([decided("allow", updatedInput={"city": "Oslo"}), decided("ask"), {}, decided("defer")])
 
@@ -397,7 +397,7 @@ async def test_what_was_denied_stands_in_the_closing_message() -> None:
     assert [(each.tool_name, each.tool_use_id) for each in closing.permission_denials] == [(WEATHER, "a")]
 
 
-async def test_a_query_ends_after_its_last_turn_and_when_it_is_told_to() -> None:
+async def test_a_query_ends_after_its_last_turn_or_on_request() -> None:
     stop = Desk(permission={"behavior": "deny", "message": "stop", "interrupt": True})
     for bridge, reason in (
         (DeferredBridge(host(*ALLOWED), max_turns=1), "max_turns"),
@@ -432,7 +432,7 @@ def test_a_results_message_reads_like_one_of_the_cli() -> None:
     assert message.raw["type"] == "user"
 
 
-async def test_the_text_bridge_tells_the_model_of_a_call_without_the_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_text_bridge_reports_a_call_without_the_suffix_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilothouse.tools.bridges.xml.new_nonce", lambda: "n0nce")
     body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'
     bare, right = (f"<tool_use{end}>{body}</tool_use{end}>" for end in ("", "-n0nce"))

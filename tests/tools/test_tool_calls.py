@@ -83,7 +83,7 @@ async def test_exceptions_are_error_results_without_a_traceback(sync: bool) -> N
 
 
 @pytest.mark.anyio
-async def test_a_tool_error_speaks_for_itself() -> None:
+async def test_a_tool_error_reaches_the_model_unchanged() -> None:
     @tool(error_text="not for this one")
     async def f() -> None:
         raise ToolError("ask for a city in Norway")
@@ -132,7 +132,7 @@ async def test_a_cancellation_that_comes_from_inside_is_an_error_of_the_tool() -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("sync", [True, False])
-async def test_a_timeout_ends_the_call_and_tells_the_function(sync: bool) -> None:
+async def test_a_timeout_ends_the_call_and_cancels_the_function(sync: bool) -> None:
     release = threading.Event()
     contexts: list[ToolContext] = []
 
@@ -235,7 +235,7 @@ async def test_cancelling_the_call_cancels_the_function_and_frees_its_place() ->
 
 
 @pytest.mark.anyio
-async def test_the_context_says_what_is_known_of_the_call() -> None:
+async def test_the_context_describes_the_call() -> None:
     seen: list[ToolContext] = []
     said: list[tuple[float, float | None, str | None]] = []
     session = object()

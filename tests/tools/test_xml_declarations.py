@@ -135,7 +135,7 @@ def test_types(schema: Any, kind: str) -> None:
 
 
 @pytest.mark.requirement("S6")
-def test_required_is_said_of_every_parameter() -> None:
+def test_every_parameter_states_whether_it_is_required() -> None:
     found = parsed({"type": "object", "properties": {"a": {}, "b": {}}, "required": ["b", "c"]})
     assert [(each.get("name"), each.get("required")) for each in found] == [
         ("a", "false"),
@@ -210,7 +210,7 @@ def test_references_are_resolved() -> None:
     assert root[0].get("name") == "a"
 
 
-def test_what_contains_itself_is_told_once() -> None:
+def test_a_recursive_type_is_described_once() -> None:
     def walk(tree: Node) -> None: ...
 
     found = ElementTree.fromstring(declare_tools([as_tool(walk)]))
@@ -242,7 +242,7 @@ def test_what_multiplies_stays_small() -> None:
     assert "deepest" in declare("t", "d", deep)
 
 
-def test_keywords_without_an_element_of_their_own_are_told_as_json() -> None:
+def test_keywords_without_their_own_element_are_json() -> None:
     found = one({"type": "object", "patternProperties": {"^x": {"$ref": "#/$defs/Z"}}}, **{"$defs": {"Z": UNITS}})
     (told,) = found
     assert told.get("keyword") == "patternProperties"

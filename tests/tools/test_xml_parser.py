@@ -87,7 +87,7 @@ def test_the_weather_call_of_the_requirement() -> None:
         ("<tool_use><tool_name>w</tool_name>", "truncated", "cut off"),
     ],
 )
-def test_faults_have_a_code_and_words_for_the_model(text: str, code: str, said: str) -> None:
+def test_faults_have_a_code_and_a_text_for_the_model(text: str, code: str, said: str) -> None:
     error = next(event for event in parse(text, SCHEMAS) if isinstance(event, ToolCallError))
     assert error.code == code
     assert said in error.message

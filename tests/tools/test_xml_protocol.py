@@ -102,7 +102,7 @@ def test_pictures_follow_their_frame() -> None:
     assert result_frame("c", "w", {"content": [pdf]}, NONCE)[1]["type"] == "document"
 
 
-def test_other_content_is_told_in_words() -> None:
+def test_other_content_is_described_as_text() -> None:
     content = [
         {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"},
         {"type": "resource_link", "uri": "file:///x", "name": "x", "description": "that one"},
@@ -277,7 +277,7 @@ def test_no_part_forges_a_frame_of_this_request() -> None:
     assert "<tool_result-" + "*" * len(NONCE) in text
 
 
-def test_blocks_of_unknown_kinds_are_kept_in_words() -> None:
+def test_blocks_of_unknown_kinds_are_kept_as_text() -> None:
     odd = {"type": "web_search_tool_result", "content": ["found"]}
     assert "found" in text_of(encode_history([{"role": "assistant", "content": [odd]}, TURNS[-1]], NONCE).content)
 

@@ -54,7 +54,7 @@ def test_streaming_and_not_streaming_agree(size: int) -> None:
     assert [each.reason for each in listener.finishes] == ["tool-calls"]
 
 
-def test_deltas_are_told_before_the_message_is_whole() -> None:
+def test_deltas_arrive_before_the_message_is_complete() -> None:
     reader = ReplyReader(StreamParser)
     for message in (started("msg_1"), opened()):
         assert reader.read(message) == []
@@ -65,7 +65,7 @@ def test_deltas_are_told_before_the_message_is_whole() -> None:
 
 
 @pytest.mark.requirement("S33")
-def test_what_the_deltas_lacked_is_told_from_the_message() -> None:
+def test_missing_deltas_come_from_the_message() -> None:
     listener, reply = heard([started("msg_1"), opened(), delta("Hel"), whole(f"Hello{OSLO}"), stopped(), result()])
     assert reply.text == "Hello"
     assert cities(reply) == ["Oslo"]
@@ -83,7 +83,7 @@ def test_a_message_that_contradicts_its_deltas_wins() -> None:
 
 @pytest.mark.requirement("S33")
 @pytest.mark.parametrize("name", ["50_xml_sylphx_style", "55_text_thinking_text_blocks", "51_xml_tools_empty"])
-def test_recordings_say_the_same_with_and_without_their_stream(name: str) -> None:
+def test_recordings_give_the_same_with_and_without_their_stream(name: str) -> None:
     messages = recorded(name)
     _, live = heard(messages)
     _, plain = heard([each for each in messages if not isinstance(each, StreamEvent)])
@@ -134,7 +134,7 @@ def test_native_thinking_is_never_read_as_protocol() -> None:
 
 
 @pytest.mark.requirement("S33")
-def test_an_abandoned_stream_is_withdrawn_and_the_fallback_told() -> None:
+def test_an_abandoned_stream_is_retracted_and_replaced_by_the_fallback() -> None:
     listener, reply = heard(recorded("33_malformed_sse_json"))
     assert listener.retracted == [TextRetracted("partial before bad json ")]
     assert reply.text == "Non-stream reply."
@@ -154,7 +154,7 @@ def test_a_call_in_an_abandoned_stream_never_counts_and_its_replay_counts_once()
     assert reply.calls[0].id not in gone.call_ids
 
 
-def test_a_stream_that_is_replayed_without_a_word_does_not_double() -> None:
+def test_a_silently_repeated_stream_is_not_doubled() -> None:
     messages = [started("msg_1"), opened(), delta(f"One {OSLO}"), started("msg_2"), *streamed([f"One {OSLO}"], "msg_2")]
     listener, reply = heard([*messages, result()])
     assert cities(reply) == ["Oslo"]
@@ -175,7 +175,7 @@ def test_a_message_that_comes_twice_counts_once() -> None:
     assert cities(reply) == ["Oslo"]
 
 
-def test_blocks_that_came_whole_before_the_stream_broke_are_told_anew_with_the_rest() -> None:
+def test_complete_blocks_of_a_broken_stream_come_again_with_the_rest() -> None:
     broken = {"api_message_id": "msg_1", "from_block_index": 1}
     messages = [
         started("msg_1"), *streamed([OSLO]), opened(1), delta("mo", 1), ended(abandoned_blocks=broken),
@@ -225,7 +225,7 @@ def test_a_reply_superseded_after_its_successor_was_streamed() -> None:
         {"model": "<synthetic>"},
     ],
 )
-def test_words_of_others_are_no_protocol(extra: dict[str, Any]) -> None:
+def test_text_of_other_roles_is_not_protocol(extra: dict[str, Any]) -> None:
     message = whole(f"Hi {OSLO}", **extra)
     reader = ReplyReader(StreamParser)
     assert reader.read(message) == []

@@ -36,7 +36,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("line", "reason"), BROKEN, ids=[repr(line[:12]) for line, _ in BROKEN])
-def test_a_broken_line_is_told_with_its_place_and_skipped(disk: Disk, line: bytes, reason: str | None) -> None:
+def test_a_broken_line_is_reported_with_its_position_and_skipped(disk: Disk, line: bytes, reason: str | None) -> None:
     file = disk.talk("one")
     file.line(line)
     file.line(b"")
@@ -76,7 +76,7 @@ def test_odd_values_do_not_hide_the_rest(disk: Disk, fields: dict[str, Any]) -> 
     everything(file)
 
 
-def test_half_a_line_at_the_end_is_told_and_later_read(disk: Disk) -> None:
+def test_a_partial_last_line_is_reported_and_read_later(disk: Disk) -> None:
     file = disk.talk("one", "two")
     whole = json.dumps(
         {"type": "user", "uuid": "u", "parentUuid": file.last, "message": {"role": "user", "content": "three"}}
@@ -113,7 +113,7 @@ def test_zeros_of_a_lost_write_are_passed_over(disk: Disk) -> None:
     assert not disk.problems
 
 
-def test_a_line_that_is_too_long_is_told_and_skipped(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_reported_and_skipped(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 5000)
     monkeypatch.setattr(lines_module, "CHUNK_BYTES", 512)
     file = disk.talk("one")

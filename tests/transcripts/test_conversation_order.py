@@ -170,7 +170,7 @@ def test_a_kept_row_is_followed_by_one_that_still_names_a_forgotten_one(disk: Di
     assert read(file) == ["summary", "late answer", "odd"]
 
 
-def test_a_missing_predecessor_is_told_and_bridged(disk: Disk) -> None:
+def test_a_missing_predecessor_is_reported_and_bridged(disk: Disk) -> None:
     file = disk.talk("one", "two")
     file.user("three", parent="0f0e0d0c-0000-4000-8000-000000000001")
     messages = get_session_messages(file.id, on_problem=disk.problems.append)

@@ -104,7 +104,7 @@ def test_writers_at_once_lose_nothing(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("wrote", [0, 7])
-def test_a_full_disk_is_told_and_does_no_harm(disk: Disk, monkeypatch: pytest.MonkeyPatch, wrote: int) -> None:
+def test_a_full_disk_is_reported_and_does_no_harm(disk: Disk, monkeypatch: pytest.MonkeyPatch, wrote: int) -> None:
     file = disk.talk("hello", "hi")
     real = os.write
 
@@ -124,7 +124,7 @@ def test_a_full_disk_is_told_and_does_no_harm(disk: Disk, monkeypatch: pytest.Mo
     assert title(file) == "title"
 
 
-def test_a_read_only_file_is_told(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_is_reported(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     file = disk.talk("hello")
     real = os.open
 

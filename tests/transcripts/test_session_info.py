@@ -135,7 +135,7 @@ def test_a_prompt_longer_than_what_is_read(disk: Disk) -> None:
     assert len(prompt) == 201
 
 
-def test_sessions_in_which_nothing_was_said_are_not_listed(disk: Disk) -> None:
+def test_empty_sessions_are_not_listed(disk: Disk) -> None:
     disk.session().note("custom-title", customTitle="only a title")
     disk.session().part(b"")
     disk.session().line("junk")

@@ -74,7 +74,7 @@ def said_of(tmp_path: Path, content: bytes, search_path: str = "") -> str:
         (b"#!/usr/bin/env -S A=b nosuchnode --flag\n", ["a script for nosuchnode"]),
     ],
 )
-def test_what_is_certain_is_said(content: bytes, words: list[str], host: None, tmp_path: Path) -> None:
+def test_certain_facts_are_reported(content: bytes, words: list[str], host: None, tmp_path: Path) -> None:
     said = said_of(tmp_path, content, "/usr/bin:/bin")
     for word in words:
         assert word in said
@@ -106,7 +106,7 @@ def test_the_other_way_round_on_musl(host: None, tmp_path: Path, monkeypatch: py
         b"#!\n",
     ],
 )
-def test_nothing_is_said_of_the_rest(content: bytes, host: None, tmp_path: Path) -> None:
+def test_unknown_formats_are_not_judged(content: bytes, host: None, tmp_path: Path) -> None:
     assert said_of(tmp_path, content, "/usr/bin:/bin") == ""
 
 

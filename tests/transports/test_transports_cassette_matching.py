@@ -116,7 +116,7 @@ def test_times_ids_places_and_order_of_kinds_do_not_count() -> None:
     assert difference(cassette(said("Hello"), once), cassette(chance, again, other, home="/tmp/two")) == ""
 
 
-def test_what_is_said_counts_and_is_shown() -> None:
+def test_content_is_compared_and_shown() -> None:
     shown = difference(cassette(said("Hello"), said("Bye")), cassette(said("Hello"), said("Good night")))
     assert "recorded: connection 1, the peer's assistant" in shown
     assert '-    "text": "Bye"' in shown

@@ -126,7 +126,7 @@ def test_a_path_is_that_file_or_an_error(place: Place, managed: ManagedWorld, tm
         ("kill -SEGV $$", ["was killed by SIGSEGV"]),
     ],
 )
-def test_auto_passes_over_what_will_not_do_and_says_why(
+def test_auto_skips_unsuitable_files_with_the_reason(
     body: str, words: list[str], place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = place.put("bin1/claude", body)
@@ -229,12 +229,14 @@ def test_a_managed_copy_without_receipt_is_hashed_once(
         ("auto", {"PILOTHOUSE_INSTALL": "1"}, True),
     ],
 )
-def test_who_may_install(cli: str, env: dict[str, str], allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installation_depends_on_the_setting(
+    cli: str, env: dict[str, str], allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PILOTHOUSE_INSTALL")
     assert may_install(cli, env) is allowed
 
 
-def test_a_forbidden_installation_is_said_to_be(place: Place) -> None:
+def test_a_forbidden_installation_is_named_in_the_error(place: Place) -> None:
     for cli, said in (("auto", True), ("bundled", True), ("global", False)):
         with pytest.raises(CLINotFoundError) as caught:
             find_cli(cli, {**place.env, "PILOTHOUSE_INSTALL": "0"})

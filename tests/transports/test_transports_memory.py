@@ -88,7 +88,7 @@ async def test_a_peer_that_stops_reading() -> None:
         await transport.close()
 
 
-async def test_a_script_that_raises_ends_the_peer_and_says_what_it_raised() -> None:
+async def test_a_script_that_raises_ends_the_peer_with_its_error() -> None:
     async def peer(conn: MemoryPeer) -> None:
         raise AssertionError("the script is wrong")
 

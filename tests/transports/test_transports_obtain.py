@@ -203,7 +203,7 @@ async def test_nothing_is_half_installed_and_nothing_spawned(
         assert nothing_but_the_lock(world)
 
 
-async def test_an_errand_cancelled_before_it_starts() -> None:
+async def test_a_background_call_cancelled_before_it_starts() -> None:
     ran: list[str] = []
     with anyio.CancelScope() as scope:
         scope.cancel()

@@ -53,7 +53,7 @@ def test_a_native_cancellation_between_read_and_return_loses_nothing(pipe: tuple
 
 
 @pytest.mark.anyio
-async def test_what_somebody_takes_while_a_read_pauses_is_not_given_out_twice(
+async def test_bytes_taken_while_a_read_pauses_are_not_returned_twice(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = PipeReader(pipe[0])
@@ -73,7 +73,7 @@ async def test_what_somebody_takes_while_a_read_pauses_is_not_given_out_twice(
 
 
 @pytest.mark.anyio
-async def test_reading_leaves_room_for_other_tasks(pipe: tuple[int, int]) -> None:
+async def test_reading_yields_to_other_tasks(pipe: tuple[int, int]) -> None:
     reader = PipeReader(pipe[0])
     others = 0
 
@@ -141,7 +141,7 @@ async def test_what_is_written_at_once_never_overtakes_a_cut_write(pipe: tuple[i
 
 
 @pytest.mark.anyio
-async def test_what_cannot_be_written_at_once_is_refused_and_said_by_write(pipe: tuple[int, int]) -> None:
+async def test_data_that_cannot_be_written_at_once_is_refused(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     while writer.write_at_once(b"z" * 1000):
         pass  # until the pipe is full
@@ -259,7 +259,7 @@ async def test_end_sends_what_came_before(pipe: tuple[int, int]) -> None:
 
 
 @pytest.mark.anyio
-async def test_broken_when_nobody_reads(pipe: tuple[int, int]) -> None:
+async def test_broken_without_a_reader(pipe: tuple[int, int]) -> None:
     writer = PipeWriter(pipe[1])
     async with anyio.create_task_group() as group:
         group.start_soon(_expect_broken, writer, b"x" * 300_000)
@@ -339,7 +339,7 @@ async def test_several_tasks_wait_for_one_exit(use_pidfd: bool) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_status_that_somebody_else_collected() -> None:
+async def test_a_status_that_other_code_collected() -> None:
     process = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
     watch = ExitWatch(process.pid)
     process.wait()

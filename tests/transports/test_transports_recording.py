@@ -153,7 +153,7 @@ async def test_a_key_that_comes_in_pieces_is_taken_out(path: Path, size: int) ->
         assert joined.endswith(" and after")
 
 
-async def test_what_was_heard_is_on_disk_before_it_is_handed_on(path: Path) -> None:
+async def test_output_is_on_disk_before_it_is_passed_on(path: Path) -> None:
     async for message in ph.query("Hi", transport=RecordingTransport(mock_transport("Hello"), path)):
         written = path.read_bytes()
         assert written.endswith(b"\n")
@@ -274,7 +274,7 @@ class FullDisk:
         return written
 
 
-async def test_a_full_disk_lets_the_run_go_on_and_is_told_at_its_end(
+async def test_a_full_disk_lets_the_run_continue_and_is_reported_at_its_end(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FullDisk(monkeypatch, 1500)

@@ -90,7 +90,7 @@ async def test_an_interrupt_is_one_again(path: Path) -> None:
     player.check_complete()
 
 
-def test_the_blocking_twin_and_the_argv_form(path: Path) -> None:
+def test_the_blocking_api_and_the_argv_form(path: Path) -> None:
     for transport in (RecordingTransport(mock_transport("Hello"), path), ReplayTransport(path)):
         assert sync.query("Hi", transport=transport, prompt_via="argv").result().text == "Hello"
     with pytest.raises(ReplayMismatch, match="other arguments"):
@@ -110,7 +110,7 @@ async def test_connections_are_played_in_their_order(path: Path) -> None:
         await agent.query("three")
 
 
-async def test_a_recording_of_a_replay_tells_the_same(path: Path, tmp_path: Path) -> None:
+async def test_a_recording_of_a_replay_is_the_same(path: Path, tmp_path: Path) -> None:
     await record(path, "one", "two")
     again = tmp_path / "again.jsonl"
     await say(["one", "two"], transport=RecordingTransport(ReplayTransport(path), again))
@@ -146,7 +146,7 @@ async def test_another_directory_is_the_same_place(path: Path, tmp_path: Path) -
         (["one", "two", "three"], "a prompt, which was not recorded; the recording has 2 of its kind", ["three"]),
     ],
 )
-async def test_another_prompt_is_told(path: Path, prompts: list[str], words: str, diff: list[str]) -> None:
+async def test_another_prompt_is_reported(path: Path, prompts: list[str], words: str, diff: list[str]) -> None:
     await record(path, "one", "two")
     with pytest.raises(ReplayMismatch) as caught:
         await say(prompts, transport=Player(path))
@@ -163,7 +163,7 @@ async def test_another_prompt_is_told(path: Path, prompts: list[str], words: str
         assert '"content":"two"' in path.read_text().splitlines()[error.line - 1]
 
 
-async def test_other_options_are_told(path: Path) -> None:
+async def test_other_options_are_reported(path: Path) -> None:
     await record(path, "one", model="opus")
     with pytest.raises(ReplayMismatch, match="started with other arguments") as caught:
         await replay(path, "one", model="haiku")
@@ -171,7 +171,7 @@ async def test_other_options_are_told(path: Path) -> None:
     assert "+--model=haiku" in caught.value.diff
 
 
-async def test_another_handshake_is_told(path: Path) -> None:
+async def test_another_handshake_is_reported(path: Path) -> None:
     await record(path, "one")
     hooks = {"PreToolUse": [ph.HookMatcher("Bash", [lambda event: None])]}  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(ReplayMismatch, match="the control request 'initialize' that differs") as caught:
@@ -179,14 +179,14 @@ async def test_another_handshake_is_told(path: Path) -> None:
     assert "PreToolUse" in caught.value.diff
 
 
-async def test_another_decision_is_told(path: Path) -> None:
+async def test_another_decision_is_reported(path: Path) -> None:
     await record(path, "ask", can_use_tool=lambda request: True)  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(ReplayMismatch, match="the answer to the question 'q1' that differs") as caught:
         await replay(path, "ask", can_use_tool=lambda request: False)  # pyright: ignore[reportUnknownLambdaType]
     assert '"behavior": "deny"' in caught.value.diff
 
 
-async def test_a_request_that_was_not_recorded_is_told(path: Path) -> None:
+async def test_a_request_that_was_not_recorded_is_reported(path: Path) -> None:
     await record(path, "one")
     async with ph.session(transport=ReplayTransport(path)) as session:
         with pytest.raises(ReplayMismatch, match="the control request 'set_model', which was not recorded"):
@@ -194,7 +194,7 @@ async def test_a_request_that_was_not_recorded_is_told(path: Path) -> None:
     await say([], transport=ReplayTransport(path, strict=False))
 
 
-async def test_less_than_was_recorded_is_told(path: Path) -> None:
+async def test_less_than_was_recorded_is_reported(path: Path) -> None:
     await record(path, "one", "two")
     player = Player(path)
     await say(["one"], transport=player)
@@ -284,7 +284,7 @@ async def test_a_program_that_leaves_early_may_leave_early_again(path: Path) -> 
                 break
 
 
-async def test_bad_files_are_told_where_they_are_used(path: Path, tmp_path: Path) -> None:
+async def test_bad_files_are_reported_where_they_are_used(path: Path, tmp_path: Path) -> None:
     for content, words in ((b"", "the file is empty"), (b'{"cassette":9}\n', "version 9"), (None, "No such file")):
         path.unlink(missing_ok=True)
         if content is not None:

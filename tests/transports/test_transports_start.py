@@ -272,7 +272,7 @@ def test_versions(env: dict[str, str], tmp_path: Path, caplog: pytest.LogCapture
 
 @pytest.mark.requirement("R1")
 @pytest.mark.parametrize("body", ["exit 3", "echo hello", "echo 2.0.0; exit 1"])
-def test_what_does_not_say_its_version_is_an_error(body: str, env: dict[str, str], tmp_path: Path) -> None:
+def test_a_program_without_a_version_is_an_error(body: str, env: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(CLIVersionError):
         check_version(make_cli(tmp_path / "odd", body), env)
     with pytest.raises(CLIVersionError):

@@ -143,7 +143,7 @@ def test_no_secret_passes_in_an_endless_line(offset: int) -> None:
 
 @pytest.mark.requirement("E76")
 @pytest.mark.parametrize("offset", range(-60, 3))
-def test_no_key_that_only_its_shape_tells_passes_in_an_endless_line(offset: int) -> None:
+def test_a_key_recognised_by_shape_is_redacted_in_an_endless_line(offset: int) -> None:
     stderr, lines = log()
     key = "sk-ant-api03-0123456789abcdef0123456789abcdef"
     raw = b"." * (LONGEST_LINE + 1 + offset) + key.encode() + b"." * LONGEST_LINE * 3

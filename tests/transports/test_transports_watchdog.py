@@ -28,7 +28,7 @@ def _nothing_left() -> Iterator[None]:
 
 @linux_only
 @pytest.mark.anyio
-async def test_a_stuck_watchdog_holds_nobody_up() -> None:
+async def test_a_stuck_watchdog_blocks_no_start() -> None:
     transport = CliTransport(close_grace=0.0)
     await transport.start(sh("sleep 600"))
     await until(lambda: watchdog.shell != 0, "no watchdog")

@@ -191,7 +191,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
             await host.session.gone.wait()
 
 
-async def test_nobody_there_is_told_at_once() -> None:
+async def test_an_unreachable_host_is_reported_at_once() -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     await listener.aclose()
@@ -233,7 +233,7 @@ async def test_the_token_is_asked_for(token: str | None, is_right: bool) -> None
 
 
 @pytest.mark.requirement("E76")
-async def test_neither_the_token_nor_what_is_said_stands_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_neither_token_nor_content_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with world(token="right-token-123") as (_, proxy):
         with caplog.at_level("DEBUG"):
             async with served(WebSocketTransport(proxy.url, token="right-token-123", reconnect=QUICK)) as transport:
@@ -248,7 +248,7 @@ async def test_neither_the_token_nor_what_is_said_stands_in_a_log(caplog: pytest
 
 
 @pytest.mark.parametrize("code", ["limit", "draining", "forbidden", "bad_request", "version", "pruned"])
-async def test_a_refusal_is_told_with_its_code(code: str) -> None:
+async def test_a_refusal_is_reported_with_its_code(code: str) -> None:
     async with world() as (host, _):
         host.refuse = Refused(code, "not here")
         with pytest.raises(RemoteError, match="not here") as caught:

@@ -280,7 +280,7 @@ async def test_handlers_of_a_live_session_are_swapped_in_place(
 
 @pytest.mark.anyio
 @pytest.mark.requirement("E86")
-async def test_what_cannot_be_swapped_is_told_and_changes_nothing() -> None:
+async def test_what_cannot_be_swapped_is_reported_and_changes_nothing() -> None:
     with anyio.fail_after(LIMIT):
         session = Agent().session()
         await session.update(hooks={"Stop": [HookMatcher(None, [lambda event: None])]})  # not started yet

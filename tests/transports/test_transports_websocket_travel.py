@@ -67,7 +67,7 @@ async def test_no_key_travels_in_the_clear(token: str | None, changes: dict[str,
     assert "123" not in str(caught.value)
 
 
-async def test_settings_that_are_too_large_are_told_before_anything_is_sent() -> None:
+async def test_settings_that_are_too_large_are_reported_before_anything_is_sent() -> None:
     async with world() as (host, _):
         invocation = replace(PLAIN, files=(PrivateFile("settings", ".json", b"x" * 900_000),))
         with pytest.raises(UsageError, match="1,048,576"):
