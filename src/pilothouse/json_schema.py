@@ -217,15 +217,15 @@ def find_schema_problem(schema: Any, path: str = ROOT) -> SchemaViolation | None
     if isinstance(schema, bool):
         return None
     if not isinstance(schema, Mapping):
-        return SchemaViolation(f"expected a schema, got {type(schema).__name__}", path)
+        return SchemaViolation(path, f"expected a schema, got {type(schema).__name__}")
     rules = cast("Mapping[str, Any]", schema)
     named = rules.get("type", [])
     for name in cast("list[Any]", named) if isinstance(named, list) else [named]:
         if name not in _TYPE_NAMES:
-            return SchemaViolation(f"'type' is {name!r:.80}, expected one of {', '.join(map(repr, _TYPE_NAMES))}", path)
+            return SchemaViolation(path, f"'type' is {name!r:.80}, expected one of {', '.join(map(repr, _TYPE_NAMES))}")
     for keyword, (kind, expected) in _KEYWORD_TYPES.items():
         if keyword in rules and not isinstance(rules[keyword], kind):
-            return SchemaViolation(f"{keyword!r} is {rules[keyword]!r:.80}, expected {expected}", path)
+            return SchemaViolation(path, f"{keyword!r} is {rules[keyword]!r:.80}, expected {expected}")
     return next(
         (found for key, inner in _iterate_inner(rules) if (found := find_schema_problem(inner, f"{path}.{key}"))), None
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse.json_schema import SchemaViolation, find_violations, make_checker, to_draft_7
+from pilothouse.json_schema import SchemaViolation, find_schema_problem, find_violations, make_checker, to_draft_7
 
 NUMBER = {"type": "number"}
 CASES: list[tuple[Any, Any, list[tuple[str, str]]]] = [
@@ -85,6 +85,23 @@ def test_schemas_that_are_none() -> None:
     assert list(find_violations(True, 3)) == []
     assert list(find_violations(False, 3, "$.a")) == [SchemaViolation("$.a", "not allowed")]
     assert list(find_violations({"exclusiveMinimum": True}, 3)) == []  # a word of draft 04
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "text"),
+    [
+        (3, "$", "expected a schema, got int"),
+        ({"type": "objekt"}, "$", "'type' is 'objekt', expected one of"),
+        ({"properties": {"a": {"enum": "x"}}}, "$.properties.a", "'enum' is 'x', expected a list"),
+        ({"anyOf": [{}, {"minLength": "1"}]}, "$.anyOf[1]", "'minLength' is '1', expected a number"),
+        ({"allOf": 1}, "$.allOf", "expected a schema, got NoneType"),
+    ],
+)
+def test_a_schema_that_is_wrong_is_named_with_its_place(schema: Any, path: str, text: str) -> None:
+    problem = find_schema_problem(schema)
+    assert problem is not None
+    assert problem.path == path
+    assert problem.text.startswith(text)
 
 
 def test_only_schemas_are_translated_to_draft_7() -> None:

@@ -333,7 +333,7 @@ def _check_schema(schema: Mapping[str, Any], option: str) -> None:
     from pilothouse.json_schema import find_schema_problem  # schemas made from types are valid
 
     if (problem := find_schema_problem(schema)) is not None:
-        raise OptionsError(f"{option}: this is no valid JSON Schema: {problem[0]} - at `{problem[1]}`", option=option)
+        raise OptionsError(f"{option}: this is no valid JSON Schema: {problem.text} - at `{problem.path}`", option=option)
 
 
 def _describe_schema_error(output_type: Any, error: Exception) -> str:
