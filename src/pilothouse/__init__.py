@@ -19,26 +19,9 @@ from pilothouse.lazy_exports import load_name, read_lazy_names
 if TYPE_CHECKING:
     from pilothouse._version import __version__ as __version__
     from pilothouse.client import Agent as Agent
-    from pilothouse.client import ApiRetry as ApiRetry
-    from pilothouse.client import BudgetReached as BudgetReached
-    from pilothouse.client import Finished as Finished
-    from pilothouse.client import LineSkipped as LineSkipped
-    from pilothouse.client import OutputRejected as OutputRejected
-    from pilothouse.client import PermissionAsked as PermissionAsked
-    from pilothouse.client import PermissionSettled as PermissionSettled
     from pilothouse.client import Query as Query
-    from pilothouse.client import QueryEvent as QueryEvent
     from pilothouse.client import QueryResult as QueryResult
-    from pilothouse.client import RetryScheduled as RetryScheduled
     from pilothouse.client import Session as Session
-    from pilothouse.client import Stalled as Stalled
-    from pilothouse.client import Started as Started
-    from pilothouse.client import TextDelta as TextDelta
-    from pilothouse.client import TextRetracted as TextRetracted
-    from pilothouse.client import ThinkingDelta as ThinkingDelta
-    from pilothouse.client import ToolCallFinished as ToolCallFinished
-    from pilothouse.client import ToolCallStarted as ToolCallStarted
-    from pilothouse.client import WaitingForLimit as WaitingForLimit
     from pilothouse.client import configure as configure
     from pilothouse.client import default_agent as default_agent
     from pilothouse.client import document as document
@@ -97,6 +80,23 @@ if TYPE_CHECKING:
     from pilothouse.errors import WorkerLostError as WorkerLostError
     from pilothouse.errors import WorkspaceError as WorkspaceError
     from pilothouse.errors import find_cause as find_cause
+    from pilothouse.events import ApiRetry as ApiRetry
+    from pilothouse.events import BudgetReached as BudgetReached
+    from pilothouse.events import Finished as Finished
+    from pilothouse.events import LineSkipped as LineSkipped
+    from pilothouse.events import OutputRejected as OutputRejected
+    from pilothouse.events import PermissionAsked as PermissionAsked
+    from pilothouse.events import PermissionSettled as PermissionSettled
+    from pilothouse.events import QueryEvent as QueryEvent
+    from pilothouse.events import RetryScheduled as RetryScheduled
+    from pilothouse.events import Stalled as Stalled
+    from pilothouse.events import Started as Started
+    from pilothouse.events import TextDelta as TextDelta
+    from pilothouse.events import TextRetracted as TextRetracted
+    from pilothouse.events import ThinkingDelta as ThinkingDelta
+    from pilothouse.events import ToolCallFinished as ToolCallFinished
+    from pilothouse.events import ToolCallStarted as ToolCallStarted
+    from pilothouse.events import WaitingForLimit as WaitingForLimit
     from pilothouse.fleet import Artifacts as Artifacts
     from pilothouse.fleet import CopiedDirectory as CopiedDirectory
     from pilothouse.fleet import Fleet as Fleet

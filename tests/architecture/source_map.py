@@ -47,6 +47,7 @@ ABOUT = {
     "provision": "installs the CLI",
     "protocol": "the wire, as a state machine",
     "remote": "the link to a host",
+    "events": "what happens in a run",
     "messages": "typed messages",
     "errors": "one tree of errors",
 }

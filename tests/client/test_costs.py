@@ -16,7 +16,7 @@ import pilothouse as ph
 from pilothouse import sync as blocking
 from pilothouse.client.budgets import TokenBudget
 from pilothouse.client.costs import KEPT_TURNS, CostTracker
-from pilothouse.client.events import BudgetReached
+from pilothouse.events import BudgetReached
 from pilothouse.messages import Message, decode
 from pilothouse.options import Options
 from pilothouse.testing import FakeCLI, frames, mock_transport

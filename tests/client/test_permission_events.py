@@ -11,7 +11,7 @@ import pytest
 from asking_cli import Peer, World
 
 import pilothouse as ph
-from pilothouse.client.events import EventReader
+from pilothouse.client.event_reader import EventReader
 from pilothouse.messages import decode
 from pilothouse.testing import frames
 

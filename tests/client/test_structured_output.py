@@ -14,7 +14,7 @@ import pytest
 from output_examples import ASKED_AGAIN, GOOD, WRONG, Invoice, answer, fake_turns, result_of
 
 import pilothouse as ph
-from pilothouse.client.events import EventReader
+from pilothouse.client.event_reader import EventReader
 from pilothouse.client.result import QueryResult
 from pilothouse.client.structured_output import OutputSchema, make_repair_text
 from pilothouse.messages import Message

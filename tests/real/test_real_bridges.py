@@ -11,7 +11,7 @@ import pytest
 from bridge_models import Bridge, session_of, told, weather
 
 import pilothouse as ph
-from pilothouse.client.events import TextDelta, ToolCallFinished, ToolCallStarted
+from pilothouse.events import TextDelta, ToolCallFinished, ToolCallStarted
 from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.tools import ToolContext, ToolResult, image_content, text_content
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
-from pilothouse.client.events import EventReader
+from pilothouse.client.event_reader import EventReader
 from pilothouse.messages import ApiRetryMessage, RateLimitEvent
 from pilothouse.testing import (
     BrokenSse,

@@ -11,9 +11,9 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client import retry
-from pilothouse.client.events import RetryScheduled
 from pilothouse.client.retry import CONTINUE_PROMPT
 from pilothouse.client.sessions import Session
+from pilothouse.events import RetryScheduled
 from pilothouse.messages import ResultMessage, SystemMessage
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import Hang, HttpError, Pause, RecordedRequest, ScriptedModel, Text, ToolUse

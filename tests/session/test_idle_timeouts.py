@@ -11,8 +11,8 @@ from failing_api import DEADLINE, Api, asking, notes
 from session_cli import STOPPED, Cli, Say, hang
 
 import pilothouse as ph
-from pilothouse.client.events import Stalled
 from pilothouse.driver import one_shot
+from pilothouse.events import Stalled
 from pilothouse.messages import Message
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport

@@ -23,8 +23,8 @@ from failing_api import (
 )
 
 import pilothouse as ph
-from pilothouse.client.events import Finished, RetryScheduled
 from pilothouse.client.retry import ANSWER_PROMPT, CONTINUE_PROMPT
+from pilothouse.events import Finished, RetryScheduled
 from pilothouse.messages import ResultMessage
 from pilothouse.options import RetryPolicy
 

@@ -14,9 +14,9 @@ from failing_api import DEADLINE, LONG, OVERLOADED, QUOTA, RATE_LIMITED, SOON, A
 
 import pilothouse as ph
 from pilothouse.client import rate_limits, retry
-from pilothouse.client.events import WaitingForLimit
 from pilothouse.client.rate_limits import RateLimitKey, SharedRateLimits, sleep_until_time
 from pilothouse.client.retry import CONTINUE_PROMPT
+from pilothouse.events import WaitingForLimit
 from pilothouse.options import Options, RetryPolicy
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,11 @@ from typing import Any
 import anyio
 
 from pilothouse.cli.screen import Screen, escape_invisible
-from pilothouse.client import (
+from pilothouse.client import QueryResult
+from pilothouse.client.event_reader import EventReader, TextReader
+from pilothouse.events import (
     ApiRetry,
     QueryEvent,
-    QueryResult,
     RetryScheduled,
     Stalled,
     TextRetracted,
@@ -23,7 +24,6 @@ from pilothouse.client import (
     ToolCallStarted,
     WaitingForLimit,
 )
-from pilothouse.client.events import EventReader, TextReader
 from pilothouse.messages import (
     ApiRetryMessage,
     AssistantMessage,

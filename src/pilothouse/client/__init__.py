@@ -22,23 +22,6 @@ from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 if TYPE_CHECKING:
     from pilothouse.client.attachments import document as document
     from pilothouse.client.attachments import image as image
-    from pilothouse.client.events import ApiRetry as ApiRetry
-    from pilothouse.client.events import BudgetReached as BudgetReached
-    from pilothouse.client.events import Finished as Finished
-    from pilothouse.client.events import LineSkipped as LineSkipped
-    from pilothouse.client.events import OutputRejected as OutputRejected
-    from pilothouse.client.events import PermissionAsked as PermissionAsked
-    from pilothouse.client.events import PermissionSettled as PermissionSettled
-    from pilothouse.client.events import QueryEvent as QueryEvent
-    from pilothouse.client.events import RetryScheduled as RetryScheduled
-    from pilothouse.client.events import Stalled as Stalled
-    from pilothouse.client.events import Started as Started
-    from pilothouse.client.events import TextDelta as TextDelta
-    from pilothouse.client.events import TextRetracted as TextRetracted
-    from pilothouse.client.events import ThinkingDelta as ThinkingDelta
-    from pilothouse.client.events import ToolCallFinished as ToolCallFinished
-    from pilothouse.client.events import ToolCallStarted as ToolCallStarted
-    from pilothouse.client.events import WaitingForLimit as WaitingForLimit
     from pilothouse.client.sessions import Session as Session
 
 

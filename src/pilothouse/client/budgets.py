@@ -12,10 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from pilothouse.client.costs import CostTracker
-from pilothouse.client.events import BudgetReached
 from pilothouse.client.result import QueryResult
 from pilothouse.driver import NextPrompt, QueryMiddleware, spawn
 from pilothouse.errors import BudgetError, OptionsError, PilothouseError
+from pilothouse.events import BudgetReached
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.options import Options
 

@@ -29,9 +29,9 @@ from pilothouse.tracebacks import make_exc_info, user_class, user_function
 
 if TYPE_CHECKING:
     from pilothouse.client.costs import CostTracker
-    from pilothouse.client.events import QueryEvent
     from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.client.tool_bridge import Bridge
+    from pilothouse.events import QueryEvent
 
 
 T = TypeVar("T")
@@ -292,7 +292,7 @@ class Query(Generic[OutputT]):
             async for text in ph.query("Explain this repo").text_stream():
                 print(text, end="", flush=True)
         """
-        from pilothouse.client.events import TextReader  # most queries are awaited, or read as messages
+        from pilothouse.client.event_reader import TextReader  # most queries are awaited, or read as messages
 
         self._want_partial_messages()
         return self._make_iterator(TextReader().read, again=self._messages_again, finish=self._raise_failure)

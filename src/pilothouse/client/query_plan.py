@@ -22,7 +22,6 @@ from pilothouse.transports import CliTransport, Transport
 if TYPE_CHECKING:
     from pilothouse.client.budgets import TokenBudget
     from pilothouse.client.costs import CostTracker
-    from pilothouse.client.events import QueryEvent
     from pilothouse.client.observation import QueryObservation
     from pilothouse.client.rate_limits import SharedRateLimits
     from pilothouse.client.result import QueryResult
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pilothouse.client.tool_bridge import Bridge
     from pilothouse.driver import HandlerSet, QueryMiddleware
     from pilothouse.driver.session_run import SessionTurn
+    from pilothouse.events import QueryEvent
 
 Run: TypeAlias = "OneShotRun | SessionTurn"
 MakeRun: TypeAlias = "Callable[[Options, Prompts, QueryMiddleware | None], Run]"
@@ -214,7 +214,7 @@ class QueryPlan:
 
     def make_event_reader(self) -> Callable[[Message], Iterator[QueryEvent]]:
         """Make a function that turns messages into events."""
-        from pilothouse.client.events import EventReader  # most queries are awaited, or read as messages
+        from pilothouse.client.event_reader import EventReader  # most queries are awaited, or read as messages
 
         read = EventReader(runs_deferred=self._bridge is not None, read_error=self._find_error).read
         if self._budget is not None:

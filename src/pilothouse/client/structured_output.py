@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
-from pilothouse.client.events import OutputRejected, QueryEvent
 from pilothouse.client.prompt import prepare_prompts
 from pilothouse.client.result import closing_message, make_result_error
 from pilothouse.driver import NextPrompt, PromptMessage
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
+from pilothouse.events import OutputRejected, QueryEvent
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
 
 if TYPE_CHECKING:
@@ -333,7 +333,9 @@ def _check_schema(schema: Mapping[str, Any], option: str) -> None:
     from pilothouse.json_schema import find_schema_problem  # schemas made from types are valid
 
     if (problem := find_schema_problem(schema)) is not None:
-        raise OptionsError(f"{option}: this is no valid JSON Schema: {problem.text} - at `{problem.path}`", option=option)
+        raise OptionsError(
+            f"{option}: this is no valid JSON Schema: {problem.text} - at `{problem.path}`", option=option
+        )
 
 
 def _describe_schema_error(output_type: Any, error: Exception) -> str:

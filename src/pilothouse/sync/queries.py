@@ -30,11 +30,12 @@ import anyio
 from anyio import to_thread
 
 from pilothouse.client import Query as AsyncQuery
-from pilothouse.client import QueryEvent, QueryResult
+from pilothouse.client import QueryResult
 from pilothouse.client.prompt import Prompt
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.client.queries import OnMessage, QueryState
 from pilothouse.client.result import OutputT
+from pilothouse.events import QueryEvent
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.sync.portal import LoopCaller, Portal, get_portal

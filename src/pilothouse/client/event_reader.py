@@ -1,19 +1,33 @@
-"""Typed events of a query while its answer is written.
-
-Text, thinking, tool calls, permissions, retries, the end. Pure: `EventReader` turns messages into events,
-`TextReader` into the text alone.
-"""
+"""Reads the events of a run from its messages: `EventReader`, and `TextReader` for the text alone. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
 from pilothouse.client.result import make_result_error
-from pilothouse.errors import PilothouseError, StructuredOutputError, UsageError
+from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.events import (
+    ApiRetry,
+    BudgetReached,
+    Finished,
+    LineSkipped,
+    PermissionAsked,
+    PermissionSettled,
+    QueryEvent,
+    RetryScheduled,
+    Stalled,
+    Started,
+    TextDelta,
+    TextRetracted,
+    ThinkingDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+    WaitingForLimit,
+)
 from pilothouse.messages import (
     ApiRetryMessage,
     AssistantMessage,
@@ -25,134 +39,10 @@ from pilothouse.messages import (
     ResultMessage,
     StreamEvent,
     SystemMessage,
-    ToolResultBlock,
     ToolUseBlock,
     UserMessage,
 )
 from pilothouse.messages.system import ASKED, SETTLED
-
-if TYPE_CHECKING:
-    from pilothouse.permissions import (
-        DialogRequest,
-        ElicitationRequest,
-        PermissionRequest,
-        PlanRequest,
-        QuestionRequest,
-    )
-
-
-class Started(Struct, frozen=True):
-    """The run began; the model, the tools and the session are known."""
-
-    message: InitMessage
-
-
-class TextDelta(Struct, frozen=True):
-    """More text of the answer. `agent` is the tool call of the sub-agent that writes it, None for the main agent."""
-
-    text: str
-    agent: str | None = None
-
-
-class ThinkingDelta(Struct, frozen=True):
-    """More of the model's thinking."""
-
-    text: str
-    agent: str | None = None
-
-
-class TextRetracted(Struct, frozen=True):
-    """The stream broke: `text`, the end of what was sent, is invalid; the answer is sent again from there."""
-
-    text: str
-    agent: str | None = None
-
-
-class ToolCallStarted(Struct, frozen=True):
-    """The model called a tool."""
-
-    tool_use: ToolUseBlock
-    agent: str | None = None
-
-
-class ToolCallFinished(Struct, frozen=True):
-    """A tool returned its result. `tool_use` is the call, if known."""
-
-    result: ToolResultBlock
-    tool_use: ToolUseBlock | None = None
-    agent: str | None = None
-
-
-class ApiRetry(Struct, frozen=True):
-    """The API failed and the CLI retries."""
-
-    message: ApiRetryMessage
-
-
-class RetryScheduled(Struct, frozen=True):
-    """The query failed in a way that may pass, and is retried: number `attempt` of at most `of` tries.
-
-    `delay` is in seconds; `reason` is one of `RetryPolicy.on`; `error` says what failed.
-    """
-
-    attempt: int
-    of: int
-    delay: float
-    reason: str
-    error: str
-
-
-class WaitingForLimit(Struct, frozen=True):
-    """The query waits for a limit, `until` a Unix time, for `seconds`. `limit`: "usage_limit", "rate_limit"."""
-
-    until: float
-    seconds: float
-    limit: str
-    error: str
-
-
-class Stalled(Struct, frozen=True):
-    """The CLI has been silent for `seconds`, half of the `limit` in the option `idle_timeout` or `startup_timeout`.
-
-    `phase` is "startup" before its first message, "idle" between messages. There is one event for each silence.
-    """
-
-    seconds: float
-    limit: float
-    phase: str
-
-
-class LineSkipped(Struct, frozen=True):
-    """Lines of the CLI's output could not be read, so that something may be missing."""
-
-    message: LineSkippedMessage
-
-
-class Finished(Struct, frozen=True):
-    """The run ended; the message says how. `error` is the reason of a failure, None on success; it is not raised."""
-
-    message: ResultMessage
-    error: PilothouseError | None = None
-
-
-class BudgetReached(Struct, frozen=True):
-    """The run is stopped because it has used too much: `unit` is "tokens" or "usd".
-
-    `used` is the usage when that was noticed, `limit` the option `max_budget_tokens`; None for dollars, which the CLI
-    counts by itself.
-    """
-
-    unit: str
-    used: float
-    limit: float | None = None
-
-
-class OutputRejected(Struct, frozen=True):
-    """The structured output of attempt number `attempt` is missing or does not fit; the model is asked again."""
-
-    error: StructuredOutputError
-    attempt: int
-
 
 ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
 
@@ -231,38 +121,38 @@ class EventReader:
 
     def _on_stream_event(self, message: StreamEvent) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
-        voice = self._get_speaker(agent)
-        if message.api_message_id and message.api_message_id != voice.streaming:
-            voice.streaming = message.api_message_id
-            voice.text, voice.text_confirmed, voice.thinking, voice.thinking_confirmed = "", 0, "", 0
+        speaker = self._get_speaker(agent)
+        if message.api_message_id and message.api_message_id != speaker.streaming:
+            speaker.streaming = message.api_message_id
+            speaker.text, speaker.text_confirmed, speaker.thinking, speaker.thinking_confirmed = "", 0, "", 0
         if text := message.text_delta:
-            voice.text += text
+            speaker.text += text
             yield TextDelta(text, agent)
         elif thought := message.thinking_delta:
-            voice.thinking += thought
+            speaker.thinking += thought
             yield ThinkingDelta(thought, agent)
-        elif message.abandoned_blocks is not None and len(voice.text) > voice.text_confirmed:
-            withdrawn = voice.text[voice.text_confirmed :]
-            voice.text = voice.text[: voice.text_confirmed]
-            yield TextRetracted(withdrawn, agent)
+        elif message.abandoned_blocks is not None and len(speaker.text) > speaker.text_confirmed:
+            withdrawn = speaker.text[speaker.text_confirmed :]
+            speaker.text = speaker.text[: speaker.text_confirmed]
+            yield TextRetracted(withdrawn, agent=agent)
 
     def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
-        voice = self._get_speaker(agent)
-        if message.message_id != voice.streaming:
+        speaker = self._get_speaker(agent)
+        if message.message_id != speaker.streaming:
             # No deltas came: partial messages are off, or the stream broke and this is the whole answer.
-            voice.streaming = message.message_id
-            voice.text, voice.text_confirmed, voice.thinking, voice.thinking_confirmed = "", 0, "", 0
+            speaker.streaming = message.message_id
+            speaker.text, speaker.text_confirmed, speaker.thinking, speaker.thinking_confirmed = "", 0, "", 0
         if message.thinking:
-            missing = _missing_text(voice.thinking[voice.thinking_confirmed :], message.thinking)
-            voice.thinking += missing
-            voice.thinking_confirmed = len(voice.thinking)
+            missing = _missing_text(speaker.thinking[speaker.thinking_confirmed :], message.thinking)
+            speaker.thinking += missing
+            speaker.thinking_confirmed = len(speaker.thinking)
             if missing:
                 yield ThinkingDelta(missing, agent)
         if message.text:
-            missing = _missing_text(voice.text[voice.text_confirmed :], message.text)
-            voice.text += missing
-            voice.text_confirmed = len(voice.text)
+            missing = _missing_text(speaker.text[speaker.text_confirmed :], message.text)
+            speaker.text += missing
+            speaker.text_confirmed = len(speaker.text)
             if missing:
                 yield TextDelta(missing, agent)
         if message.agent_id is not None:
@@ -347,66 +237,6 @@ class TextReader:
         fresh = retold.removeprefix(self._emitted)
         self._emitted = self._repeated = ""
         return fresh
-
-
-class PermissionAsked(Struct, frozen=True):
-    """The CLI requests a decision of this process. It comes after the `ToolCallStarted` of its tool call.
-
-    Attributes:
-        id: the same in the `PermissionSettled` that ends the request.
-        request: the request as the callback gets it, without its `session`.
-        kind: "permission" with a `PermissionRequest`, "question" with a `QuestionRequest`, "plan" with a
-            `PlanRequest`, "elicitation" with an `ElicitationRequest`, "dialog" with a `DialogRequest`.
-        agent: the tool call of the sub-agent that requests it, None for the main agent.
-    """
-
-    id: str
-    request: PermissionRequest | QuestionRequest | PlanRequest | ElicitationRequest | DialogRequest
-    kind: str = "permission"
-    agent: str | None = None
-
-
-class PermissionSettled(Struct, frozen=True):
-    """A request was decided, before the tool runs; or the CLI denied a call without a request.
-
-    Attributes:
-        id: as in `PermissionAsked`; "" without a request.
-        decision: `Allow` or `Deny`; for an elicitation `Accept`, `Decline` or `Cancel`; for a dialog its result, or
-            `Cancel`. None: the CLI withdrew the request.
-        by: what decided: "can_use_tool", "confirm", "on_question", "on_plan", "on_elicitation", "on_user_dialog";
-            "nobody" if there is no callback for it; "error" or "timeout" if the callback failed; "withdrawn" with the
-            decision None; "rule", "mode", "hook" and the like without a request.
-        kind: as in `PermissionAsked`.
-        tool_use_id: the tool call that the request is about, if any.
-        agent: as in `PermissionAsked`.
-    """
-
-    id: str
-    decision: Any
-    by: str
-    kind: str = "permission"
-    tool_use_id: str | None = None
-    agent: str | None = None
-
-
-QueryEvent = (
-    Started
-    | TextDelta
-    | ThinkingDelta
-    | TextRetracted
-    | ToolCallStarted
-    | ToolCallFinished
-    | PermissionAsked
-    | PermissionSettled
-    | ApiRetry
-    | RetryScheduled
-    | LineSkipped
-    | WaitingForLimit
-    | Stalled
-    | BudgetReached
-    | Finished
-    | OutputRejected
-)
 
 
 class PermissionEventReader:
