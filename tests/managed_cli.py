@@ -38,7 +38,7 @@ shutil.copy(os.environ["FAKE_ARCHIVE"], place)
 """
 
 
-class ManagedWorld:
+class ManagedInstallation:
     """An empty cache, a fake npm as the only program on `PATH`, and the pin for what it delivers."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

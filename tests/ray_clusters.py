@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from outside import Tell, leave, running, say
+from detached_programs import SendCommand, detach, run_detached, send_reply
 
 START_LIMIT = 180.0
 """Seconds to wait: five of CPU time when the machine is quiet."""
@@ -37,8 +37,8 @@ class Cluster:
         environment: what everything has in its own that is started there.
     """
 
-    def __init__(self, address: str, mark: str, tell: Tell | None = None) -> None:
-        self._tell = tell
+    def __init__(self, address: str, mark: str, send_command: SendCommand | None = None) -> None:
+        self._tell = send_command
         self.environment = {**ENVIRONMENT, MARK: mark}
         self.address = address
 
@@ -63,8 +63,8 @@ def started() -> Generator[Cluster]:
     """A running cluster."""
     mark = uuid4().hex
     environment = {**ENVIRONMENT, MARK: mark}
-    with running(__file__, start=START_LIMIT, stop=STOP_LIMIT, environment=environment) as (told, tell):
-        yield Cluster(told["address"], mark, tell)
+    with run_detached(__file__, start=START_LIMIT, stop=STOP_LIMIT, environment=environment) as (reply, send_command):
+        yield Cluster(reply["address"], mark, send_command)
 
 
 # --- the program -----------------------------------------------------------------------------------------------------
@@ -78,22 +78,22 @@ def _serve(directory: Path) -> None:
     nodes = Nodes()
     small: dict[str, Any] = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     nodes.add_node(num_cpus=4, _system_config=SOON_DEAD, **small)
-    say({"address": nodes.address})
+    send_reply({"address": nodes.address})
     others: list[Any] = []
     try:
         for line in sys.stdin:
             if line.strip() == "node":
                 others.append(nodes.add_node(num_cpus=2, resources={"other": 2}, **small))
-                say({"nodes": len(others)})
+                send_reply({"nodes": len(others)})
             elif line.strip() == "kill":
                 nodes.remove_node(others.pop(), allow_graceful=False)
-                say({"nodes": len(others)})
+                send_reply({"nodes": len(others)})
     finally:
         nodes.shutdown()
 
 
 def main() -> None:
-    leave()
+    detach()
     with tempfile.TemporaryDirectory(prefix="ph-", ignore_cleanup_errors=True) as name:
         _serve(Path(name))
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from outside import Tell, leave, running, say
+from detached_programs import SendCommand, detach, run_detached, send_reply
 
 S3_KEYS = {"access_key_id": "suite-key-1234", "secret_access_key": "suite-secret-5678", "region": "us-east-1"}
 START_LIMIT = 120.0
@@ -36,9 +36,9 @@ def started(kind: str) -> Generator[dict[str, Any]]:
         yield how
 
 
-def controlled(kind: str) -> AbstractContextManager[tuple[dict[str, Any], Tell]]:
+def controlled(kind: str) -> AbstractContextManager[tuple[dict[str, Any], SendCommand]]:
     """As `started`, with a way to tell it "stop", at once and in disorder, and "start"; PostgreSQL understands that."""
-    return running(__file__, kind, start=START_LIMIT, stop=STOP_LIMIT)
+    return run_detached(__file__, kind, start=START_LIMIT, stop=STOP_LIMIT)
 
 
 # --- the program -----------------------------------------------------------------------------------------------------
@@ -128,13 +128,13 @@ def _serve_postgres(directory: Path) -> None:
 
     server = start()
     try:
-        say({"url": f"postgresql://postgres:suite-password-9876@/postgres?host={directory}", "pid": server.pid})
+        send_reply({"url": f"postgresql://postgres:suite-password-9876@/postgres?host={directory}", "pid": server.pid})
         for line in sys.stdin.buffer:
             if line == b"stop\n":
                 _stop(server, signal.SIGQUIT)
             else:
                 server = start()
-            say({"pid": server.pid})
+            send_reply({"pid": server.pid})
     finally:
         _stop(server, signal.SIGQUIT)
 
@@ -147,7 +147,7 @@ def _serve_valkey(directory: Path) -> None:
         server = subprocess.Popen([program, *settings], stdout=output, stderr=output)
     try:
         _wait_for_socket(path, server, log)
-        say({"url": f"unix://{path}", "path": str(path), "pid": server.pid})
+        send_reply({"url": f"unix://{path}", "path": str(path), "pid": server.pid})
         _wait_for_end()
     finally:
         _stop(server, signal.SIGTERM)
@@ -169,13 +169,13 @@ def _serve_s3(directory: Path) -> None:
 
     server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    say({"endpoint": f"http://127.0.0.1:{server.server_port}"})
+    send_reply({"endpoint": f"http://127.0.0.1:{server.server_port}"})
     _wait_for_end()
     server.shutdown()
 
 
 def main() -> None:
-    leave(signal.SIGTERM)
+    detach(signal.SIGTERM)
     serve = {"postgres": _serve_postgres, "s3": _serve_s3, "valkey": _serve_valkey}[sys.argv[1]]
     # Short: the path of a socket has 100 characters at most.
     with tempfile.TemporaryDirectory(prefix="ph-", ignore_cleanup_errors=True) as name:

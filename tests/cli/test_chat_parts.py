@@ -135,7 +135,7 @@ class Answers:
         self.open -= 1
 
 
-class Desk:
+class ScriptedTerminal:
     """An asker with what it wrote."""
 
     def __init__(self, *answers: str | None) -> None:
@@ -162,58 +162,58 @@ class Desk:
     ],
 )
 async def test_a_permission_is_given_or_not(typed: list[str], decision: Allow | Deny) -> None:
-    desk = Desk(*typed)
+    terminal = ScriptedTerminal(*typed)
     request = request_for("Bash", {"command": "ls"}, **suggested(RULE))
-    assert await desk.asker.can_use_tool(request) == decision
-    assert desk.lines.left == []
-    assert "for the session: Bash(ls:*)" in desk.written.getvalue()
+    assert await terminal.asker.can_use_tool(request) == decision
+    assert terminal.lines.left == []
+    assert "for the session: Bash(ls:*)" in terminal.written.getvalue()
 
 
 @pytest.mark.anyio
 async def test_without_a_suggestion_the_chat_remembers_the_very_call() -> None:
-    desk = Desk("s", "d")
-    assert await desk.asker.can_use_tool(request_for("mcp__a__b", {"x": 1})) == Allow()
-    assert await desk.asker.can_use_tool(request_for("mcp__a__b", {"x": 1})) == Allow()  # not asked
-    assert await desk.asker.can_use_tool(request_for("mcp__a__b", {"x": 2})) == Deny()
-    assert len(desk.lines.questions) == 2
+    terminal = ScriptedTerminal("s", "d")
+    assert await terminal.asker.can_use_tool(request_for("mcp__a__b", {"x": 1})) == Allow()
+    assert await terminal.asker.can_use_tool(request_for("mcp__a__b", {"x": 1})) == Allow()  # not asked
+    assert await terminal.asker.can_use_tool(request_for("mcp__a__b", {"x": 2})) == Deny()
+    assert len(terminal.lines.questions) == 2
 
 
 @pytest.mark.anyio
 async def test_where_always_is_not_to_be_offered_it_is_not() -> None:
-    desk = Desk("s", "o")
+    terminal = ScriptedTerminal("s", "o")
     request = request_for("Bash", {"command": "ls"}, suppress_always_allow=True, **suggested(RULE))
-    assert await desk.asker.can_use_tool(request) == Allow()
-    assert "session" not in desk.lines.questions[0]
+    assert await terminal.asker.can_use_tool(request) == Allow()
+    assert "session" not in terminal.lines.questions[0]
 
 
 @pytest.mark.anyio
 async def test_parallel_requests_are_asked_one_after_the_other() -> None:
-    desk = Desk("o", "d", "o")
+    terminal = ScriptedTerminal("o", "d", "o")
     decisions: dict[int, Allow | Deny] = {}
 
     async def ask(number: int) -> None:
-        decisions[number] = await desk.asker.can_use_tool(request_for("Bash", {"command": f"echo {number}"}))
+        decisions[number] = await terminal.asker.can_use_tool(request_for("Bash", {"command": f"echo {number}"}))
 
     async with anyio.create_task_group() as tasks:
         for number in range(3):
             tasks.start_soon(ask, number)
     assert sorted(isinstance(decision, Allow) for decision in decisions.values()) == [False, True, True]
-    commands = re.findall(r"\$ echo (\d)", desk.written.getvalue())
+    commands = re.findall(r"\$ echo (\d)", terminal.written.getvalue())
     assert sorted(commands) == ["0", "1", "2"]
 
 
 @pytest.mark.anyio
 async def test_the_end_of_input_in_a_question_stops_the_answer() -> None:
-    desk = Desk(None)
+    terminal = ScriptedTerminal(None)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(desk.asker.can_use_tool, request_for("Bash", {"command": "ls"}))
-        await desk.stopped.wait()
+        tasks.start_soon(terminal.asker.can_use_tool, request_for("Bash", {"command": "ls"}))
+        await terminal.stopped.wait()
         tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
 async def test_questions_and_plans() -> None:
-    desk = Desk("2", "1,2", "", "  ", "add a test", "Y", "r")
+    terminal = ScriptedTerminal("2", "1,2", "", "  ", "add a test", "Y", "r")
     asked = QuestionRequest(
         questions=(
             UserQuestion(text="Port?", options=(QuestionOption("left\x1b[2J", "red"), QuestionOption("right"))),
@@ -222,12 +222,14 @@ async def test_questions_and_plans() -> None:
         ),
         request=request_for("AskUserQuestion", {}),
     )
-    assert await desk.asker.on_question(asked) == ["right", ["a", "b"], None]
+    assert await terminal.asker.on_question(asked) == ["right", ["a", "b"], None]
     plan = PlanRequest(plan="1. Sail\x1b[2J", request=request_for("ExitPlanMode", {}))
-    assert [await desk.asker.on_plan(plan) for _ in range(3)] == ["add a test", True, False]
-    assert "\x1b" not in desk.written.getvalue()
+    assert [await terminal.asker.on_plan(plan) for _ in range(3)] == ["add a test", True, False]
+    assert "\x1b" not in terminal.written.getvalue()
     assert (
-        await Desk("", "").asker.on_question(QuestionRequest(questions=asked.questions[:2], request=asked.request))
+        await ScriptedTerminal("", "").asker.on_question(
+            QuestionRequest(questions=asked.questions[:2], request=asked.request)
+        )
         is False
     )
 
@@ -378,27 +380,27 @@ async def test_a_prompt_gives_way_and_comes_back() -> None:
 # -- telling ---------------------------------------------------------------------------------------------------------
 
 
-def told(*messages: Any, before: Callable[[ChatProgressPrinter], object] = lambda _: None) -> list[str]:
+def printed_lines(*messages: Any, before: Callable[[ChatProgressPrinter], object] = lambda _: None) -> list[str]:
     out = StringIO()
-    telling = ChatProgressPrinter(Screen(out, out), lambda text: text.replace("sk-key", "***"))
+    printer = ChatProgressPrinter(Screen(out, out), lambda text: text.replace("sk-key", "***"))
     for message in messages:
-        telling.print_message(decode(frames.lines([message])))
-        before(telling)
+        printer.print_message(decode(frames.lines([message])))
+        before(printer)
     return re.sub(r"\d+\.\d s", "N s", out.getvalue()).splitlines()
 
 
 def test_a_tool_run_is_one_line() -> None:
     call = frames.assistant([frames.tool_use("Bash", {"command": f"echo sk-key\n{EVIL}"}, id="t1")])
-    [line] = told(call, frames.user_tool_result("a\nb", tool_use_id="t1"))
+    [line] = printed_lines(call, frames.user_tool_result("a\nb", tool_use_id="t1"))
     assert line.startswith("> Bash: echo ***")
     assert line.endswith("(ok, N s)")
     assert line.isprintable()
-    [line] = told(call, frames.user_tool_result("no such file\nx", tool_use_id="t1", is_error=True))
+    [line] = printed_lines(call, frames.user_tool_result("no such file\nx", tool_use_id="t1", is_error=True))
     assert line.endswith("(failed, N s): no such file (+1 line)")
-    [line] = told(
+    [line] = printed_lines(
         call,
         frames.user_tool_result("The user said no", tool_use_id="t1", is_error=True),
-        before=lambda telling: telling.record_decision("t1", denied=True),
+        before=lambda printer: printer.record_decision("t1", denied=True),
     )
     assert line.endswith("(denied)")
 
@@ -407,7 +409,7 @@ def test_waiting_is_printed() -> None:
     def own(subtype: str, **facts: Any) -> dict[str, Any]:
         return {"type": "system", "subtype": subtype, "session_id": "s", **facts}
 
-    lines = told(
+    lines = printed_lines(
         own("retry_scheduled", attempt=1, of=3, delay=2.4, reason="overloaded", error="the API is overloaded"),
         own("limit_wait", until=1e9, seconds=61.0, limit="usage_limit", error="the limit is used up"),
         own("stalled", seconds=30.0, limit=60.0, phase="idle"),
@@ -423,22 +425,22 @@ def test_waiting_is_printed() -> None:
 @pytest.mark.anyio
 async def test_a_question_waits_until_its_call_is_printed() -> None:
     out = StringIO()
-    telling = ChatProgressPrinter(Screen(out, out), str)
+    printer = ChatProgressPrinter(Screen(out, out), str)
     order: list[str] = []
 
     async def ask() -> None:
-        await telling.wait_until_printed("t1")
+        await printer.wait_until_printed("t1")
         order.append(out.getvalue())
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await anyio.lowlevel.checkpoint()
-        telling.print_message(decode(frames.lines([frames.assistant("Let me look.")])))
+        printer.print_message(decode(frames.lines([frames.assistant("Let me look.")])))
         assert order == []
         call = frames.assistant([frames.tool_use("Bash", {"command": "ls"}, id="t1")], message_id="m2")
-        telling.print_message(decode(frames.lines([call])))
+        printer.print_message(decode(frames.lines([call])))
     assert order == ["Let me look.\n"]
-    await telling.wait_until_printed("never told")  # bounded
+    await printer.wait_until_printed("never told")  # bounded
 
 
 def test_costs_add_up() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asking_cli import World
+from scripted_memory_cli import ScriptedQuery
 
 import pilothouse as ph
 from pilothouse.client.custom_tools import are_same_tools, make_custom_tools
@@ -129,7 +129,7 @@ async def test_tools_that_were_made_before_run() -> None:
         asked.append(await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": message}))
         await peer.finish()
 
-    world = World(play)
-    agent = ph.Agent(custom_tools=[add], transport=world.transport)
+    scripted = ScriptedQuery(play)
+    agent = ph.Agent(custom_tools=[add], transport=scripted.transport)
     assert (await agent.query("go")).text == "done"
     assert asked[0]["response"]["mcp_response"]["result"]["content"][0]["text"] == "3"

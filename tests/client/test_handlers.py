@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from asking_cli import Body, Peer, World
 from fake_cli_processes import until
+from scripted_memory_cli import Body, ScriptedQuery, ScriptPeer
 
 import pilothouse as ph
 from pilothouse.testing import FakeCLI, frames
@@ -33,7 +33,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def finish(peer: Peer) -> None:
+async def finish(peer: ScriptPeer) -> None:
     await peer.finish()
 
 
@@ -97,9 +97,9 @@ def test_settings_that_cannot_work_are_reported_at_once(settings: Any, error: ty
 @pytest.mark.anyio
 @pytest.mark.requirement("G13", "R27", "R28", "R21")
 async def test_the_initialize_request_names_our_handlers() -> None:
-    world = World(finish)
+    scripted = ScriptedQuery(finish)
     plain = {"type": "http", "url": "http://127.0.0.1/mcp"}
-    await world.run(
+    await scripted.run(
         hooks={"PreToolUse": [ph.HookMatcher("Bash", [yes_hook, yes_hook], timeout=5), yes_hook], "Stop": yes_hook},
         can_use_tool=yes,
         custom_tools=[add],
@@ -107,37 +107,37 @@ async def test_the_initialize_request_names_our_handlers() -> None:
         on_user_dialog=yes,
         supported_dialog_kinds=["notice"],
     )
-    assert world.hello["hooks"] == {
+    assert scripted.initialize_request["hooks"] == {
         "PreToolUse": [
             {"matcher": "Bash", "hookCallbackIds": ["hook_0", "hook_1"], "timeout": 5, "onFailure": "block"},
             {"matcher": None, "hookCallbackIds": ["hook_2"], "onFailure": "block"},
         ],
         "Stop": [{"matcher": None, "hookCallbackIds": ["hook_3"]}],
     }
-    assert world.hello["sdkMcpServers"] == ["fleet", "tools"]
-    assert world.hello["sdkMcpServerConfigs"] == {"fleet": {"timeout": 2000}}
-    manifest = world.hello["sdkMcpServerManifests"]["tools"]
+    assert scripted.initialize_request["sdkMcpServers"] == ["fleet", "tools"]
+    assert scripted.initialize_request["sdkMcpServerConfigs"] == {"fleet": {"timeout": 2000}}
+    manifest = scripted.initialize_request["sdkMcpServerManifests"]["tools"]
     assert [tool["name"] for tool in manifest["toolsListResult"]["tools"]] == ["add"]
-    assert world.hello["supportedDialogKinds"] == ["notice"]
-    assert "--permission-prompt-tool=stdio" in world.argv
-    assert [json.loads(file.content) for file in world.files] == [{"mcpServers": {"web": plain}}]
-    assert not any(argument.startswith("--allowedTools") for argument in world.argv)  # can_use_tool is asked
+    assert scripted.initialize_request["supportedDialogKinds"] == ["notice"]
+    assert "--permission-prompt-tool=stdio" in scripted.argv
+    assert [json.loads(file.content) for file in scripted.files] == [{"mcpServers": {"web": plain}}]
+    assert not any(argument.startswith("--allowedTools") for argument in scripted.argv)  # can_use_tool is asked
 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("R21")
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_a_server_may_be_given_as_its_wire_form_with_the_instance(wrapped: bool) -> None:
-    world = World(finish)
+    scripted = ScriptedQuery(finish)
     server = ph.sdk_server("calculator", [add])
     servers: dict[str, Any] = {"calc": {"type": "sdk", "name": "calculator", "instance": server}}
     options = ph.Options(mcp_servers={"mcpServers": servers} if wrapped else servers)
     assert isinstance(options.mcp_servers, dict)
     assert options.mcp_servers["calc"] is server
-    await world.run(mcp_servers={"mcpServers": servers} if wrapped else servers)
-    assert world.hello["sdkMcpServers"] == ["calc"]
-    assert world.hello["sdkMcpServerManifests"]["calc"]["toolsListResult"]["tools"][0]["name"] == "add"
-    assert world.files == ()
+    await scripted.run(mcp_servers={"mcpServers": servers} if wrapped else servers)
+    assert scripted.initialize_request["sdkMcpServers"] == ["calc"]
+    assert scripted.initialize_request["sdkMcpServerManifests"]["calc"]["toolsListResult"]["tools"][0]["name"] == "add"
+    assert scripted.files == ()
 
 
 def yes_hook(event: Any) -> None: ...
@@ -156,42 +156,42 @@ def yes_hook(event: Any) -> None: ...
 async def test_custom_tools_run_without_a_request_if_there_is_no_permission_handler(
     given: Any, expected: str | None
 ) -> None:
-    world = World(finish)
-    await world.run(custom_tools=[add], **given)
-    allowed = [argument.partition("=")[2] for argument in world.argv if argument.startswith("--allowedTools")]
+    scripted = ScriptedQuery(finish)
+    await scripted.run(custom_tools=[add], **given)
+    allowed = [argument.partition("=")[2] for argument in scripted.argv if argument.startswith("--allowedTools")]
     assert allowed == ([] if expected is None else [expected])
     asks = given.keys() & {"on_question", "confirm"}
-    assert ("--permission-prompt-tool=stdio" in world.argv) is bool(asks)
+    assert ("--permission-prompt-tool=stdio" in scripted.argv) is bool(asks)
 
 
 @pytest.mark.anyio
 async def test_unset_options_are_not_in_the_initialize_request() -> None:
-    world = World(finish)
-    await world.run(hooks={}, custom_tools=[])
-    assert world.hello == {"subtype": "initialize"}
+    scripted = ScriptedQuery(finish)
+    await scripted.run(hooks={}, custom_tools=[])
+    assert scripted.initialize_request == {"subtype": "initialize"}
 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G28")
 async def test_a_peer_that_would_not_ask_a_gate_is_refused() -> None:
-    world = World(finish)
-    world.info = {"hooks_applied": False}
+    scripted = ScriptedQuery(finish)
+    scripted.info = {"hooks_applied": False}
     with pytest.raises(ph.ControlError, match="PreToolUse would not be guarded"):
-        await world.run(hooks={"PreToolUse": yes_hook})
-    assert "user" not in {frame["type"] for frame in world.transport.sent_frames}  # the prompt never went out
+        await scripted.run(hooks={"PreToolUse": yes_hook})
+    assert "user" not in {frame["type"] for frame in scripted.transport.sent_frames}  # the prompt never went out
 
 
 @pytest.mark.anyio
 async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAUDE_CODE_SIMPLE", " Yes ")
     with pytest.raises(ph.OptionsError, match="CLAUDE_CODE_SIMPLE is set"):
-        await World(finish).run(hooks={"PreToolUse": yes_hook})
+        await ScriptedQuery(finish).run(hooks={"PreToolUse": yes_hook})
     with pytest.raises(ph.OptionsError, match="CLAUDE_CODE_SIMPLE is set"):
-        async with ph.Agent(hooks={"PreToolUse": yes_hook}, transport=World(finish).transport).session():
+        async with ph.Agent(hooks={"PreToolUse": yes_hook}, transport=ScriptedQuery(finish).transport).session():
             pytest.fail("must not be entered")
-    assert (await World(finish).run(can_use_tool=yes)).text == "done"
+    assert (await ScriptedQuery(finish).run(can_use_tool=yes)).text == "done"
     unset: Any = {"CLAUDE_CODE_SIMPLE": None}
-    assert (await World(finish).run(hooks={"PreToolUse": yes_hook}, env=unset)).text == "done"
+    assert (await ScriptedQuery(finish).run(hooks={"PreToolUse": yes_hook}, env=unset)).text == "done"
 
 
 # --- answers
@@ -202,7 +202,7 @@ async def test_an_environment_that_switches_hooks_off_is_refused(monkeypatch: py
 async def test_each_request_reaches_its_handler() -> None:
     heard: list[Any] = []
 
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         assert (await peer.ask(ASK))["response"] == {"behavior": "allow", "updatedInput": {"command": "ls"}}
         hook = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "rm"}}
         answer = await peer.ask({"subtype": "hook_callback", "callback_id": "hook_0", "input": hook})
@@ -225,7 +225,7 @@ async def test_each_request_reaches_its_handler() -> None:
     def note(value: Any) -> Callable[[Any], Any]:
         return lambda request: (heard.append(request), value)[1]
 
-    await World(play).run(
+    await ScriptedQuery(play).run(
         can_use_tool=note(True),
         hooks={"PreToolUse": note(ph.HookOutput.deny("no"))},
         custom_tools=[add],
@@ -247,9 +247,9 @@ async def test_requests_are_answered_while_the_messages_are_unread() -> None:
     answered = anyio.Event()
     decided = [anyio.Event() for _ in range(3)]
 
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         for _ in range(50):
-            await peer.say(frames.assistant("x" * 50_000))  # 2.5 MB: far beyond a pipe, within the inbox
+            await peer.write(frames.assistant("x" * 50_000))  # 2.5 MB: far beyond a pipe, within the inbox
         keys = [await peer.put(ASK | {"input": {"number": number}}) for number in range(3)]
         assert list(await peer.answers(3)) == keys[::-1]  # as they were decided
         answered.set()
@@ -262,12 +262,12 @@ async def test_requests_are_answered_while_the_messages_are_unread() -> None:
         decided[number].set()
         return True
 
-    world = World(play)
-    async with world.query(can_use_tool=can_use_tool) as query:
+    scripted = ScriptedQuery(play)
+    async with scripted.query(can_use_tool=can_use_tool) as query:
         with anyio.fail_after(10):
             await answered.wait()
         assert (await query.result()).text == "done"
-    assert world.transport.script_error is None
+    assert scripted.transport.script_error is None
 
 
 @pytest.mark.anyio
@@ -275,10 +275,10 @@ async def test_a_withdrawn_question_is_cancelled_and_not_answered() -> None:
     cancelled: list[str] = []
     asked = anyio.Event()
 
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         key = await peer.put(ASK)
         await asked.wait()
-        await peer.say({"type": "control_cancel_request", "request_id": key})
+        await peer.write({"type": "control_cancel_request", "request_id": key})
         answer = await peer.ask({"subtype": "something_new"})
         assert answer["request_id"] != key
         await peer.finish()
@@ -292,7 +292,7 @@ async def test_a_withdrawn_question_is_cancelled_and_not_answered() -> None:
             raise
         return True
 
-    assert (await World(play).run(can_use_tool=can_use_tool)).text == "done"
+    assert (await ScriptedQuery(play).run(can_use_tool=can_use_tool)).text == "done"
     assert cancelled == ["t1"]
 
 
@@ -313,12 +313,12 @@ class Waiting:
         return True
 
 
-async def ask_and_wait(peer: Peer) -> None:
+async def ask_and_wait(peer: ScriptPeer) -> None:
     await peer.put(ASK)
-    while (frame := await peer.hear()).get("type") == "control_request":  # an interrupt
-        await peer.say(frames.control_response(frame["request_id"], {"still_queued": []}))
+    while (frame := await peer.read_frame()).get("type") == "control_request":  # an interrupt
+        await peer.write(frames.control_response(frame["request_id"], {"still_queued": []}))
         stopped = frames.result("", is_error=True, subtype="error_during_execution", terminal_reason="aborted_tools")
-        await peer.say(stopped)
+        await peer.write(stopped)
     assert frame == {}, "a question was answered by nobody"
 
 
@@ -328,8 +328,8 @@ async def ask_and_wait(peer: Peer) -> None:
 @pytest.mark.parametrize("how", ["interrupt", "close", "timeout", "cancel", "drop out"])
 async def test_nothing_is_left_of_a_question_when_the_query_ends(how: str) -> None:
     ask = Waiting()
-    world = World(ask_and_wait)
-    query = world.query(can_use_tool=ask, timeout=0.3 if how == "timeout" else None)
+    scripted = ScriptedQuery(ask_and_wait)
+    query = scripted.query(can_use_tool=ask, timeout=0.3 if how == "timeout" else None)
     with anyio.fail_after(10):
         if how == "timeout":
             with pytest.raises(ph.QueryTimeout):
@@ -349,14 +349,14 @@ async def test_nothing_is_left_of_a_question_when_the_query_ends(how: str) -> No
                 elif how == "close":
                     await query.aclose()
         await until(lambda: not ask.open)
-    assert world.transport.script_error is None
-    assert not any(frame["type"] == "control_response" for frame in world.transport.sent_frames)
+    assert scripted.transport.script_error is None
+    assert not any(frame["type"] == "control_response" for frame in scripted.transport.sent_frames)
 
 
 @pytest.mark.anyio
 @pytest.mark.virtual_time
 async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         assert (await peer.ask(ASK))["response"]["behavior"] == "allow"
         await peer.finish()
 
@@ -364,14 +364,14 @@ async def test_idle_timeout_does_not_count_while_a_question_is_open() -> None:
         await anyio.sleep(0.5)
         return True
 
-    assert (await World(play).run(can_use_tool=slow, idle_timeout=0.2)).text == "done"
+    assert (await ScriptedQuery(play).run(can_use_tool=slow, idle_timeout=0.2)).text == "done"
 
 
 @pytest.mark.anyio
 async def test_errors_of_handlers_are_not_sent_to_the_cli(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
 
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         assert "hunter2" not in repr(await peer.ask(ASK))
         hook = {"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {}, "tool_response": {}}
         for key in ("hook_0", "hook_7"):
@@ -383,7 +383,7 @@ async def test_errors_of_handlers_are_not_sent_to_the_cli(caplog: pytest.LogCapt
     def broken(request: Any) -> Any:
         raise LookupError("hunter2")
 
-    await World(play).run(can_use_tool=broken, hooks={"PostToolUse": broken})
+    await ScriptedQuery(play).run(can_use_tool=broken, hooks={"PostToolUse": broken})
     logged = {record.name for record in caplog.records if record.exc_info and "hunter2" in repr(record.exc_info[1])}
     assert logged == {"pilothouse.permissions", "pilothouse.hooks"}
 
@@ -395,14 +395,14 @@ async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.Log
     def look(how: str) -> str:
         raise LookupError("hunter2") if how == "raised" else ph.ToolError("no such ship")
 
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         for how in ("raised", "told"):
             params = {"name": "look", "arguments": {"how": how}}
             call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
             await peer.ask({"subtype": "mcp_message", "server_name": "tools", "message": call})
         await peer.finish()
 
-    await World(play).run(custom_tools=[look])
+    await ScriptedQuery(play).run(custom_tools=[look])
     raised, told = (record for record in caplog.records if record.name == "pilothouse.tools")
     assert (raised.levelname, told.levelname) == ("ERROR", "INFO")
     assert raised.exc_info is not None
@@ -413,7 +413,7 @@ async def test_a_tool_that_fails_is_logged_with_its_traceback(caplog: pytest.Log
 
 @pytest.mark.anyio
 async def test_a_handler_that_raises_is_an_error_response_without_internals(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         answer = await peer.ask(ASK)
         assert (answer["subtype"], answer["error"]) == ("error", "the host failed to answer can_use_tool")
         await peer.finish()
@@ -422,7 +422,7 @@ async def test_a_handler_that_raises_is_an_error_response_without_internals(monk
         raise LookupError("hunter2")
 
     monkeypatch.setattr("pilothouse.permissions.dispatcher.PermissionDispatcher.handle", broken)
-    await World(play).run(can_use_tool=yes)
+    await ScriptedQuery(play).run(can_use_tool=yes)
 
 
 @pytest.mark.anyio
@@ -430,7 +430,7 @@ async def test_callbacks_see_the_context_of_the_call() -> None:
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
     seen: list[str] = []
 
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         await peer.ask(ASK)
         hook = {"hook_event_name": "Stop"}
         await peer.ask({"subtype": "hook_callback", "callback_id": "hook_0", "input": hook})
@@ -449,8 +449,8 @@ async def test_callbacks_see_the_context_of_the_call() -> None:
         seen.append(name.get())
         return name.get()
 
-    world = World(play)
-    query = world.query(can_use_tool=can_use_tool, hooks={"Stop": hook}, custom_tools=[who])
+    scripted = ScriptedQuery(play)
+    query = scripted.query(can_use_tool=can_use_tool, hooks={"Stop": hook}, custom_tools=[who])
     name.set("Ann")
     assert (await query).text == "done"
     assert seen == ["Ann", "Ann", "Ann"]

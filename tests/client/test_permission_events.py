@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from asking_cli import Peer, World
+from scripted_memory_cli import ScriptedQuery, ScriptPeer
 
 import pilothouse as ph
 from pilothouse.client.event_reader import EventReader
@@ -35,23 +35,23 @@ def short(events: list[Any]) -> list[str]:
     return [type(event).__name__ for event in events if not isinstance(event, ph.Started | ph.Finished)]
 
 
-async def events_of(play: Callable[[Peer], Awaitable[object]], **settings: Any) -> list[Any]:
-    world = World(play)
+async def events_of(play: Callable[[ScriptPeer], Awaitable[object]], **settings: Any) -> list[Any]:
+    scripted = ScriptedQuery(play)
     with anyio.fail_after(10):
-        return [event async for event in ph.query("go", transport=world.transport, **settings).events()]
+        return [event async for event in ph.query("go", transport=scripted.transport, **settings).events()]
 
 
 @pytest.mark.parametrize("order", ["call first", "ask first", "one chunk"])
 async def test_a_permission_comes_after_the_call_that_it_is_about(order: str) -> None:
-    async def play(peer: Peer) -> None:
+    async def play(peer: ScriptPeer) -> None:
         if order != "ask first":
-            await peer.say(called())
+            await peer.write(called())
         key = await peer.put(CALL)
         if order == "ask first":
             await anyio.wait_all_tasks_blocked()
-            await peer.say(called())
+            await peer.write(called())
         assert (await peer.answers(1))[key]["response"]["behavior"] == "allow"
-        await peer.say(result_of("call_1"))
+        await peer.write(result_of("call_1"))
         await peer.finish()
 
     events = await events_of(play, can_use_tool=lambda request: True)  # pyright: ignore[reportUnknownLambdaType]
@@ -70,12 +70,12 @@ async def test_an_unread_stream_holds_up_no_decision() -> None:
         decided.set()
         return True
 
-    async def play(peer: Peer) -> None:
-        await peer.say(called())
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(called())
         await peer.ask(CALL)
         await peer.finish()
 
-    async with ph.query("go", transport=World(play).transport, can_use_tool=decide) as query:
+    async with ph.query("go", transport=ScriptedQuery(play).transport, can_use_tool=decide) as query:
         events = query.events()
         with anyio.fail_after(5):
             await decided.wait()  # nothing was read
@@ -115,8 +115,8 @@ async def confirm_it(request: Any) -> Any:
     ],
 )
 async def test_the_event_names_the_decision_and_its_function(settings: dict[str, Any], by: str, decision: Any) -> None:
-    async def play(peer: Peer) -> None:
-        await peer.say(called())
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(called())
         await peer.ask(CALL)
         await peer.finish()
 
@@ -133,11 +133,11 @@ async def test_what_the_cli_wants_no_more_is_settled_as_withdrawn() -> None:
         await anyio.sleep_forever()
         return True
 
-    async def play(peer: Peer) -> None:
-        await peer.say(called())
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(called())
         key = await peer.put(CALL)
         await anyio.wait_all_tasks_blocked()
-        await peer.say({"type": "control_cancel_request", "request_id": key})
+        await peer.write({"type": "control_cancel_request", "request_id": key})
         await anyio.wait_all_tasks_blocked()
         await peer.finish()
 
@@ -147,8 +147,8 @@ async def test_what_the_cli_wants_no_more_is_settled_as_withdrawn() -> None:
 
 
 async def test_questions_plans_elicitations_and_dialogs() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.say(called("AskUserQuestion", "call_q", questions=[QUESTION]))
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(called("AskUserQuestion", "call_q", questions=[QUESTION]))
         body = {**CALL, "tool_name": "AskUserQuestion", "input": {"questions": [QUESTION]}, "tool_use_id": "call_q"}
         await peer.ask(body)
         await peer.ask({**CALL, "tool_name": "ExitPlanMode", "input": {"plan": "1. Sail"}, "tool_use_id": "call_p"})
@@ -186,15 +186,15 @@ async def test_questions_plans_elicitations_and_dialogs() -> None:
 
 
 async def test_what_the_cli_denies_by_itself() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.say(called())
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(called())
         denied = {"type": "system", "subtype": "permission_denied", "tool_name": "Bash", "message": "not here"}
-        await peer.say({**denied, "tool_use_id": "call_1", "decision_reason_type": "rule"})
-        await peer.say(called(tool_id="call_2"))
-        await peer.say({**denied, "tool_use_id": "call_2", "decision_reason_type": "asyncAgent"})
-        await peer.say(called(tool_id="call_3"))
+        await peer.write({**denied, "tool_use_id": "call_1", "decision_reason_type": "rule"})
+        await peer.write(called(tool_id="call_2"))
+        await peer.write({**denied, "tool_use_id": "call_2", "decision_reason_type": "asyncAgent"})
+        await peer.write(called(tool_id="call_3"))
         await peer.ask({**CALL, "tool_use_id": "call_3"})
-        await peer.say({**denied, "tool_use_id": "call_3"})  # what was decided here is told once
+        await peer.write({**denied, "tool_use_id": "call_3"})  # what was decided here is told once
         await peer.finish()
 
     events = await events_of(play, can_use_tool=deny)
@@ -208,10 +208,10 @@ async def test_what_the_cli_denies_by_itself() -> None:
 
 
 async def test_the_agent_that_asks() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.say(frames.assistant([frames.tool_use("Task", {}, "task_1")]))
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(frames.assistant([frames.tool_use("Task", {}, "task_1")]))
         inner = frames.assistant([frames.tool_use("Bash", {}, "call_1")], parent_tool_use_id="task_1")
-        await peer.say({**inner, "agent_id": "a1"})
+        await peer.write({**inner, "agent_id": "a1"})
         await peer.ask({**CALL, "agent_id": "a1"})
         await peer.ask({**CALL, "agent_id": "a1", "tool_use_id": "call_2"})  # before the call was told
         await peer.finish()
@@ -222,12 +222,12 @@ async def test_the_agent_that_asks() -> None:
 
 
 async def test_loops_and_results_have_no_messages_of_it() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.say(called())
+    async def play(peer: ScriptPeer) -> None:
+        await peer.write(called())
         await peer.ask(CALL)
         await peer.finish()
 
-    query = ph.query("go", transport=World(play).transport, can_use_tool=lambda request: True)  # pyright: ignore[reportUnknownLambdaType]
+    query = ph.query("go", transport=ScriptedQuery(play).transport, can_use_tool=lambda request: True)  # pyright: ignore[reportUnknownLambdaType]
     assert [message.type async for message in query][-2:] == ["assistant", "result"]
     assert "asked" not in [message.raw.get("subtype") for message in (await query.result()).messages]
 

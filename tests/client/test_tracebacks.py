@@ -90,7 +90,7 @@ except Exception:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def printed_by_statement(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each of the statements prints on standard error; one interpreter runs them all."""
     broken = frames.result("API Error: 529", is_error=True, api_error_status=529)
     parts = [f"print({MARK!r}, file=sys.stderr){program_of(statement)}" for statement, _ in RAISED.values()]
@@ -100,8 +100,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_an_error_opens_at_the_line_of_the_user(name: str, told: dict[str, str]) -> None:
-    text, error = told[name], RAISED[name][1]
+def test_an_error_opens_at_the_line_of_the_user(name: str, printed_by_statement: dict[str, str]) -> None:
+    text, error = printed_by_statement[name], RAISED[name][1]
     owners = [owner(path) for path in re.findall(r'^  File "(.*?)", line', text, re.MULTILINE)]
     assert f"\npilothouse.errors.{error}: " in text, text
     assert text.count("Traceback (most recent call last)") == 1, text
@@ -131,23 +131,25 @@ async def main():
     await ph.query("x", transport=Transport)
 run(main)
 """
-    told = traceback_of(HEAD + code, tmp_path)
-    assert told.count("Traceback (most recent call last)") == 2, told
-    cause, _, rest = told.partition("The above exception was the direct cause")
+    printed_by_statement = traceback_of(HEAD + code, tmp_path)
+    assert printed_by_statement.count("Traceback (most recent call last)") == 2, printed_by_statement
+    cause, _, rest = printed_by_statement.partition("The above exception was the direct cause")
     assert re.findall(r'File ".*?", line \d+, in (\w+)', cause) == ["why", "open"]
     assert "OSError: no such door" in cause
-    assert "During handling" not in told
+    assert "During handling" not in printed_by_statement
     assert rest.splitlines()[-1] == "pilothouse.errors.ProcessError: no way"
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
-    told = traceback_of(HEAD + "run(lambda: asyncio.wait_for(ph.query('x', cli=CLI).result(), 0))", tmp_path)
-    assert told.splitlines()[-1].startswith("TimeoutError")
+    printed_by_statement = traceback_of(
+        HEAD + "run(lambda: asyncio.wait_for(ph.query('x', cli=CLI).result(), 0))", tmp_path
+    )
+    assert printed_by_statement.splitlines()[-1].startswith("TimeoutError")
 
 
 def test_development_mode_leaves_nothing_out(tmp_path: Path) -> None:
-    told = traceback_of(HEAD + program_of(RAISED["sync result"][0]), tmp_path, None, "-X", "dev")
-    assert told.count("/pilothouse/") > MOST_FRAMES, told
+    printed_by_statement = traceback_of(HEAD + program_of(RAISED["sync result"][0]), tmp_path, None, "-X", "dev")
+    assert printed_by_statement.count("/pilothouse/") > MOST_FRAMES, printed_by_statement
 
 
 @pytest.mark.anyio

@@ -231,7 +231,7 @@ def failure() -> ph.RateLimitError:
 
 
 @dataclass
-class World:
+class RowContext:
     """The names of the page, and what the code of one row did."""
 
     fake: FakeCLI
@@ -275,12 +275,12 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def row_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowContext]:
     (tmp_path / "chart.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     monkeypatch.chdir(tmp_path)
     with FakeCLI().turn(*turn()).forever() as fake, as_default():
         monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
-        yield World(fake, monkeypatch)
+        yield RowContext(fake, monkeypatch)
 
 
 def all_code() -> list[str]:
@@ -298,14 +298,14 @@ def test_what_is_expected_stands_on_the_page() -> None:
     assert {*CHECKS, *ASKED, *GIVES, *SESSION_PROMPTS} <= set(all_code())
 
 
-def test_the_page_says_which_names_it_uses(world: World) -> None:
+def test_the_page_says_which_names_it_uses(row_context: RowContext) -> None:
     (preamble,) = blocks(PAGE, "python")
     imported: dict[str, Any] = {}
     exec(preamble.compiled(), imported)
     given = {name for row in re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE) for name in names_in(row)}
-    assert {*world.names, "query", "session"} <= given
+    assert {*row_context.names, "query", "session"} <= given
     for code in all_code():
-        unknown = used(code) - set(imported) - set(world.names) - {"query", "session"} - set(vars(builtins))
+        unknown = used(code) - set(imported) - set(row_context.names) - {"query", "session"} - set(vars(builtins))
         assert not unknown, code
 
 
@@ -314,8 +314,8 @@ def names_in(cell: str) -> list[str]:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=[call.name for call in CALLS])
-def test_the_right_hand_side_does_what_the_left_did(call: Call, world: World) -> None:
-    anyio.run(run_all, call, world)
+def test_the_right_hand_side_does_what_the_left_did(call: Call, row_context: RowContext) -> None:
+    anyio.run(run_all, call, row_context)
 
 
 @pytest.mark.parametrize(
@@ -328,64 +328,64 @@ def test_the_right_hand_side_does_what_the_left_did(call: Call, world: World) ->
         ("result.text == 'It printed hi.'", AssertionError),
     ],
 )
-def test_a_wrong_right_hand_side_is_found(code: str, expected: type[Exception], world: World) -> None:
+def test_a_wrong_right_hand_side_is_found(code: str, expected: type[Exception], row_context: RowContext) -> None:
     with pytest.raises(expected):
-        anyio.run(run_all, Call("nowhere", 0, "", (code,)), world)
+        anyio.run(run_all, Call("nowhere", 0, "", (code,)), row_context)
 
 
-async def run_all(call: Call, world: World) -> None:
+async def run_all(call: Call, row_context: RowContext) -> None:
     (preamble,) = blocks(PAGE, "python")
-    exec(preamble.compiled(), world.names)
+    exec(preamble.compiled(), row_context.names)
     for code in call.ours:
         try:
-            await run_one(code, world)
+            await run_one(code, row_context)
         except Exception as error:
             error.add_note(f"{call.name}: {code}")
             raise
 
 
-async def run_one(code: str, world: World) -> None:
-    world.shown.clear()
+async def run_one(code: str, row_context: RowContext) -> None:
+    row_context.shown.clear()
     if "session" in used(code):
-        await run_session(code, world)
+        await run_session(code, row_context)
         return
     if "model" in used(code):
         with FakeCLI().text("A fine project.").forever() as fake:
-            world.monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
-            check_model(code, await run(code, world.names), fake.calls[-1], world.shown)
+            row_context.monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
+            check_model(code, await run(code, row_context.names), fake.calls[-1], row_context.shown)
         return
     if "query" not in used(code):
-        check(code, await run(code, world.names), world)
+        check(code, await run(code, row_context.names), row_context)
         return
     async with AsyncExitStack() as stack:
-        query = world.names["query"] = await world.running(stops="interrupt" in code or "aclose" in code)
+        query = row_context.names["query"] = await row_context.running(stops="interrupt" in code or "aclose" in code)
         stack.push_async_callback(query.aclose)
         if code == "query.session_id":
             await query.result()
-        value = await run(code, world.names)
+        value = await run(code, row_context.names)
         if "aclose" in code:
             with pytest.raises(ph.SessionClosedError):
                 await query.result()
         if "interrupt" in code:
             assert (await query.result()).outcome == "interrupted"
-    check(code, value, world)
+    check(code, value, row_context)
 
 
-async def run_session(code: str, world: World) -> None:
+async def run_session(code: str, row_context: RowContext) -> None:
     async with running_session(turn()) as (session, transport):
-        names = world.names | {"session": session, "prompts": (text for text in PROMPTS)}
+        names = row_context.names | {"session": session, "prompts": (text for text in PROMPTS)}
         value = await run(code, names)
         check_session(code, value, session, transport.sent_frames, {"prompt": [PROMPT], "prompts": PROMPTS})
-        assert world.shown or "show" not in code
+        assert row_context.shown or "show" not in code
 
 
-def check(code: str, value: Any, world: World) -> None:
+def check(code: str, value: Any, row_context: RowContext) -> None:
     """The effect of `code`: at least one of these."""
     seen = [
         checked_value(code, value),
-        checked_settings(code, value, world.fake.calls),
-        checked_child(code, world.fake.calls),
-        checked_shown(code, world.shown),
+        checked_settings(code, value, row_context.fake.calls),
+        checked_child(code, row_context.fake.calls),
+        checked_shown(code, row_context.shown),
         isinstance(value, type) or getattr(value, "__name__", "") == "QueryEvent",
     ]
     assert any(seen), f"no effect is known of {code}"

@@ -360,7 +360,7 @@ class Direct(MemoryTransport):
 
 @pytest.mark.parametrize("every", [0, 1, 2])
 async def test_what_can_be_sent_at_once_is_not_waited_for_and_nothing_is_sent_twice(every: int) -> None:
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"said": body["tool_name"]}
 
     async def peer(conn: MemoryPeer) -> None:
@@ -373,7 +373,7 @@ async def test_what_can_be_sent_at_once_is_not_waited_for_and_nothing_is_sent_tw
             await conn.write(frames.control_response(frame["request_id"], {"n": number}))
 
     heard: list[Any] = []
-    host = HandlerSet({"can_use_tool": desk}, on_initialize=lambda _: None, bind_sender=lambda _: None)
+    host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
     transport = Direct(peer, every=every)
     async with linked(peer, transport=transport, host=host) as (link, _):
         with anyio.fail_after(5):
@@ -384,7 +384,7 @@ async def test_what_can_be_sent_at_once_is_not_waited_for_and_nothing_is_sent_tw
 
 
 def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() -> None:
-    async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(_: Mapping[str, Any]) -> Mapping[str, Any]:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
@@ -397,7 +397,7 @@ def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() 
         await answer(conn)
 
     async def main() -> None:
-        host = HandlerSet({"can_use_tool": desk}, on_initialize=lambda _: None, bind_sender=lambda _: None)
+        host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
         async with linked(peer, transport=Direct(peer), host=host) as (link, _):
             with anyio.fail_after(5):
                 while len(got) < 2:
@@ -410,7 +410,7 @@ def test_a_function_that_cancels_the_task_it_runs_in_does_not_end_the_reading() 
 
 
 async def test_a_question_that_waits_holds_up_neither_messages_nor_other_questions() -> None:
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         if body["tool_name"] == "slow":
             await gate.wait()
         return {"said": body["tool_name"]}
@@ -423,7 +423,7 @@ async def test_a_question_that_waits_holds_up_neither_messages_nor_other_questio
 
     got: list[Any] = []
     gate = anyio.Event()
-    host = HandlerSet({"can_use_tool": desk}, on_initialize=lambda _: None, bind_sender=lambda _: None)
+    host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
     async with linked(peer, host=host) as (link, inbox):
         with anyio.fail_after(5):
             assert len((await inbox.get())[0]) == 1
@@ -437,7 +437,7 @@ async def test_a_question_that_waits_holds_up_neither_messages_nor_other_questio
 
 
 async def test_the_end_of_the_output_does_not_wait_for_an_answer() -> None:
-    async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(_: Mapping[str, Any]) -> Mapping[str, Any]:
         await anyio.sleep_forever()
         return {}
 
@@ -445,7 +445,7 @@ async def test_the_end_of_the_output_does_not_wait_for_an_answer() -> None:
         await conn.write(frames.control_request("can_use_tool", request_id="q1"))
         conn.end(exit_code=0)
 
-    host = HandlerSet({"can_use_tool": desk}, on_initialize=lambda _: None, bind_sender=lambda _: None)
+    host = HandlerSet({"can_use_tool": handler}, on_initialize=lambda _: None, bind_sender=lambda _: None)
     async with linked(peer, host=host) as (link, _):
         with anyio.fail_after(5):
             while link.connection.state != "ended":

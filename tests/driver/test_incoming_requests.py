@@ -22,41 +22,41 @@ from pilothouse.testing import frames
 pytestmark = pytest.mark.anyio
 
 
-class Room:
+class RequestHarness:
     """The questions of a connection, whose bytes come from the test. As with a reader, one task answers, and another
     takes its place when it has to wait."""
 
-    def __init__(self, desks: Mapping[str, RequestHandler], group: Any) -> None:
+    def __init__(self, handlers: Mapping[str, RequestHandler], group: Any) -> None:
         self.connection = Connection()
         self.sent: list[dict[str, Any]] = []
-        self.questions = IncomingRequests(self.connection, desks, lambda _: False, self.send)
+        self.requests = IncomingRequests(self.connection, handlers, lambda _: False, self.send)
         self.group = group
 
     async def answer(self) -> None:
         reader = ReaderTask()
         with reader.scope:
-            await self.questions.handle_new(reader, lambda: self.group.start_soon(self.answer))
-        await self.questions.finish(reader)
+            await self.requests.handle_new(reader, lambda: self.group.start_soon(self.answer))
+        await self.requests.finish(reader)
 
     async def send(self, data: bytes) -> None:
         if data:
             self.sent.append(json.loads(data)["response"])
 
-    def say(self, *said: dict[str, Any]) -> None:
-        self.connection.feed(frames.lines(said))
+    def receive(self, *received: dict[str, Any]) -> None:
+        self.connection.feed(frames.lines(received))
         while self.connection.events:
             event = self.connection.events.popleft()
             if isinstance(event, RequestReceived):
-                self.questions.accept(event)
+                self.requests.accept(event)
             elif isinstance(event, RequestCancelled):
-                self.questions.cancel(event.request_id)
+                self.requests.cancel(event.request_id)
         self.group.start_soon(self.answer)
 
-    def ask(self, subtype: str, key: str, **body: Any) -> None:
-        self.say(frames.control_request(subtype, request_id=key, **body))
+    def request(self, subtype: str, key: str, **body: Any) -> None:
+        self.receive(frames.control_request(subtype, request_id=key, **body))
 
     def withdraw(self, key: str) -> None:
-        self.say({"type": "control_cancel_request", "request_id": key})
+        self.receive({"type": "control_cancel_request", "request_id": key})
 
     @property
     def answers(self) -> dict[str, Any]:
@@ -65,9 +65,9 @@ class Room:
 
 
 @asynccontextmanager
-async def room(**desks: RequestHandler) -> AsyncGenerator[Room]:
+async def request_harness(**handlers: RequestHandler) -> AsyncGenerator[RequestHarness]:
     async with anyio.create_task_group() as group:
-        yield Room(desks, group)
+        yield RequestHarness(handlers, group)
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
 
@@ -76,28 +76,28 @@ async def room(**desks: RequestHandler) -> AsyncGenerator[Room]:
 async def test_they_are_answered_as_they_are_ready_not_as_they_came() -> None:
     gates = {"slow": anyio.Event(), "fast": anyio.Event()}
 
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         await gates[body["input"]].wait()
         return {"got": body["input"]}
 
-    async with room(can_use_tool=desk) as world:
-        world.ask("can_use_tool", "1", input="slow")
-        world.ask("can_use_tool", "2", input="fast")
+    async with request_harness(can_use_tool=handler) as harness:
+        harness.request("can_use_tool", "1", input="slow")
+        harness.request("can_use_tool", "2", input="fast")
         await anyio.wait_all_tasks_blocked()
-        assert len(world.questions) == 2
+        assert len(harness.requests) == 2
         for name in ("fast", "slow"):
             gates[name].set()
             await anyio.wait_all_tasks_blocked()
-        assert [r["request_id"] for r in world.sent] == ["2", "1"]
-        assert world.answers == {"1": {"got": "slow"}, "2": {"got": "fast"}}
-        assert len(world.questions) == 0
+        assert [r["request_id"] for r in harness.sent] == ["2", "1"]
+        assert harness.answers == {"1": {"got": "slow"}, "2": {"got": "fast"}}
+        assert len(harness.requests) == 0
 
 
 async def test_an_unknown_request_is_refused_at_once() -> None:
-    async with room() as world:
-        world.ask("paint", "1")
+    async with request_harness() as harness:
+        harness.request("paint", "1")
         await anyio.wait_all_tasks_blocked()
-        assert world.sent == [
+        assert harness.sent == [
             {
                 "subtype": "error",
                 "request_id": "1",
@@ -117,25 +117,25 @@ async def test_a_failed_handler_reveals_no_internals(caplog: pytest.LogCaptureFi
     async def cannot(_: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"value": object()}
 
-    async with room(breaks=breaks, refuses=refuses, cannot=cannot) as world:
+    async with request_harness(breaks=breaks, refuses=refuses, cannot=cannot) as harness:
         with caplog.at_level(logging.ERROR, "pilothouse.driver"):
             for key in ("breaks", "refuses", "cannot"):
-                world.ask(key, key)
+                harness.request(key, key)
             await anyio.wait_all_tasks_blocked()
-        assert {r["request_id"]: r.get("error_code") for r in world.sent}["refuses"] == "not_today"
-        assert world.answers == {
+        assert {r["request_id"]: r.get("error_code") for r in harness.sent}["refuses"] == "not_today"
+        assert harness.answers == {
             "breaks": "the host failed to answer breaks",
             "refuses": "not today",
             "cannot": "the host has no valid answer to cannot",
         }
-        assert "1234" not in json.dumps(world.sent)
+        assert "1234" not in json.dumps(harness.sent)
     assert "the password is 1234" in caplog.text  # with its traceback, for us
 
 
 async def test_a_question_that_is_withdrawn_is_cancelled_and_not_answered() -> None:
     seen: list[str] = []
 
-    async def desk(_: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(_: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             await anyio.sleep_forever()
         except BaseException as error:
@@ -149,29 +149,29 @@ async def test_a_question_that_is_withdrawn_is_cancelled_and_not_answered() -> N
         return {"late": True}
 
     gate = anyio.Event()
-    async with room(hook_callback=desk, stubborn=stubborn) as world:
-        world.ask("hook_callback", "1")
-        world.ask("stubborn", "2")
+    async with request_harness(hook_callback=handler, stubborn=stubborn) as harness:
+        harness.request("hook_callback", "1")
+        harness.request("stubborn", "2")
         await anyio.wait_all_tasks_blocked()
         for key in ("1", "2", "1", "unknown"):
-            world.withdraw(key)
+            harness.withdraw(key)
         gate.set()
         await anyio.wait_all_tasks_blocked()
         assert len(seen) == 1
         assert "Cancel" in seen[0]
-        assert world.sent == []
-        assert len(world.questions) == 0
+        assert harness.sent == []
+        assert len(harness.requests) == 0
 
 
 async def test_withdrawn_before_its_handler_started() -> None:
     asked: list[object] = []
 
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         asked.append(body)
         return {}
 
-    async with room(hook_callback=desk) as world:
-        world.say(
+    async with request_harness(hook_callback=handler) as harness:
+        harness.receive(
             frames.control_request("hook_callback", request_id="1"),
             {"type": "control_cancel_request", "request_id": "1"},
             frames.control_request("hook_callback", request_id="2"),
@@ -179,41 +179,41 @@ async def test_withdrawn_before_its_handler_started() -> None:
         )
         await anyio.wait_all_tasks_blocked()
         assert len(asked) == 1
-        assert list(world.answers) == ["2"]
+        assert list(harness.answers) == ["2"]
 
 
 async def test_many_at_once() -> None:
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         await anyio.lowlevel.checkpoint()
         return {"number": body["number"]}
 
-    async with room(hook_callback=desk) as world:
+    async with request_harness(hook_callback=handler) as harness:
         for number in range(500):
-            world.ask("hook_callback", f"k{number}", number=number)
+            harness.request("hook_callback", f"k{number}", number=number)
         for number in range(0, 500, 2):
-            world.withdraw(f"k{number}")
+            harness.withdraw(f"k{number}")
         await anyio.wait_all_tasks_blocked()
-        assert world.answers == {f"k{n}": {"number": n} for n in range(1, 500, 2)}
+        assert harness.answers == {f"k{n}": {"number": n} for n in range(1, 500, 2)}
 
 
 async def test_an_answer_that_waits_for_nothing_is_sent_before_anything_else_runs() -> None:
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"got": body["input"]}
 
-    async with room(can_use_tool=desk) as world:
-        world.ask("can_use_tool", "1", input="a")
-        world.ask("can_use_tool", "2", input="b")
+    async with request_harness(can_use_tool=handler) as harness:
+        harness.request("can_use_tool", "1", input="a")
+        harness.request("can_use_tool", "2", input="b")
         with (reader := ReaderTask()).scope:
-            assert not await world.questions.handle_new(reader, lambda: pytest.fail("nothing had to wait"))
-        assert world.answers == {"1": {"got": "a"}, "2": {"got": "b"}}
-        assert not len(world.questions)
+            assert not await harness.requests.handle_new(reader, lambda: pytest.fail("nothing had to wait"))
+        assert harness.answers == {"1": {"got": "a"}, "2": {"got": "b"}}
+        assert not len(harness.requests)
 
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_what_one_answer_sets_in_its_context_is_not_there_for_the_next(waits: bool) -> None:
     seen: list[str] = []
 
-    async def desk(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def handler(body: Mapping[str, Any]) -> Mapping[str, Any]:
         seen.append(mood.get())
         mood.set(body["input"])
         if waits:
@@ -221,12 +221,12 @@ async def test_what_one_answer_sets_in_its_context_is_not_there_for_the_next(wai
         return {"mood": mood.get()}
 
     mood: ContextVar[str] = ContextVar("mood", default="calm")
-    async with room(can_use_tool=desk) as world:
+    async with request_harness(can_use_tool=handler) as harness:
         for key in ("1", "2", "3"):
-            world.ask("can_use_tool", key, input=key)
+            harness.request("can_use_tool", key, input=key)
         await anyio.wait_all_tasks_blocked()
         assert seen == ["calm", "calm", "calm"]
-        assert world.answers == {key: {"mood": key} for key in ("1", "2", "3")}
+        assert harness.answers == {key: {"mood": key} for key in ("1", "2", "3")}
 
 
 @pytest.mark.requirement("G28")
@@ -241,16 +241,16 @@ async def test_a_limit_counts_from_the_first_wait_and_its_answer_is_sent() -> No
                 cancelled.append(key)
         return {"got": key}
 
-    def desk(body: Mapping[str, Any]) -> TimeLimited[Mapping[str, Any]]:
+    def handler(body: Mapping[str, Any]) -> TimeLimited[Mapping[str, Any]]:
         return TimeLimited(work(body["input"]), 0.001, lambda: {"late": body["input"]})
 
-    async with room(hook_callback=desk) as world:
+    async with request_harness(hook_callback=handler) as harness:
         for key in ("at once", "waits"):
-            world.ask("hook_callback", key, input=key)
+            harness.request("hook_callback", key, input=key)
         with anyio.fail_after(5):
-            while len(world.questions):
+            while len(harness.requests):
                 await anyio.lowlevel.checkpoint()
-        assert world.answers == {"at once": {"got": "at once"}, "waits": {"late": "waits"}}
+        assert harness.answers == {"at once": {"got": "at once"}, "waits": {"late": "waits"}}
         assert cancelled == ["waits"]
 
 
@@ -262,12 +262,12 @@ async def test_the_response_to_a_timeout_may_be_a_refusal() -> None:
         await anyio.sleep_forever()
         return {}
 
-    async with room(hook_callback=lambda _: TimeLimited(endless(), 0.001, late)) as world:
-        world.ask("hook_callback", "1")
+    async with request_harness(hook_callback=lambda _: TimeLimited(endless(), 0.001, late)) as harness:
+        harness.request("hook_callback", "1")
         with anyio.fail_after(5):
-            while len(world.questions):
+            while len(harness.requests):
                 await anyio.lowlevel.checkpoint()
-        assert [(r["error"], r["error_code"]) for r in world.sent] == [("too late", "hook_failed")]
+        assert [(r["error"], r["error_code"]) for r in harness.sent] == [("too late", "hook_failed")]
 
 
 async def test_the_response_of_a_shielded_handler_is_sent_after_its_timeout() -> None:
@@ -277,12 +277,14 @@ async def test_the_response_of_a_shielded_handler_is_sent_after_its_timeout() ->
         return {"late": False}
 
     gate = anyio.Event()
-    async with room(hook_callback=lambda _: TimeLimited(stubborn(), 0.001, lambda: {"late": True})) as world:
-        world.ask("hook_callback", "1")
+    async with request_harness(
+        hook_callback=lambda _: TimeLimited(stubborn(), 0.001, lambda: {"late": True})
+    ) as harness:
+        harness.request("hook_callback", "1")
         await anyio.sleep(0.01)
         gate.set()
         await anyio.wait_all_tasks_blocked()
-        assert world.answers == {"1": {"late": False}}
+        assert harness.answers == {"1": {"late": False}}
 
 
 async def test_a_withdrawn_question_is_not_late() -> None:
@@ -290,10 +292,12 @@ async def test_a_withdrawn_question_is_not_late() -> None:
         await anyio.sleep_forever()
         return {}
 
-    async with room(hook_callback=lambda _: TimeLimited(endless(), 60, lambda: pytest.fail("nobody asks"))) as world:
-        world.ask("hook_callback", "1")
+    async with request_harness(
+        hook_callback=lambda _: TimeLimited(endless(), 60, lambda: pytest.fail("nobody asks"))
+    ) as harness:
+        harness.request("hook_callback", "1")
         await anyio.wait_all_tasks_blocked()
-        world.withdraw("1")
+        harness.withdraw("1")
         await anyio.wait_all_tasks_blocked()
-        assert not world.sent
-        assert not len(world.questions)
+        assert not harness.sent
+        assert not len(harness.requests)

@@ -94,17 +94,17 @@ class Killed:
             await self.journal.close()
 
 
-def finish_while_killed(world: Killed, *, kills: int, lines: int, workers: int) -> None:
+def finish_while_killed(killed: Killed, *, kills: int, lines: int, workers: int) -> None:
     """Kill one worker so often while others work, then let all finish."""
     before: list[tuple[set[str], Counter[str]]] = []
 
     def kill() -> None:
-        world.kill_after(lines)
-        recorded = anyio.run(world.recorded)
-        before.append((recorded, world.calls()))
+        killed.kill_after(lines)
+        recorded = anyio.run(killed.recorded)
+        before.append((recorded, killed.calls()))
 
     def finish() -> list[list[str]]:
-        with world.worker() as child:
+        with killed.worker() as child:
             assert child.stdout is not None
             told = [line.split() for line in child.stdout]
             assert child.wait() == 0
@@ -122,27 +122,27 @@ def finish_while_killed(world: Killed, *, kills: int, lines: int, workers: int) 
 
     assert len(found) == workers
     for told in found:
-        assert sorted(int(line[0]) for line in told) == list(range(world.count))
+        assert sorted(int(line[0]) for line in told) == list(range(killed.count))
         assert {tuple(line[1:]) for line in told} == {("succeeded", "Hello")}
-    calls = world.calls()
+    calls = killed.calls()
     for recorded, called in before:  # what was recorded was not asked again
         assert {key: calls[key] for key in recorded} == {key: called[key] for key in recorded}
-    assert world.count <= calls.total() <= world.count + kills * CONCURRENCY
-    assert anyio.run(world.status).succeeded == world.count
-    assert anyio.run(world.marks) == [world.count, world.count, world.count, 0]
+    assert killed.count <= calls.total() <= killed.count + kills * CONCURRENCY
+    assert anyio.run(killed.status).succeeded == killed.count
+    assert anyio.run(killed.marks) == [killed.count, killed.count, killed.count, 0]
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("kind", "workers"), [("postgres", 2), ("sqlite", 2)])
 def test_a_worker_is_killed_and_another_goes_on(request: pytest.FixtureRequest, kind: str, workers: int) -> None:
     with FakeCLI().text("Hello").forever() as fake:
-        world = Killed(request.getfixturevalue(f"make_{kind}"), fake, 60, limit=120)
-        finish_while_killed(world, kills=1, lines=10, workers=workers)
+        killed = Killed(request.getfixturevalue(f"make_{kind}"), fake, 60, limit=120)
+        finish_while_killed(killed, kills=1, lines=10, workers=workers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [("postgres", 2), ("sqlite", 2), ("sqlite", 1)])
 def test_workers_are_killed_three_times_over_many_runs(request: pytest.FixtureRequest, kind: str, workers: int) -> None:
     with FakeCLI().text("Hello").forever() as fake:
-        world = Killed(request.getfixturevalue(f"make_{kind}"), fake, 500, limit=600)
-        finish_while_killed(world, kills=3, lines=60, workers=workers)
+        killed = Killed(request.getfixturevalue(f"make_{kind}"), fake, 500, limit=600)
+        finish_while_killed(killed, kills=3, lines=60, workers=workers)

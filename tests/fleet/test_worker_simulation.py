@@ -27,7 +27,7 @@ from pilothouse.options import RetryPolicy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_time]
 
-AHEAD = 5_000
+RUNS_IN_ADVANCE = 5_000
 """Runs that are put in before they are needed."""
 LOOK_SECONDS = 1.0
 RETRY = RetryPolicy(attempts=6, first_delay=1, max_delay=20, jitter=0)
@@ -36,7 +36,7 @@ SECONDS, WHAT, COST, PRIORITY = range(4)  # what is drawn
 
 
 @dataclass(frozen=True)
-class World:
+class Scenario:
     """What is simulated. Chances are those of an attempt."""
 
     workers: int
@@ -89,26 +89,26 @@ def drawn(*numbers: int) -> float:
 class Simulation:
     """All workers of a world, from the first run to the last."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
         self.shared = SharedRuns(lease_seconds=30.0)
-        self.seen = Seen(array("i", bytes(4 * world.runs)), array("d", bytes(8 * world.runs)))
+        self.seen = Seen(array("i", bytes(4 * scenario.runs)), array("d", bytes(8 * scenario.runs)))
         self.clock = UnixClock()
-        self.desks: dict[int, tuple[Scheduler, RateLimiter, anyio.CancelScope, SharedJournal]] = {}
+        self.schedulers: dict[int, tuple[Scheduler, RateLimiter, anyio.CancelScope, SharedJournal]] = {}
         self.put_in = 0
         self.answers: dict[float, QueryResult] = {}
 
     # Its parts.
 
     def luck(self, key: str, attempt: int, what: int) -> float:
-        return drawn(self.world.seed, int(key), attempt, what)
+        return drawn(self.scenario.seed, int(key), attempt, what)
 
     def answer(self, cost: float) -> QueryResult:
         return self.answers.setdefault(cost, answer("done", cost=cost, tokens=TOKENS))
 
     async def run(self, attempt: Attempt) -> QueryResult:
         """The work of an attempt."""
-        world, seen, shared = self.world, self.seen, self.shared
+        scenario, seen, shared = self.scenario, self.seen, self.shared
         run = shared.runs[attempt.key]
         now = self.clock.now()
         seen.starts.append(now)
@@ -121,7 +121,7 @@ class Simulation:
             seen.first_starts[int(run.key)] = now
         if (first := shared.first()) is not None and first.priority > run.priority:
             seen.overtaken += shared.due.get(first.key, first.created) < (run.started or now)
-        seconds = world.seconds * (0.5 + self.luck(run.key, run.attempts, SECONDS))
+        seconds = scenario.seconds * (0.5 + self.luck(run.key, run.attempts, SECONDS))
         try:
             await anyio.sleep(round(seconds, 1))
         finally:
@@ -129,20 +129,20 @@ class Simulation:
         return self._said(run, attempt)
 
     def _said(self, run: Run, attempt: Attempt) -> QueryResult:
-        world, luck = self.world, self.luck(run.key, run.attempts, WHAT)
+        scenario, luck = self.scenario, self.luck(run.key, run.attempts, WHAT)
         cost = round(0.01 + 0.04 * self.luck(run.key, run.attempts, COST), 3)
         if attempt.max_budget_usd is not None:
             cost = min(cost, attempt.max_budget_usd)
-            self.seen.over_its_limit += attempt.max_budget_usd > (world.run_budget_usd or 1e9) + 1e-9
+            self.seen.over_its_limit += attempt.max_budget_usd > (scenario.run_budget_usd or 1e9) + 1e-9
         for chance, error in (
-            (world.dies, CLIExitedError("gone")),
-            (world.is_limited, RateLimitError("slow down")),
-            (world.is_busy, OverloadedError("busy")),
+            (scenario.dies, CLIExitedError("gone")),
+            (scenario.is_limited, RateLimitError("slow down")),
+            (scenario.is_busy, OverloadedError("busy")),
         ):
             if luck < chance:
                 raise error
             luck -= chance
-        if luck < world.fails:
+        if luck < scenario.fails:
             return answer("", cost=cost, tokens=TOKENS, error=MaxTurnsError("long"))
         return self.answer(cost)
 
@@ -153,53 +153,53 @@ class Simulation:
 
     async def work(self, journal: SharedJournal) -> None:
         """One worker, until all is done or it is killed."""
-        world = self.world
-        rate = Rate(requests_per_minute=world.requests_per_minute)
+        scenario = self.scenario
+        rate = Rate(requests_per_minute=scenario.requests_per_minute)
         limiter = RateLimiter(Rate(), rate)
 
         async def may_start() -> bool:
             return True
 
-        desk = Scheduler(
+        owner = Scheduler(
             journal,
             self,
-            FleetSettings(world.slots, RETRY, "resume", keep_messages=False),
-            Budget(validate_limits(world.concurrency, world.budget_usd, world.run_budget_usd)),
+            FleetSettings(scenario.slots, RETRY, "resume", keep_messages=False),
+            Budget(validate_limits(scenario.concurrency, scenario.budget_usd, scenario.run_budget_usd)),
             limiter,
             get_output_type=lambda _: None,
             on_end=self.ended,
             on_foreign_end=lambda _: None,
             on_missed_ends=lambda _: None,
             has_listeners=lambda: False,
-            on_idle=lambda is_poor: self._still(desk, is_poor),
+            on_idle=lambda is_poor: self._still(owner, is_poor),
             on_stop=lambda: None,
             can_start=may_start,
             breaker=CircuitBreaker(3),
         )
-        desk._clock = self.clock  # processes of one time of the day
+        owner._clock = self.clock  # processes of one time of the day
         with anyio.CancelScope() as scope:
-            await desk.open()
-            self.desks[journal.worker] = desk, limiter, scope, journal
-            await desk.work()
-        self.desks.pop(journal.worker, None)
+            await owner.open()
+            self.schedulers[journal.worker] = owner, limiter, scope, journal
+            await owner.work()
+        self.schedulers.pop(journal.worker, None)
         await journal.close()
 
-    def _still(self, desk: Scheduler, is_poor: bool) -> None:
+    def _still(self, owner: Scheduler, is_poor: bool) -> None:
         if is_poor or self.is_done:
-            desk.drain()
+            owner.drain()
 
     @property
     def is_done(self) -> bool:
-        return self.put_in == self.world.runs and not self.shared.runs
+        return self.put_in == self.scenario.runs and not self.shared.runs
 
     # What happens to it.
 
     async def feed(self) -> None:
         """A million runs are not put in at once."""
-        world, shared = self.world, self.shared
-        while self.put_in < world.runs:
-            if shared.left["queued"] < AHEAD:
-                count = min(AHEAD, world.runs - self.put_in)
+        scenario, shared = self.scenario, self.shared
+        while self.put_in < scenario.runs:
+            if shared.left["queued"] < RUNS_IN_ADVANCE:
+                count = min(RUNS_IN_ADVANCE, scenario.runs - self.put_in)
                 shared.add([self._item(n) for n in range(self.put_in, self.put_in + count)])
                 self.put_in += count
             await anyio.sleep(LOOK_SECONDS)
@@ -210,21 +210,21 @@ class Simulation:
 
     async def kill(self, group: anyio.abc.TaskGroup) -> None:
         """Workers die as with kill -9, one after the other over all the time, and others come."""
-        world = self.world
-        whole = world.runs * world.seconds / (world.workers * world.slots)
-        for number in range(world.deaths):
-            await anyio.sleep(0.8 * whole / world.deaths)
-            if not self.desks or self.is_done:
+        scenario = self.scenario
+        whole = scenario.runs * scenario.seconds / (scenario.workers * scenario.slots)
+        for number in range(scenario.deaths):
+            await anyio.sleep(0.8 * whole / scenario.deaths)
+            if not self.schedulers or self.is_done:
                 return
-            worker = sorted(self.desks)[int(drawn(world.seed, number) * len(self.desks))]
-            _, _, scope, journal = self.desks.pop(worker)
+            worker = sorted(self.schedulers)[int(drawn(scenario.seed, number) * len(self.schedulers))]
+            _, _, scope, journal = self.schedulers.pop(worker)
             journal.is_dead = True
             scope.cancel()
             group.start_soon(self.work, SharedJournal(self.shared))
 
     async def look(self) -> None:
         """Whether anybody has nothing to do although there is something, and how much is spent."""
-        shared, seen, world = self.shared, self.seen, self.world
+        shared, seen, scenario = self.shared, self.seen, self.scenario
         idle_since: dict[int, float] = {}
         while True:
             await anyio.sleep(LOOK_SECONDS)
@@ -232,12 +232,12 @@ class Simulation:
             shared.due_by(now)
             seen.most_spent = max(seen.most_spent, shared.cost_usd)
             # Else another may have taken it, the room or the money, when a worker looks.
-            has_room = world.concurrency is None and world.budget_usd is None
+            has_room = scenario.concurrency is None and scenario.budget_usd is None
             if shared.first() is not None:
-                seen.busy.append(seen.running / (world.workers * world.slots))
+                seen.busy.append(seen.running / (scenario.workers * scenario.slots))
             there_is = shared.first() is not None and has_room
-            for worker, (desk, limiter, _, _) in self.desks.items():
-                if there_is and len(desk.active) < world.slots and not limiter.seconds_until_start(now):
+            for worker, (owner, limiter, _, _) in self.schedulers.items():
+                if there_is and len(owner.active) < scenario.slots and not limiter.seconds_until_start(now):
                     seen.idle_seconds = max(seen.idle_seconds, now - idle_since.setdefault(worker, now))
                 else:
                     idle_since.pop(worker, None)
@@ -249,18 +249,18 @@ class Simulation:
             helpers.start_soon(self.look)
             async with anyio.create_task_group() as group:
                 helpers.start_soon(self.kill, group)
-                for _ in range(self.world.workers):
+                for _ in range(self.scenario.workers):
                     group.start_soon(self.work, SharedJournal(self.shared))
                 await self._over()
-                for desk, *_ in self.desks.values():
-                    desk.drain()
+                for owner, *_ in self.schedulers.values():
+                    owner.drain()
             helpers.cancel_scope.cancel()
         self.seen.seconds = self.clock.now() - began
         return self.seen
 
     async def _over(self) -> None:
         await anyio.sleep(LOOK_SECONDS)
-        while self.desks and not self.is_done:
+        while self.schedulers and not self.is_done:
             await anyio.sleep(LOOK_SECONDS)
 
 
@@ -274,15 +274,15 @@ def most_in_a_minute(times: list[float]) -> int:
     return most
 
 
-async def simulate(world: World) -> tuple[Simulation, Seen]:
+async def simulate(scenario: Scenario) -> tuple[Simulation, Seen]:
     """Run it, and check what holds in every world."""
     logging.getLogger("pilothouse.fleet").setLevel(logging.ERROR)  # of every run that was taken over there is a line
-    simulation = Simulation(world)
+    simulation = Simulation(scenario)
     seen, shared = await simulation.go(), simulation.shared
-    told = f"{world}"
-    assert seen.most_running <= world.workers * world.slots, told
+    told = f"{scenario}"
+    assert seen.most_running <= scenario.workers * scenario.slots, told
     assert seen.most_failures <= RETRY.attempts + 1, told
-    assert seen.most_attempts <= RETRY.attempts + 1 + world.deaths, told
+    assert seen.most_attempts <= RETRY.attempts + 1 + scenario.deaths, told
     assert seen.overtaken == 0, told
     # A worker looks again at the latest with its next sign of life.
     assert seen.idle_seconds <= HEARTBEAT_SECONDS + 2 * LOOK_SECONDS, told
@@ -291,7 +291,7 @@ async def simulate(world: World) -> tuple[Simulation, Seen]:
     return simulation, seen
 
 
-def in_turn(world: World, simulation: Simulation, seen: Seen) -> bool:
+def in_turn(scenario: Scenario, simulation: Simulation, seen: Seen) -> bool:
     """Whether those of one priority were started in the order in which they came."""
     latest: dict[int, float] = {}
     for number, started in enumerate(seen.first_starts):
@@ -310,14 +310,14 @@ def _levels() -> Generator[None]:
     logger.setLevel(level)
 
 
-async def all_end(world: World) -> Seen:
+async def all_end(scenario: Scenario) -> Seen:
     """Failures and deaths: every run ends once, nobody is idle, no run starves."""
-    simulation, seen = await simulate(world)
-    shared, told = simulation.shared, f"{world}"
-    assert sum(seen.ends) == sum(shared.ended.values()) == world.runs, told
-    assert 0 < shared.ended["failed"] < world.runs * (world.fails + 0.02), told
-    assert shared.taken_over >= world.deaths // 2, told
-    assert in_turn(world, simulation, seen), told
+    simulation, seen = await simulate(scenario)
+    shared, told = simulation.shared, f"{scenario}"
+    assert sum(seen.ends) == sum(shared.ended.values()) == scenario.runs, told
+    assert 0 < shared.ended["failed"] < scenario.runs * (scenario.fails + 0.02), told
+    assert shared.taken_over >= scenario.deaths // 2, told
+    assert in_turn(scenario, simulation, seen), told
     # A further attempt waits for those of greater priority, and for nothing else.
     assert shared.latest[max(shared.latest)] <= HEARTBEAT_SECONDS + 2 * LOOK_SECONDS, told
     busy = sum(seen.busy) / len(seen.busy)
@@ -325,57 +325,57 @@ async def all_end(world: World) -> Seen:
     return seen
 
 
-async def all_limited(world: World) -> Seen:
+async def all_limited(scenario: Scenario) -> Seen:
     """The same with limits for all workers together."""
-    assert world.requests_per_minute is not None
-    _, seen = await simulate(world)
-    told = f"{world}"
-    assert sum(seen.ends) == world.runs, told
-    assert seen.most_leased <= (world.concurrency or world.runs), told
+    assert scenario.requests_per_minute is not None
+    _, seen = await simulate(scenario)
+    told = f"{scenario}"
+    assert sum(seen.ends) == scenario.runs, told
+    assert seen.most_leased <= (scenario.concurrency or scenario.runs), told
     # Each worker may hold one start ahead. How many workers there are is known with the first signs of life.
     steady = [moment for moment in seen.starts if moment > seen.starts[0] + 2 * HEARTBEAT_SECONDS]
-    assert most_in_a_minute(steady) <= world.requests_per_minute * (1 + 1 / 60) + world.workers, told
+    assert most_in_a_minute(steady) <= scenario.requests_per_minute * (1 + 1 / 60) + scenario.workers, told
     # And what is allowed is used, as long as there is enough to do.
     most = steady[: len(steady) * 9 // 10]
-    assert len(most) / (most[-1] - most[0]) * 60 > 0.93 * world.requests_per_minute, told
+    assert len(most) / (most[-1] - most[0]) * 60 > 0.93 * scenario.requests_per_minute, told
     return seen
 
 
-async def all_within_a_budget(world: World) -> Seen:
+async def all_within_a_budget(scenario: Scenario) -> Seen:
     """Nothing is passed, and what is there is used."""
-    assert world.budget_usd is not None
-    simulation, seen = await simulate(world)
-    told = f"{world}"
-    assert seen.most_spent <= world.budget_usd + 1e-6, told
-    assert simulation.shared.cost_usd == pytest.approx(world.budget_usd, abs=1e-6), told
+    assert scenario.budget_usd is not None
+    simulation, seen = await simulate(scenario)
+    told = f"{scenario}"
+    assert seen.most_spent <= scenario.budget_usd + 1e-6, told
+    assert simulation.shared.cost_usd == pytest.approx(scenario.budget_usd, abs=1e-6), told
     assert seen.over_its_limit == 0, told
-    assert sum(seen.ends) < world.runs, told
+    assert sum(seen.ends) < scenario.runs, told
     return seen
 
 
 @pytest.mark.matrix
 async def test_ten_thousand_runs_on_a_hundred_workers(anyio_backend_name: str) -> None:
     runs = 10_000 if anyio_backend_name == "asyncio" else 2_000  # once is enough
-    await all_end(World(workers=100, slots=1, runs=runs, seconds=3, deaths=runs // 800))
+    await all_end(Scenario(workers=100, slots=1, runs=runs, seconds=3, deaths=runs // 800))
 
 
 async def test_limits_of_a_hundred_workers() -> None:
-    await all_limited(World(workers=100, slots=2, runs=2_000, requests_per_minute=1_000, concurrency=190, deaths=2))
+    await all_limited(Scenario(workers=100, slots=2, runs=2_000, requests_per_minute=1_000, concurrency=190, deaths=2))
 
 
 async def test_the_budget_of_a_hundred_workers() -> None:
-    await all_within_a_budget(World(workers=100, slots=2, runs=2_000, budget_usd=30, run_budget_usd=0.04))
+    await all_within_a_budget(Scenario(workers=100, slots=2, runs=2_000, budget_usd=30, run_budget_usd=0.04))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)  # it takes minutes
 async def test_a_million_runs_on_a_thousand_workers() -> None:
-    await all_end(World(workers=100, slots=10, runs=1_000_000, seconds=3, deaths=200))
+    await all_end(Scenario(workers=100, slots=10, runs=1_000_000, seconds=3, deaths=200))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 async def test_limits_of_a_thousand_workers() -> None:
     await all_limited(
-        World(workers=1_000, slots=2, runs=30_000, requests_per_minute=6_000, concurrency=1_500, deaths=20)
+        Scenario(workers=1_000, slots=2, runs=30_000, requests_per_minute=6_000, concurrency=1_500, deaths=20)
     )

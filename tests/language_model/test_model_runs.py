@@ -317,13 +317,13 @@ class Open:
 
 @pytest.mark.requirement("S31", "S34", "S36")
 async def test_leaving_a_block_ends_the_answer() -> None:
-    world = Open()
-    async with LanguageModel(transport=world).stream("go") as stream:
+    transports = Open()
+    async with LanguageModel(transport=transports).stream("go") as stream:
         async for part in stream:
             assert part == TextDelta("Hel")
-            assert not world.all_ended()
+            assert not transports.all_ended()
             break
-    assert world.all_ended()
+    assert transports.all_ended()
     with pytest.raises(SessionClosedError):
         await stream.result()
     await stream.aclose()
@@ -331,24 +331,24 @@ async def test_leaving_a_block_ends_the_answer() -> None:
 
 @pytest.mark.requirement("S36")
 async def test_an_abort_before_the_start_starts_nothing() -> None:
-    world = Open()
+    transports = Open()
     abort = anyio.Event()
     abort.set()
-    listener = await heard(LanguageModel(transport=world).stream("go", abort=abort))
+    listener = await heard(LanguageModel(transport=transports).stream("go", abort=abort))
     assert isinstance(listener.end, Failed)
     assert isinstance(listener.end.error, Interrupted)
     with pytest.raises(Interrupted):
-        await LanguageModel(transport=world).generate("go", abort=abort)
-    assert world.made == []
+        await LanguageModel(transport=transports).generate("go", abort=abort)
+    assert transports.made == []
 
 
 @pytest.mark.requirement("S36")
 async def test_an_abort_in_the_middle(anyio_backend: str) -> None:
-    world = Open()
+    transports = Open()
     abort: Any = asyncio.Event() if anyio_backend == "asyncio" else anyio.Event()
     kinds: list[str] = []
     with anyio.fail_after(5):
-        async for part in LanguageModel(transport=world).stream("go", abort=abort):
+        async for part in LanguageModel(transport=transports).stream("go", abort=abort):
             kinds.append(part.type)
             if part == TextDelta("lo"):
                 async with anyio.create_task_group() as tasks:
@@ -356,7 +356,7 @@ async def test_an_abort_in_the_middle(anyio_backend: str) -> None:
             if isinstance(part, Failed):
                 assert isinstance(part.error, Interrupted)
     assert kinds == ["text-delta", "text-delta", "error"]
-    assert world.all_ended()
+    assert transports.all_ended()
 
 
 @pytest.mark.requirement("S36")
@@ -372,13 +372,13 @@ async def test_an_abort_while_nothing_comes_and_while_a_tool_runs() -> None:
             ended.set()
         return "never"
 
-    world = Open(*turns(call_text("slow"), "unused"))
+    transports = Open(*turns(call_text("slow"), "unused"))
     abort = anyio.Event()
     errors: list[Exception] = []
 
     async def ask() -> None:
         try:
-            await LanguageModel(transport=world).generate("go", [slow], abort=abort)
+            await LanguageModel(transport=transports).generate("go", [slow], abort=abort)
         except Interrupted as error:
             errors.append(error)
 
@@ -389,7 +389,7 @@ async def test_an_abort_while_nothing_comes_and_while_a_tool_runs() -> None:
             abort.set()
     assert len(errors) == 1
     assert ended.is_set()
-    assert world.all_ended()
+    assert transports.all_ended()
 
 
 async def test_an_abort_that_never_comes() -> None:
@@ -402,12 +402,12 @@ async def test_an_abort_that_never_comes() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.requirement("S36")
 async def test_cancellation_ends_the_answer() -> None:
-    world = Open()
+    transports = Open()
     with anyio.move_on_after(0.2) as scope:
-        await LanguageModel(transport=world).generate("go")
+        await LanguageModel(transport=transports).generate("go")
     assert scope.cancelled_caught
-    assert len(world.made) == 1
-    assert world.all_ended()
+    assert len(transports.made) == 1
+    assert transports.all_ended()
 
 
 async def _set_soon(abort: Any) -> None:

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import anyio
-from load_world import MIB, memory, nothing_left_by
+from load_measurements import MIB, memory, no_leaks_after
 
 import pilothouse as ph
 from pilothouse.testing import FakeCLI
@@ -45,7 +45,7 @@ def flooding(child: Any) -> None:
 async def flood(size: int) -> dict[str, Any]:
     """`size` MiB of messages to a consumer that stops for a moment now and then."""
     with FakeCLI.from_function(flooding) as fake:
-        async with nothing_left_by(fake):
+        async with no_leaks_after(fake):
             count, before = 0, memory("VmRSS")
             async with ph.query(str(size), cli=fake.path) as query:
                 async for message in query:
@@ -75,7 +75,7 @@ async def stderr(size: int) -> dict[str, Any]:
         lines[0] += 1
 
     with FakeCLI.from_function(complaining) as fake:
-        async with nothing_left_by(fake):
+        async with no_leaks_after(fake):
             before = memory("VmRSS")
             assert (await ph.query(str(size), cli=fake.path)).text == "done"  # nobody listens
             assert (await ph.query(str(size), cli=fake.path, stderr=listen)).text == "done"
@@ -100,7 +100,7 @@ async def lines(size: int) -> dict[str, Any]:
     logging.getLogger("pilothouse.driver").addHandler(logging.NullHandler())  # that one is warned about
     limit = size * MIB
     with FakeCLI.from_function(long_winded) as fake:
-        async with nothing_left_by(fake):
+        async with no_leaks_after(fake):
             before, count = memory("VmRSS"), 0
             for length in (limit, limit, limit, limit + 1):
                 async for message in ph.query(str(length), cli=fake.path, max_line_bytes=limit):
@@ -143,7 +143,7 @@ async def controls(size: int) -> dict[str, Any]:
 
     with FakeCLI.from_function(curious) as fake:
         fake.on_control("get_settings", {"fine": True})
-        async with nothing_left_by(fake):
+        async with no_leaks_after(fake):
             before = memory("VmRSS")
             async with ph.Agent(cli=fake.path, can_use_tool=may).session() as session:
                 async with anyio.create_task_group() as group:

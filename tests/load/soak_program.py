@@ -26,7 +26,7 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
-from load_world import SETTLE_SECONDS, memory, usage
+from load_measurements import SETTLE_SECONDS, memory, usage
 
 import pilothouse as ph
 from pilothouse import sync

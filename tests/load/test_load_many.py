@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 import anyio
 import pytest
 from anyio import to_thread
-from load_world import echo, nothing_left_by, usage
+from load_measurements import echo, no_leaks_after, usage
 
 import pilothouse as ph
 from pilothouse import sync
@@ -40,7 +40,7 @@ async def test_short_queries_leave_nothing_behind(fake: FakeCLI, count: int) -> 
         async with limiter:
             answers.append((await ph.query(f"question {number}", cli=fake.path)).text)
 
-    async with nothing_left_by(fake):
+    async with no_leaks_after(fake):
         async with anyio.create_task_group() as group:
             for number in range(count):
                 group.start_soon(ask, number)
@@ -68,7 +68,7 @@ async def test_sessions_side_by_side_keep_apart(fake: FakeCLI, count: int) -> No
             for turn in range(3):
                 assert (await session.query(f"{turn} of {number}")).text == f"re: {turn} of {number}"
 
-    async with nothing_left_by(fake):
+    async with no_leaks_after(fake):
         before = usage().fds
         async with anyio.create_task_group() as group:
             for number in range(count):
@@ -94,7 +94,7 @@ async def test_sessions_that_are_cancelled_at_once_are_gone_soon(fake: FakeCLI, 
                     if working[0] == count:
                         everybody.set()
 
-    async with nothing_left_by(fake):
+    async with no_leaks_after(fake):
         began = 0.0
         async with anyio.create_task_group() as group:
             for _ in range(count):
@@ -118,7 +118,7 @@ async def test_threads_ask_side_by_side(fake: FakeCLI, count: int) -> None:
         answers.append(sync.query(f"alone {number}", cli=fake.path).result().text)
 
     await to_thread.run_sync(sync.query("starts the loop that stays", cli=fake.path).result)
-    async with nothing_left_by(fake):
+    async with no_leaks_after(fake):
         async with anyio.create_task_group() as group:
             for number in range(count):
                 group.start_soon(to_thread.run_sync, ask, number)
@@ -133,7 +133,7 @@ async def test_without_descriptors_new_ones_are_refused_and_old_ones_go_on(
     # What explains errors is loaded when there is one, and without a descriptor it cannot be.
     monkeypatch.delitem(sys.modules, "pilothouse.transports.start_errors", raising=False)
     agent = ph.Agent(cli=fake.path)
-    async with nothing_left_by(fake), agent.session() as session, agent.query("wait") as query:
+    async with no_leaks_after(fake), agent.session() as session, agent.query("wait") as query:
         with all_descriptors_taken():
             for _ in range(3):
                 with pytest.raises(ph.CLIStartError, match="open files"):

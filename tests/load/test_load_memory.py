@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from load_world import MIB
+from load_measurements import MIB
 
 from pilothouse.driver.message_buffer import HIGH_WATER_BYTES
 

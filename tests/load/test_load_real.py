@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import anyio
 import pytest
-from load_world import children
+from load_measurements import children
 
 import pilothouse as ph
 from pilothouse.testing import ScriptedModel

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Final
 
 import pytest
-from load_world import MIB
+from load_measurements import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -122,7 +122,7 @@ ls	P"""
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Workplace:
+def project(tmp_path: Path) -> Workplace:
     work = tmp_path / "work"
     (work / "sub").mkdir(parents=True)
     (work / ".env").write_text("x")
@@ -130,49 +130,49 @@ def world(tmp_path: Path) -> Workplace:
     return Workplace(work, env={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"})
 
 
-def judged(world: Workplace, command: str, *, mode: str = "default", rules: RuleSet = NONE) -> str:
-    found = decide("Bash", {"command": command}, mode=mode, rules=rules, workplace=world, read_only=False)
+def judged(project: Workplace, command: str, *, mode: str = "default", rules: RuleSet = NONE) -> str:
+    found = decide("Bash", {"command": command}, mode=mode, rules=rules, workplace=project, read_only=False)
     return found.behavior
 
 
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_runs_that_no_rule_allows(mode: str, world: Workplace) -> None:
+def test_nothing_runs_that_no_rule_allows(mode: str, project: Workplace) -> None:
     commands = ATTACKS.split("\n")
     assert len(commands) >= 90
     for command in [*commands, "", " ", "ls\nrm x", "ls\r\nrm x", "ls\0", "a" * 100_000]:
-        assert judged(world, command, mode=mode) == ("deny" if mode == "dontAsk" else "ask"), command
+        assert judged(project, command, mode=mode) == ("deny" if mode == "dontAsk" else "ask"), command
 
 
 @pytest.mark.requirement("E83")
-def test_rule_for_one_command_allows_that_text_alone(world: Workplace) -> None:
+def test_rule_for_one_command_allows_that_text_alone(project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Bash(git status)"])
-    assert judged(world, "git status", rules=rules) == "allow"
-    assert judged(world, "git status", rules=rules, mode="dontAsk") == "allow"
-    assert judged(world, "git status", rules=rules, mode="plan") == "ask"
+    assert judged(project, "git status", rules=rules) == "allow"
+    assert judged(project, "git status", rules=rules, mode="dontAsk") == "allow"
+    assert judged(project, "git status", rules=rules, mode="plan") == "ask"
     others = [each for each in ATTACKS.split("\n") if each != "git status"]
     others += ["git status ", " git status", "git  status", "git status\n", "git status x", "git status;"]
-    assert [each for each in others if judged(world, each, rules=rules) == "allow"] == []
+    assert [each for each in others if judged(project, each, rules=rules) == "allow"] == []
 
 
 @pytest.mark.requirement("E83")
-def test_rule_for_a_beginning_allows_plain_words_alone(world: Workplace) -> None:
+def test_rule_for_a_beginning_allows_plain_words_alone(project: Workplace) -> None:
     prefixes = "git ls cat cd find od date sort env < <& >& PATH=. $LS l? ~/ls ( { ! if . [["
     for form in ("{}:*", "{} *"):
         rules = RuleSet.parse(allow=[f"Bash({form.format(prefix)})" for prefix in prefixes.split()])
         plain = {"git status", "git diff", "git log", "git -C evil status", "git grep -O x", "git diff -U S README.md"}
         plain |= {"cd evil", "ls", "cat S", "od -c -w S", "od -w S", "date -I 010203042030", "date -s 2030-01-01"}
         plain |= {"find . -fprint P", "find . -delete", "sort -o P a", "env ls", ". ./x"}
-        found = {each for each in ATTACKS.split("\n") if judged(world, each, rules=rules) == "allow"}
+        found = {each for each in ATTACKS.split("\n") if judged(project, each, rules=rules) == "allow"}
         assert found == plain - {"find . -delete"}  # removes without a name
 
 
 @pytest.mark.requirement("E83")
-def test_rule_for_a_beginning_stays_in_the_work(world: Workplace) -> None:
-    (world.root / "away").symlink_to(world.root.parent)
+def test_rule_for_a_beginning_stays_in_the_work(project: Workplace) -> None:
+    (project.root / "away").symlink_to(project.root.parent)
     rules = RuleSet.parse(allow=["Bash(cat:*)", "Bash(/bin/ls:*)"])
-    for command in ("cat a", "cat sub/a -n", "/bin/ls sub", f"cat {world.root}/a", "cat https://example.com/x"):
-        assert judged(world, command, rules=rules) == "allow", command
+    for command in ("cat a", "cat sub/a -n", "/bin/ls sub", f"cat {project.root}/a", "cat https://example.com/x"):
+        assert judged(project, command, rules=rules) == "allow", command
     outside = (
         "cat /etc/passwd",
         "cat ../x",
@@ -184,10 +184,10 @@ def test_rule_for_a_beginning_stays_in_the_work(world: Workplace) -> None:
         "cat /dev/sda",
     )
     for command in (*outside, "cat .git/config", "cat pilothouse.toml", "cat link", "cat .claude"):
-        assert judged(world, command, rules=rules) == "ask", command
-    assert judged(world, "cat /etc/passwd", rules=RuleSet.parse(allow=["Bash(cat /etc/passwd)"])) == "allow"
-    world.cwd = world.root / "sub"
-    assert judged(world, "cat ../a", rules=rules) == "allow"
+        assert judged(project, command, rules=rules) == "ask", command
+    assert judged(project, "cat /etc/passwd", rules=RuleSet.parse(allow=["Bash(cat /etc/passwd)"])) == "allow"
+    project.cwd = project.root / "sub"
+    assert judged(project, "cat ../a", rules=rules) == "allow"
 
 
 PLAIN = st.text("abcXYZ019_./,:@+ -", max_size=12).filter(lambda text: "/.." not in text)
@@ -277,23 +277,23 @@ eval $(cat f)
 
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("content", ["rm *", "rm:*", "rm", "/bin/rm *", "rm x"])
-def test_rule_that_denies_finds_its_words_anywhere(content: str, world: Workplace) -> None:
+def test_rule_that_denies_finds_its_words_anywhere(content: str, project: Workplace) -> None:
     denying = RuleSet.parse(deny=[f"Bash({content})"], allow=["Bash"])
     asking = RuleSet.parse(ask=[f"Bash({content})"], allow=["Bash"])
     for command in HIDDEN.split("\n"):
         for mode in (*MODES, "bypassPermissions"):
-            assert judged(world, command, mode=mode, rules=denying) == "deny", command
-        assert judged(world, command, mode="bypassPermissions", rules=asking) == "ask", command
+            assert judged(project, command, mode=mode, rules=denying) == "deny", command
+        assert judged(project, command, mode="bypassPermissions", rules=asking) == "ask", command
     for command in MADE_UP.split("\n"):
         for rules in (denying, asking):
             for mode in ("default", "bypassPermissions"):
-                assert judged(world, command, mode=mode, rules=rules) != "allow", command
+                assert judged(project, command, mode=mode, rules=rules) != "allow", command
     for command in ("ls", "npm test", "grep -n x *.py", "find . -name '*.txt'", "docker run --rms", "a | b > c"):
-        assert judged(world, command, rules=denying) == "allow", command
+        assert judged(project, command, rules=denying) == "allow", command
 
 
 @pytest.mark.requirement("E83")
-def test_rule_of_several_words(world: Workplace) -> None:
+def test_rule_of_several_words(project: Workplace) -> None:
     rules = RuleSet.parse(deny=["Bash(git push:*)"], allow=["Bash"])
     for command in (
         "git push",
@@ -303,27 +303,27 @@ def test_rule_of_several_words(world: Workplace) -> None:
         "cd x; git push",
         "/usr/bin/git 'push'",
     ):
-        assert judged(world, command, rules=rules) == "deny", command
+        assert judged(project, command, rules=rules) == "deny", command
     for command in ("git $X", "$X push", "g$X", 'git "$(cat x)"', "git pu*"):
-        assert judged(world, command, rules=rules) == "ask", command
+        assert judged(project, command, rules=rules) == "ask", command
     for command in ("git status", "push git", "git pull", "ls *.py"):
-        assert judged(world, command, rules=rules) == "allow", command
+        assert judged(project, command, rules=rules) == "allow", command
     everything = RuleSet.parse(deny=["Bash(:*)"], allow=["Bash"])
-    assert judged(world, "ls", rules=everything) == "deny"
+    assert judged(project, "ls", rules=everything) == "deny"
 
 
 @pytest.mark.requirement("E83")
-def test_length_is_no_way_past_a_rule(world: Workplace) -> None:
+def test_length_is_no_way_past_a_rule(project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Bash"], deny=["Bash(rm *)"])
     padded = ["sudo rm x " + "y " * 10_000, "y " * 10_000 + "rm x", "ls; " * 5_000 + "rm x", "#" * 100_000 + "\nrm x"]
     for command in padded:
         for mode in ("default", "bypassPermissions"):
-            assert judged(world, command, mode=mode, rules=rules) == "deny"
-        assert judged(world, command) == "ask"
+            assert judged(project, command, mode=mode, rules=rules) == "deny"
+        assert judged(project, command) == "ask"
 
 
 @pytest.mark.requirement("E83")
-def test_rules_for_paths_hold_for_commands(world: Workplace) -> None:
+def test_rules_for_paths_hold_for_commands(project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Bash", "Read"], deny=["Read(.env)", "Edit(sub/**)", "Read(~/keys/**)", "Read(*.pem)"])
     denied = """cat .env
 cat ./.env
@@ -348,13 +348,13 @@ sh -c 'cat .env'
 cat .ENV"""
     for command in denied.split("\n"):
         for mode in ("default", "acceptEdits", "bypassPermissions"):
-            assert judged(world, command, rules=rules, mode=mode) == "deny", command
+            assert judged(project, command, rules=rules, mode=mode) == "deny", command
     for command in ("cat .en*", "cat .e?v", "cat *", "cat $X", "cat .{env,x}"):
-        assert judged(world, command, rules=rules, mode="bypassPermissions") != "allow", command
+        assert judged(project, command, rules=rules, mode="bypassPermissions") != "allow", command
     for command in ("cat a.txt", "ls -l", "cat environment"):
-        assert judged(world, command, rules=rules) == "allow", command
+        assert judged(project, command, rules=rules) == "allow", command
     everything = RuleSet.parse(allow=["Bash"], deny=["Read(//**)"])
-    assert judged(world, "cat a", rules=everything, mode="bypassPermissions") == "deny"
+    assert judged(project, "cat a", rules=everything, mode="bypassPermissions") == "deny"
 
 
 REMOVING = r"""rm -rf /
@@ -400,17 +400,17 @@ rm -rf /etc"""
 
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("command", REMOVING.split("\n"))
-def test_removing_what_everything_depends_on_asks_even_when_bypassed(command: str, world: Workplace) -> None:
+def test_removing_what_everything_depends_on_asks_even_when_bypassed(command: str, project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Bash", "Bash(rm:*)"])
-    assert judged(world, command, mode="bypassPermissions") == "ask"
-    assert judged(world, command, mode="bypassPermissions", rules=rules) == "ask"
-    assert judged(world, f"{command} {'#' * 60_000}", mode="bypassPermissions") == "ask"
+    assert judged(project, command, mode="bypassPermissions") == "ask"
+    assert judged(project, command, mode="bypassPermissions", rules=rules) == "ask"
+    assert judged(project, f"{command} {'#' * 60_000}", mode="bypassPermissions") == "ask"
     exactly = RuleSet.parse(allow=[f"Bash({command})"])
     if not command.endswith("*"):
-        assert judged(world, command, rules=exactly) == "allow"
+        assert judged(project, command, rules=exactly) == "allow"
 
 
-def test_bypassing_runs_the_rest(world: Workplace) -> None:
+def test_bypassing_runs_the_rest(project: Workplace) -> None:
     for command in (
         "rm -rf sub",
         "rm -r sub/a b",
@@ -420,7 +420,7 @@ def test_bypassing_runs_the_rest(world: Workplace) -> None:
         "rm *.pyc",
         "find . -name x",
     ):
-        assert judged(world, command, mode="bypassPermissions") == "allow", command
+        assert judged(project, command, mode="bypassPermissions") == "allow", command
 
 
 @pytest.mark.anyio

@@ -22,7 +22,7 @@ NONE = RuleSet()
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Workplace:
+def project(tmp_path: Path) -> Workplace:
     """`work` with its files, `outside` beside it."""
     cwd, outside = tmp_path / "work", tmp_path / "outside"
     cwd.mkdir()
@@ -32,27 +32,27 @@ def world(tmp_path: Path) -> Workplace:
 
 
 def judged(
-    world: Workplace, tool: str, given: dict[str, Any] | str, *, mode: str = "default", rules: RuleSet = NONE
+    project: Workplace, tool: str, given: dict[str, Any] | str, *, mode: str = "default", rules: RuleSet = NONE
 ) -> Decision:
     if isinstance(given, str):
         key = {"Bash": "command", "WebFetch": "url", "Glob": "pattern", "Grep": "path"}.get(tool, "file_path")
-        text = given.replace("$CWD", str(world.root)).replace("$OUT", str(world.root.parent / "outside"))
+        text = given.replace("$CWD", str(project.root)).replace("$OUT", str(project.root.parent / "outside"))
         given = {key: text}
     known = BUILTIN_TOOLS.get(tool)
     read_only = known.read_only if known else False
-    return decide(tool, given, mode=mode, rules=rules, workplace=world, read_only=read_only)
+    return decide(tool, given, mode=mode, rules=rules, workplace=project, read_only=read_only)
 
 
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.tool} {row.about}")
-def test_table(row: Row, world: Workplace) -> None:
-    given = tool_input(row, world.root, world.root.parent / "outside")
-    found = judged(world, row.tool, given)
+def test_table(row: Row, project: Workplace) -> None:
+    given = tool_input(row, project.root, project.root.parent / "outside")
+    found = judged(project, row.tool, given)
     assert found.behavior == row.ours, found
     assert row.cli is None or RANK[row.ours] >= RANK[row.cli]
     for mode in ("plan", "dontAsk", "auto"):
-        assert RANK[judged(world, row.tool, given, mode=mode).behavior] >= RANK[row.ours]
-    assert judged(world, row.tool, given, mode="dontAsk").behavior in {"allow", "deny"}
+        assert RANK[judged(project, row.tool, given, mode=mode).behavior] >= RANK[row.ours]
+    assert judged(project, row.tool, given, mode="dontAsk").behavior in {"allow", "deny"}
 
 
 async def on_the_real_cli(cli: str, rows: Sequence[Row], **settings: Any) -> tuple[list[str], list[str]]:
@@ -162,53 +162,53 @@ async def test_never_laxer_than_the_real_cli(real_cli: str, settings: dict[str, 
 
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize("name", GUARDED.split())
-def test_guarded_files_ask_even_where_edits_are_accepted(name: str, world: Workplace) -> None:
+def test_guarded_files_ask_even_where_edits_are_accepted(name: str, project: Workplace) -> None:
     path = f"$CWD/{name}"
     everything = RuleSet.parse(allow=["Edit", "Write"])
     for tool in ("Write", "Edit"):
-        assert judged(world, tool, path, mode="acceptEdits").behavior == "ask"
-        assert judged(world, tool, path, mode="acceptEdits", rules=everything).behavior == "ask"
-        assert judged(world, tool, path, mode="bypassPermissions").behavior == "allow"
-    assert judged(world, "Write", "$CWD/.claude/worktrees/a/x.txt", mode="acceptEdits").behavior == "allow"
+        assert judged(project, tool, path, mode="acceptEdits").behavior == "ask"
+        assert judged(project, tool, path, mode="acceptEdits", rules=everything).behavior == "ask"
+        assert judged(project, tool, path, mode="bypassPermissions").behavior == "allow"
+    assert judged(project, "Write", "$CWD/.claude/worktrees/a/x.txt", mode="acceptEdits").behavior == "allow"
 
 
-def test_guarded_file_that_a_rule_names(world: Workplace) -> None:
+def test_guarded_file_that_a_rule_names(project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Edit(.claude/**)"])
-    assert judged(world, "Write", "$CWD/.claude/x.md", rules=rules).behavior == "allow"
-    assert judged(world, "Write", "$CWD/.git/x", rules=rules).behavior == "ask"
-    assert judged(world, "Write", "$CWD/.claude/x.md", rules=rules, mode="plan").behavior == "ask"
+    assert judged(project, "Write", "$CWD/.claude/x.md", rules=rules).behavior == "allow"
+    assert judged(project, "Write", "$CWD/.git/x", rules=rules).behavior == "ask"
+    assert judged(project, "Write", "$CWD/.claude/x.md", rules=rules, mode="plan").behavior == "ask"
 
 
-def test_links_are_followed_before_anything_is_judged(world: Workplace) -> None:
-    secret = world.root.parent / "outside" / "o.txt"
-    (world.root / "innocent").symlink_to(world.root / ".git")
-    assert judged(world, "Write", "$CWD/link", mode="acceptEdits").behavior == "ask"
-    assert judged(world, "Write", "$CWD/innocent/config", mode="acceptEdits").behavior == "ask"
-    assert judged(world, "Read", "$CWD/link", rules=RuleSet.parse(deny=[f"Read(/{secret})"])).behavior == "deny"
-    assert judged(world, "Read", "$CWD/link", rules=RuleSet.parse(allow=[f"Read(/{secret})"])).behavior == "allow"
-    assert judged(world, "Read", "$CWD/link", rules=RuleSet.parse(allow=["Read(link)"])).behavior == "ask"
-    found = judged(world, "Read", "$CWD/link")
+def test_links_are_followed_before_anything_is_judged(project: Workplace) -> None:
+    secret = project.root.parent / "outside" / "o.txt"
+    (project.root / "innocent").symlink_to(project.root / ".git")
+    assert judged(project, "Write", "$CWD/link", mode="acceptEdits").behavior == "ask"
+    assert judged(project, "Write", "$CWD/innocent/config", mode="acceptEdits").behavior == "ask"
+    assert judged(project, "Read", "$CWD/link", rules=RuleSet.parse(deny=[f"Read(/{secret})"])).behavior == "deny"
+    assert judged(project, "Read", "$CWD/link", rules=RuleSet.parse(allow=[f"Read(/{secret})"])).behavior == "allow"
+    assert judged(project, "Read", "$CWD/link", rules=RuleSet.parse(allow=["Read(link)"])).behavior == "ask"
+    found = judged(project, "Read", "$CWD/link")
     assert found.blocked_path == str(secret)
     assert "link" in found.reason
 
 
-def test_pattern_of_glob_may_not_lead_out(world: Workplace) -> None:
+def test_pattern_of_glob_may_not_lead_out(project: Workplace) -> None:
     for pattern in ("/etc/*", "../outside/*", "sub/../../outside/*", "~/*", "/etc/{a,b}"):
-        assert judged(world, "Glob", pattern).behavior == "ask", pattern
-    assert judged(world, "Glob", "sub/**/*.txt").behavior == "allow"
+        assert judged(project, "Glob", pattern).behavior == "ask", pattern
+    assert judged(project, "Glob", "sub/**/*.txt").behavior == "allow"
 
 
-def test_plan_mode_allows_no_change(world: Workplace) -> None:
+def test_plan_mode_allows_no_change(project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Bash", "Edit", "Write", "mcp__x"])
     for tool, given in (("Bash", "touch x"), ("Write", "$CWD/x"), ("Edit", "$CWD/x"), ("mcp__x__y", {})):
-        assert judged(world, tool, given, mode="plan", rules=rules).behavior == "ask"
-        assert judged(world, tool, given, rules=rules).behavior == "allow"
-    assert judged(world, "Read", "$CWD/a.txt", mode="plan").behavior == "allow"
+        assert judged(project, tool, given, mode="plan", rules=rules).behavior == "ask"
+        assert judged(project, tool, given, rules=rules).behavior == "allow"
+    assert judged(project, "Read", "$CWD/a.txt", mode="plan").behavior == "allow"
 
 
-def test_bypassing_stops_at_what_is_firm(world: Workplace) -> None:
+def test_bypassing_stops_at_what_is_firm(project: Workplace) -> None:
     def bypassed(tool: str, given: dict[str, Any] | str, rules: RuleSet = NONE) -> str:
-        return judged(world, tool, given, mode="bypassPermissions", rules=rules).behavior
+        return judged(project, tool, given, mode="bypassPermissions", rules=rules).behavior
 
     assert bypassed("Bash", "curl x | bash") == "allow"
     assert bypassed("Bash", "rm -rf ~") == "ask"
@@ -235,39 +235,39 @@ def test_bypassing_stops_at_what_is_firm(world: Workplace) -> None:
         ({"allow": ["WebFetch(domain:*)"]}, "http://[::1", "ask"),
     ],
 )
-def test_hosts(rules: dict[str, list[str]], url: str, behavior: str, world: Workplace) -> None:
-    assert judged(world, "WebFetch", url, rules=RuleSet.parse(**rules)).behavior == behavior
+def test_hosts(rules: dict[str, list[str]], url: str, behavior: str, project: Workplace) -> None:
+    assert judged(project, "WebFetch", url, rules=RuleSet.parse(**rules)).behavior == behavior
 
 
-def test_programs_that_are_found_first_are_guarded(world: Workplace) -> None:
-    programs = world.root / "venv" / "bin"
+def test_programs_that_are_found_first_are_guarded(project: Workplace) -> None:
+    programs = project.root / "venv" / "bin"
     programs.mkdir(parents=True)
-    world.env = {**world.env, "PATH": f"{programs}:/usr/bin"}
-    assert judged(world, "Write", "$CWD/venv/bin/ls", mode="acceptEdits").behavior == "ask"
-    assert judged(world, "Write", "$CWD/venv/lib/x", mode="acceptEdits").behavior == "allow"
+    project.env = {**project.env, "PATH": f"{programs}:/usr/bin"}
+    assert judged(project, "Write", "$CWD/venv/bin/ls", mode="acceptEdits").behavior == "ask"
+    assert judged(project, "Write", "$CWD/venv/lib/x", mode="acceptEdits").behavior == "allow"
 
 
 @pytest.mark.requirement("E83")
-def test_suggestions_are_enough(world: Workplace) -> None:
+def test_suggestions_are_enough(project: Workplace) -> None:
     calls = [("Bash", row.about) for row in ROWS if row.tool == "Bash" and row.ours == "ask"]
     calls += [("Read", "/etc/passwd"), ("Read", "$OUT/o.txt"), ("Read", "$CWD/away/o.txt"), ("mcp__x__y", "")]
     calls += [("WebFetch", "https://example.com/"), ("Glob", "$OUT/*")]
     tried = 0
     for tool, about in calls:
-        found = judged(world, tool, about)
+        found = judged(project, tool, about)
         json.dumps(list(found.suggestions))
         if not found.suggestions or any(each["type"] != "addRules" for each in found.suggestions):
             continue
         tried += 1
         rules = NONE.with_updates(found.suggestions)
-        assert judged(world, tool, about, rules=rules).behavior == "allow", (about, found)
+        assert judged(project, tool, about, rules=rules).behavior == "allow", (about, found)
     assert tried > 30
-    assert judged(world, "Bash", "rm *").suggestions == []
-    assert judged(world, "Bash", "*").suggestions == []
-    assert judged(world, "Bash", "x:*").suggestions == []
-    where = judged(world, "Write", "$CWD/new.txt").suggestions
+    assert judged(project, "Bash", "rm *").suggestions == []
+    assert judged(project, "Bash", "*").suggestions == []
+    assert judged(project, "Bash", "x:*").suggestions == []
+    where = judged(project, "Write", "$CWD/new.txt").suggestions
     assert where == [{"type": "setMode", "mode": "acceptEdits", "destination": "session"}]
-    push = judged(world, "Bash", "git push").suggestions
+    push = judged(project, "Bash", "git push").suggestions
     rule = {"toolName": "Bash", "ruleContent": "git push"}
     assert push == [{"type": "addRules", "rules": [rule], "behavior": "allow", "destination": "localSettings"}]
 
@@ -277,50 +277,54 @@ def test_suggestions_are_enough(world: Workplace) -> None:
     [{}, {"command": 5}, {"command": None}, {"file_path": "a\0b"}, {"path": ["x"]}, {"file_path": "x" * 100_000}],
 )
 @pytest.mark.parametrize("tool", ["Bash", "Read", "Write", "Glob", "WebFetch", "Unheard"])
-def test_odd_input_is_never_allowed_to_change_anything(tool: str, given: dict[str, Any], world: Workplace) -> None:
-    found = judged(world, tool, given)
+def test_odd_input_is_never_allowed_to_change_anything(tool: str, given: dict[str, Any], project: Workplace) -> None:
+    found = judged(project, tool, given)
     assert found.behavior == "ask" or tool in {"Read", "Glob"}
 
 
-def test_other_tools(world: Workplace) -> None:
-    assert judged(world, "TodoWrite", {"todos": []}).behavior == "allow"
-    assert judged(world, "mcp__x__y", {}).behavior == "ask"
-    assert judged(world, "mcp__x__y", {}, rules=RuleSet.parse(allow=["mcp__x"])).behavior == "allow"
-    assert judged(world, "mcp__xx__y", {}, rules=RuleSet.parse(allow=["mcp__x"])).behavior == "ask"
-    assert judged(world, "Agent", {"subagent_type": "a"}, rules=RuleSet.parse(allow=["Task(a)"])).behavior == "allow"
-    assert judged(world, "Agent", {"subagent_type": "b"}, rules=RuleSet.parse(allow=["Task(a)"])).behavior == "ask"
+def test_other_tools(project: Workplace) -> None:
+    assert judged(project, "TodoWrite", {"todos": []}).behavior == "allow"
+    assert judged(project, "mcp__x__y", {}).behavior == "ask"
+    assert judged(project, "mcp__x__y", {}, rules=RuleSet.parse(allow=["mcp__x"])).behavior == "allow"
+    assert judged(project, "mcp__xx__y", {}, rules=RuleSet.parse(allow=["mcp__x"])).behavior == "ask"
+    assert judged(project, "Agent", {"subagent_type": "a"}, rules=RuleSet.parse(allow=["Task(a)"])).behavior == "allow"
+    assert judged(project, "Agent", {"subagent_type": "b"}, rules=RuleSet.parse(allow=["Task(a)"])).behavior == "ask"
 
 
 @pytest.mark.requirement("E83")
 @pytest.mark.parametrize(
     "rule", [".env", "./.env", "**/.env", "/.env", "secrets/**", "./secrets", "/secrets/*", "*.key"]
 )
-def test_rules_count_from_the_root_wherever_bash_is(rule: str, world: Workplace) -> None:
-    (world.root / "secrets").mkdir()
+def test_rules_count_from_the_root_wherever_bash_is(rule: str, project: Workplace) -> None:
+    (project.root / "secrets").mkdir()
     inside = rule.strip("./*") in {"secrets", "key"}
-    path = world.root / ("secrets/a.key" if inside else ".env")
+    path = project.root / ("secrets/a.key" if inside else ".env")
     for behavior in ("deny", "ask"):
         rules = RuleSet.parse(**{behavior: [f"Read({rule})", f"Edit({rule})"]})
         for folder in ("", "sub", "sub/deep", ".."):
-            world.cwd = world.root / folder
+            project.cwd = project.root / folder
             for tool in ("Read", "Grep", "Write"):
                 for mode in ("default", "acceptEdits", "bypassPermissions"):
-                    assert judged(world, tool, str(path), rules=rules, mode=mode).behavior == behavior
-            assert judged(world, "Bash", f"cat {os.path.relpath(path, world.cwd)}", rules=rules).behavior == behavior
-            hides = make_hidden_filter(rules, world)
+                    assert judged(project, tool, str(path), rules=rules, mode=mode).behavior == behavior
+            assert (
+                judged(project, "Bash", f"cat {os.path.relpath(path, project.cwd)}", rules=rules).behavior == behavior
+            )
+            hides = make_hidden_filter(rules, project)
             assert behavior == "ask" or (hides is not None and hides(path))
 
 
-def test_rule_that_allows_does_not_move_with_bash(world: Workplace) -> None:
+def test_rule_that_allows_does_not_move_with_bash(project: Workplace) -> None:
     rules = RuleSet.parse(allow=["Edit(docs/**)", "Read(/x)"])
-    world.cwd = world.root / "sub"
-    assert judged(world, "Write", "$CWD/docs/x", rules=rules).behavior == "allow"
-    assert judged(world, "Write", "$CWD/sub/docs/x", rules=rules).behavior == "ask"
-    assert judged(world, "Write", "docs/x", rules=rules).behavior == "ask"
+    project.cwd = project.root / "sub"
+    assert judged(project, "Write", "$CWD/docs/x", rules=rules).behavior == "allow"
+    assert judged(project, "Write", "$CWD/sub/docs/x", rules=rules).behavior == "ask"
+    assert judged(project, "Write", "docs/x", rules=rules).behavior == "ask"
 
 
-def test_rule_that_denies_holds_in_additional_directories(world: Workplace) -> None:
-    more = world.root.parent / "outside"
-    world.directories.append(more)
-    assert judged(world, "Read", str(more / ".env"), rules=RuleSet.parse(deny=["Read(.env)"])).behavior == "deny"
-    assert judged(world, "Write", str(more / "docs/x"), rules=RuleSet.parse(allow=["Edit(docs/**)"])).behavior == "ask"
+def test_rule_that_denies_holds_in_additional_directories(project: Workplace) -> None:
+    more = project.root.parent / "outside"
+    project.directories.append(more)
+    assert judged(project, "Read", str(more / ".env"), rules=RuleSet.parse(deny=["Read(.env)"])).behavior == "deny"
+    assert (
+        judged(project, "Write", str(more / "docs/x"), rules=RuleSet.parse(allow=["Edit(docs/**)"])).behavior == "ask"
+    )

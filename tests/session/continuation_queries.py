@@ -75,7 +75,7 @@ class Plan:
         return following
 
 
-class World:
+class QueryRunner:
     """Asks either alone or in a session; both over the same stand-in for the CLI."""
 
     def __init__(self, cli: Cli, session: Session | None) -> None:
@@ -112,13 +112,13 @@ class World:
 
 
 @asynccontextmanager
-async def world(cli: Cli, kind: str) -> AsyncGenerator[World]:
+async def query_runner(cli: Cli, kind: str) -> AsyncGenerator[QueryRunner]:
     if kind == "alone":
-        yield World(cli, None)
+        yield QueryRunner(cli, None)
         assert not cli.running
         return
     async with ph.Agent(transport=cli.transport).session() as session:
-        yield World(cli, session)
+        yield QueryRunner(cli, session)
     assert not cli.running
 
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import anyio
 import anyio.lowlevel
 import pytest
-from continuation_queries import DEADLINE, Plan, message, no_end, prompt, world
+from continuation_queries import DEADLINE, Plan, message, no_end, prompt, query_runner
 from session_cli import Cli, Say
 
 import pilothouse as ph
@@ -31,8 +31,8 @@ async def test_it_goes_on_twice(cli: Cli, kind: str) -> None:
         return NextPrompt(prompt("three"))
 
     plan = Plan(NextPrompt(prompt("two")), slowly)
-    async with world(cli, kind) as it:
-        result = await it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        result = await runner.ask("one", plan)
         assert result.text == "re: three"
         assert [m.result for m in result.messages if isinstance(m, ResultMessage)] == [
             "re: one",
@@ -42,22 +42,22 @@ async def test_it_goes_on_twice(cli: Cli, kind: str) -> None:
         assert plan.asked == ["re: one", "re: two", "re: three"]
         assert cli.prompts[-1] == ["one", "two", "three"]
         assert [m for m in plan.seen if m in result.messages] == list(result.messages)
-        await it.still_works()
+        await runner.still_works()
     assert plan.asked == ["re: one", "re: two", "re: three"]
 
 
 async def test_its_messages_come_first_and_its_result_closes(cli: Cli, kind: str) -> None:
     said, closing = message(frames.assistant("from a tool")), message(frames.result("closed"))
     plan = Plan(NextPrompt(prompt("two"), [said]), NextPrompt(messages=[closing]))
-    async with world(cli, kind) as it:
-        query = it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        query = runner.ask("one", plan)
         texts = [getattr(m, "text", None) or getattr(m, "result", None) async for m in query]
         expected = ["re: one", "re: one", "from a tool", "re: two", "re: two", "closed"]
         assert [text for text in texts if text] == expected
         assert (await query.result()).text == "closed"
         assert query._run is not None
         assert query._run.result is closing
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_what_is_read_may_be_changed_dropped_and_added_to(cli: Cli, kind: str) -> None:
@@ -72,22 +72,22 @@ async def test_what_is_read_may_be_changed_dropped_and_added_to(cli: Cli, kind: 
         return kept
 
     plan = Plan(NextPrompt(prompt("two")), read=read)
-    async with world(cli, kind) as it:
-        result = await it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        result = await runner.ask("one", plan)
         assert [m.text for m in result.assistant_messages] == ["RE: ONE", "and more", "RE: TWO", "and more"]
         assert [m.type for m in result.messages] == ["assistant", "assistant"] * 2 + ["result"]
         assert result.text == "rewritten"
         assert plan.asked == ["re: one", "re: two"]  # what the CLI said
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_everything_may_be_dropped(cli: Cli, kind: str) -> None:
     closing = message(frames.result("all there is"))
     plan = Plan(NextPrompt(prompt("two")), NextPrompt(messages=[closing]), read=lambda batch: [])
-    async with world(cli, kind) as it:
-        result = await it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        result = await runner.ask("one", plan)
         assert list(result.messages) == [closing]
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_it_reads_what_is_streamed_although_the_consumer_does_not_want_it(cli: Cli) -> None:
@@ -98,8 +98,8 @@ async def test_it_reads_what_is_streamed_although_the_consumer_does_not_want_it(
 
     cli.acts["one"] = streams
     plan = Plan()
-    async with world(cli, "session") as it:
-        result = await it.ask("one", plan)
+    async with query_runner(cli, "session") as runner:
+        result = await runner.ask("one", plan)
     assert any(isinstance(m, StreamEvent) for m in plan.seen)
     assert not any(isinstance(m, StreamEvent) for m in result.messages)
 
@@ -116,15 +116,15 @@ async def test_it_reads_only_what_belongs_to_its_query(cli: Cli) -> None:
         return NextPrompt(prompt("two"))
 
     plan = Plan(wakes)
-    async with world(cli, "session") as it:
-        assert it.session is not None
-        listener = it.session.messages()
+    async with query_runner(cli, "session") as runner:
+        assert runner.session is not None
+        listener = runner.session.messages()
         with anyio.fail_after(DEADLINE):
-            result = await it.ask("one", plan)
+            result = await runner.ask("one", plan)
         assert plan.asked == ["re: one", "re: two"]
         assert "I was woken" not in result.full_text
         assert not any(is_woken(each) for each in plan.seen)
-        await it.still_works()
+        await runner.still_works()
 
 
 # Whom it is asked for.
@@ -138,11 +138,11 @@ async def test_it_may_end_its_own_query(cli: Cli, kind: str) -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with world(cli, kind) as it:
-        queries.append(it.ask("one", Plan(ends)))
+    async with query_runner(cli, kind) as runner:
+        queries.append(runner.ask("one", Plan(ends)))
         with anyio.fail_after(DEADLINE), pytest.raises(ph.SessionClosedError):
             await queries[0]
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_it_runs_in_the_context_of_the_query(cli: Cli, kind: str) -> None:
@@ -153,9 +153,9 @@ async def test_it_runs_in_the_context_of_the_query(cli: Cli, kind: str) -> None:
         seen.append(who.get())
         return NextPrompt()
 
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         who.set("me")
-        await it.ask("one", Plan(looks))
+        await runner.ask("one", Plan(looks))
     assert seen == ["me"]
 
 
@@ -165,20 +165,20 @@ async def test_of_several_prompts_the_last_result_is_followed(cli: Cli, kind: st
         await anyio.lowlevel.checkpoint()
         yield "two"
 
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         for given in (prompts(), ["one", "two"]):
             plan = Plan(NextPrompt(prompt("three")))
-            result = await it.ask(given, plan)
+            result = await runner.ask(given, plan)
             assert result.text == "re: three"
             assert plan.asked == ["re: two", "re: three"]
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_a_query_that_fails_before_its_result_is_never_followed(cli: Cli, kind: str) -> None:
     cli.acts["silent"] = no_end
     plan = Plan(NextPrompt(prompt("never")))
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout):
-            await it.ask("silent", plan, timeout=0.05)
+            await runner.ask("silent", plan, timeout=0.05)
         assert plan.asked == []
-        await it.still_works()
+        await runner.still_works()

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from continuation_queries import DEADLINE, Plan, cancelled, forever, no_end, prompt, world
+from continuation_queries import DEADLINE, Plan, cancelled, forever, no_end, prompt, query_runner
 from session_cli import Cli, Say, hang
 
 import pilothouse as ph
@@ -56,8 +56,8 @@ async def while_it_works(query: Query, plan: Plan, act: Callable[[], Awaitable[o
 @pytest.mark.requirement("E34", "E78", "R17")
 async def test_an_interrupt_ends_it_and_asks_nothing_of_the_cli(cli: Cli, kind: str) -> None:
     plan = Plan(forever)
-    async with world(cli, kind) as it:
-        query = it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        query = runner.ask("one", plan)
 
         async def interrupt() -> None:
             async with anyio.create_task_group() as group:
@@ -71,47 +71,47 @@ async def test_an_interrupt_ends_it_and_asks_nothing_of_the_cli(cli: Cli, kind: 
         assert result.outcome == "interrupted"
         assert plan.asked == ["re: one"]
         assert cli.controls == []
-        await it.still_works()
+        await runner.still_works()
     assert plan.asked == ["re: one"]
 
 
 async def test_a_session_interrupts_it_in_both_ways(cli: Cli) -> None:
-    async with world(cli, "session") as it:
-        assert it.session is not None
+    async with query_runner(cli, "session") as runner:
+        assert runner.session is not None
         for settings in ({}, {"cancel_queued": True}):
             plan = Plan(forever)
-            act = partial(it.session.interrupt, **settings)
-            result = await while_it_works(it.ask("one", plan), plan, act)
+            act = partial(runner.session.interrupt, **settings)
+            result = await while_it_works(runner.ask("one", plan), plan, act)
             assert isinstance(result, ph.QueryResult)
             assert result.outcome == "interrupted"
-            await it.still_works()
+            await runner.still_works()
 
 
 async def test_an_interrupted_turn_is_not_followed(cli: Cli, kind: str) -> None:
     cli.acts["slow"] = hang
     plan = Plan(NextPrompt(prompt("never")))
-    async with world(cli, kind) as it:
-        async with it.ask("slow", plan) as query:
+    async with query_runner(cli, kind) as runner:
+        async with runner.ask("slow", plan) as query:
             async for each in query:
                 if isinstance(each, AssistantMessage):
                     await query.interrupt()
             assert (await query.result()).outcome == "interrupted"
         assert plan.asked == []
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_the_prompt_that_follows_can_be_interrupted(cli: Cli, kind: str) -> None:
     cli.acts["slow"] = hang
     plan = Plan(NextPrompt(prompt("slow")), NextPrompt(prompt("never")))
-    async with world(cli, kind) as it:
-        async with it.ask("one", plan) as query:
+    async with query_runner(cli, kind) as runner:
+        async with runner.ask("one", plan) as query:
             async for each in query:
                 if isinstance(each, AssistantMessage) and each.text == "part of slow":
                     await query.interrupt()
             assert (await query.result()).outcome == "interrupted"
         assert plan.asked == ["re: one"]
         assert [c["subtype"] for c in cli.controls] == ["interrupt"]
-        await it.still_works()
+        await runner.still_works()
 
 
 @pytest.mark.requirement("G11", "E35")
@@ -128,8 +128,8 @@ async def test_closing_the_query_waits_until_it_has_cleaned_up(cli: Cli, kind: s
         raise AssertionError
 
     plan = Plan(cleans_up)
-    async with world(cli, kind) as it:
-        query = it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        query = runner.ask("one", plan)
 
         async def close() -> None:
             await query.aclose()
@@ -137,7 +137,7 @@ async def test_closing_the_query_waits_until_it_has_cleaned_up(cli: Cli, kind: s
 
         error = await while_it_works(query, plan, close)
         assert isinstance(error, ph.SessionClosedError)
-        await it.still_works()
+        await runner.still_works()
 
 
 @pytest.mark.requirement("G11", "E35")
@@ -152,30 +152,30 @@ async def test_an_endless_continuation_blocks_no_query(cli: Cli, kind: str, monk
         return NextPrompt(prompt("never"))
 
     plan = Plan(deaf)
-    async with world(cli, kind) as it:
-        query = it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        query = runner.ask("one", plan)
         assert isinstance(await while_it_works(query, plan, query.aclose), ph.SessionClosedError)
-        await it.still_works()
+        await runner.still_works()
         enough.set()
         with anyio.fail_after(DEADLINE):
             await over.wait()
-        await it.still_works()
+        await runner.still_works()
     assert "never" not in [text for child in cli.prompts for text in child]
 
 
 async def test_the_session_may_be_closed_meanwhile(cli: Cli) -> None:
     plan = Plan(forever)
-    async with world(cli, "session") as it:
-        assert it.session is not None
-        error = await while_it_works(it.ask("one", plan), plan, it.session.close)
+    async with query_runner(cli, "session") as runner:
+        assert runner.session is not None
+        error = await while_it_works(runner.ask("one", plan), plan, runner.session.close)
         assert isinstance(error, ph.SessionClosedError)
         assert plan.ended == [cancelled()]
 
 
 async def test_leaving_the_loop_ends_it(cli: Cli, kind: str) -> None:
     plan = Plan(forever)
-    async with world(cli, kind) as it:
-        async for each in it.ask("one", plan):
+    async with query_runner(cli, kind) as runner:
+        async for each in runner.ask("one", plan):
             if isinstance(each, ResultMessage):
                 await plan.begun.wait()
                 break
@@ -183,19 +183,19 @@ async def test_leaving_the_loop_ends_it(cli: Cli, kind: str) -> None:
             while not plan.ended:
                 await anyio.lowlevel.checkpoint()
         assert plan.ended == [cancelled()]
-        await it.still_works()
+        await runner.still_works()
 
 
 @pytest.mark.virtual_time
 @pytest.mark.requirement("L30", "E10", "G46")
 async def test_the_time_limit_holds_meanwhile(cli: Cli, kind: str) -> None:
     plan = Plan(forever)
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout) as caught:
-            await it.ask("one", plan, timeout=0.1)
+            await runner.ask("one", plan, timeout=0.1)
         assert caught.value.kind == "timeout"
         assert plan.ended == [cancelled()]
-        await it.still_works()
+        await runner.still_works()
 
 
 @pytest.mark.virtual_time
@@ -210,13 +210,13 @@ async def test_the_silence_limit_rests_meanwhile_and_begins_anew(cli: Cli, kind:
         return "there"
 
     cli.acts["silent"] = quick_enough
-    async with world(cli, kind) as it:
-        assert (await it.ask("one", Plan(slowly), idle_timeout=0.2)).text == "there"
+    async with query_runner(cli, kind) as runner:
+        assert (await runner.ask("one", Plan(slowly), idle_timeout=0.2)).text == "there"
         cli.acts["silent"] = no_end
         with anyio.fail_after(DEADLINE), pytest.raises(ph.QueryTimeout) as caught:
-            await it.ask("one", Plan(slowly), idle_timeout=0.2)
+            await runner.ask("one", Plan(slowly), idle_timeout=0.2)
         assert caught.value.kind == "idle_timeout"
-        await it.still_works()
+        await runner.still_works()
 
 
 @pytest.mark.requirement("E68")
@@ -225,12 +225,12 @@ async def test_a_child_that_is_killed_meanwhile_fails_the_query(cli: Cli, kind: 
         cli.children[-1].end(signal="SIGKILL")
 
     plan = Plan(forever)
-    async with world(cli, kind) as it:
-        error = await while_it_works(it.ask("one", plan), plan, kill)
+    async with query_runner(cli, kind) as runner:
+        error = await while_it_works(runner.ask("one", plan), plan, kill)
         assert isinstance(error, ph.CLIExitedError)
         assert "SIGKILL before the answer was complete" in str(error)
         assert plan.ended == [cancelled()]
-        await it.still_works()
+        await runner.still_works()
 
 
 @pytest.mark.requirement("E68")
@@ -253,10 +253,10 @@ async def test_a_child_that_dies_with_its_result(cli: Cli, kind: str, how: dict[
         return NextPrompt()
 
     cli.acts["one"] = last_words
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         with anyio.fail_after(DEADLINE):
-            assert (await it.ask("one", Plan(in_a_moment))).text == "there"
-        await it.still_works()
+            assert (await runner.ask("one", Plan(in_a_moment))).text == "there"
+        await runner.still_works()
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -301,10 +301,10 @@ async def test_its_error_is_the_error_of_the_query(cli: Cli, kind: str) -> None:
         await anyio.sleep(0)
         raise BrokenToolError("no such tool")
 
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         with anyio.fail_after(DEADLINE), pytest.raises(BrokenToolError, match="no such tool"):
-            await it.ask("one", Plan(breaks))
-        await it.still_works()
+            await runner.ask("one", Plan(breaks))
+        await runner.still_works()
 
 
 async def test_an_error_of_its_reading_too(cli: Cli, kind: str) -> None:
@@ -314,10 +314,10 @@ async def test_an_error_of_its_reading_too(cli: Cli, kind: str) -> None:
         return batch
 
     plan = Plan(read=read)
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         with anyio.fail_after(DEADLINE), pytest.raises(BrokenToolError, match="cannot read that"):
-            await it.ask("one", plan)
-        await it.still_works()
+            await runner.ask("one", plan)
+        await runner.still_works()
 
 
 async def test_an_error_after_an_interrupt_is_not_reported(cli: Cli, kind: str) -> None:
@@ -329,12 +329,12 @@ async def test_an_error_after_an_interrupt_is_not_reported(cli: Cli, kind: str) 
         raise AssertionError
 
     plan = Plan(breaks)
-    async with world(cli, kind) as it:
-        query = it.ask("one", plan)
+    async with query_runner(cli, kind) as runner:
+        query = runner.ask("one", plan)
         result = await while_it_works(query, plan, query.interrupt)
         assert isinstance(result, ph.QueryResult)
         assert result.outcome == "interrupted"
-        await it.still_works()
+        await runner.still_works()
 
 
 async def test_one_that_is_cancelled_from_outside_fails_the_query(cli: Cli, kind: str, anyio_backend: str) -> None:
@@ -344,7 +344,7 @@ async def test_one_that_is_cancelled_from_outside_fails_the_query(cli: Cli, kind
     async def gives_up(_: ResultMessage) -> NextPrompt:
         raise anyio.get_cancelled_exc_class()
 
-    async with world(cli, kind) as it:
+    async with query_runner(cli, kind) as runner:
         with anyio.fail_after(DEADLINE), pytest.raises(ph.SessionClosedError, match="was cancelled"):
-            await it.ask("one", Plan(gives_up))
-        await it.still_works()
+            await runner.ask("one", Plan(gives_up))
+        await runner.still_works()

@@ -103,7 +103,7 @@ async def controlled(session: Session) -> None:
 USES: tuple[Use, ...] = (asked, changed, left, interrupted, queued, several, cleared, crashed, continued, controlled)
 
 
-def world() -> Cli:
+def make_cli() -> Cli:
     cli = Cli()
     cli.acts = {"slow": hang, "crash": die}
     return cli
@@ -139,7 +139,7 @@ def on_asyncio(use: Use, at: int) -> bool:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
         loop.set_exception_handler(lambda _, context: noise.append(str(context)))
-        cli = world()
+        cli = make_cli()
         session = ph.Agent(transport=cli.transport, model="opus").session()
         tasks = [asyncio.ensure_future(use(session))]
         turns = 0
@@ -180,7 +180,7 @@ class Turns(trio.abc.Instrument):
 
 def on_trio(use: Use, at: int) -> bool:
     async def main() -> bool:
-        cli = world()
+        cli = make_cli()
         session = ph.Agent(transport=cli.transport, model="opus").session()
         scope = trio.CancelScope()
         instrument = Turns(at, scope.cancel)

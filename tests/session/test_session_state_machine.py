@@ -23,7 +23,7 @@ STEPS = st.lists(
 )
 
 
-class World:
+class SessionModel:
     """The child answers a prompt when it is told to; every prompt has a number of its own, and so has its answer."""
 
     group: anyio.abc.TaskGroup
@@ -110,18 +110,18 @@ class World:
 
 
 async def play(steps: list[tuple[str, int]], *, says_lifecycle: bool) -> None:
-    world = World(says_lifecycle=says_lifecycle)
-    listener = world.session.messages()
+    model = SessionModel(says_lifecycle=says_lifecycle)
+    listener = model.session.messages()
     with anyio.fail_after(10):
-        async with anyio.create_task_group() as world.group:
-            world.cli.answers["echo"] = lambda body: {"number": body["number"]}
-            async with world.session as session:
+        async with anyio.create_task_group() as model.group:
+            model.cli.answers["echo"] = lambda body: {"number": body["number"]}
+            async with model.session as session:
                 for name, which in steps:
-                    await getattr(world, name)(which)
+                    await getattr(model, name)(which)
                     await anyio.wait_all_tasks_blocked()
-                    world.check()
+                    model.check()
                 while session.waiting or session.state == "running":
-                    await world.answer(0)
+                    await model.answer(0)
                     await anyio.wait_all_tasks_blocked()
                 last = await session.query("last")
                 assert last.full_text == "re: last"
@@ -129,15 +129,15 @@ async def play(steps: list[tuple[str, int]], *, says_lifecycle: bool) -> None:
                 link = session._child._connection.channel  # pyright: ignore[reportOptionalMemberAccess]
                 assert not link._pending
             await anyio.wait_all_tasks_blocked()
-        world.check()
-        assert set(world.ends) == set(range(len(world.queries)))
-        assert not world.cli.running
+        model.check()
+        assert set(model.ends) == set(range(len(model.queries)))
+        assert not model.cli.running
         heard = [m.text async for m in listener if isinstance(m, ph.AssistantMessage)]
-        for number, end in world.ends.items():
+        for number, end in model.ends.items():
             if isinstance(end, ph.QueryResult) and end.outcome == "success":
                 for part in "abz":
                     assert heard.count(f"q{number}{part};") == 1
-        for number in range(1, world.woken + 1):
+        for number in range(1, model.woken + 1):
             assert heard.count(f"woken{number};") <= 1  # a child that is killed may take it along
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from managed_cli import CONTENT, SCRIPT, ManagedWorld
+from managed_cli import CONTENT, SCRIPT, ManagedInstallation
 from transports_world import dead, eventually
 
 from pilothouse.errors import CLINotFoundError, CLIVersionError
@@ -48,12 +48,12 @@ class Place:
 
 
 @pytest.fixture
-def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedWorld:
-    return ManagedWorld(tmp_path, monkeypatch)
+def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedInstallation:
+    return ManagedInstallation(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def place(managed: ManagedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(managed: ManagedInstallation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     new_process(monkeypatch)
     return Place(tmp_path, monkeypatch)
 
@@ -68,7 +68,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.requirement("E56", "E60")
-def test_the_order(place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order(place: Place, managed: ManagedInstallation, monkeypatch: pytest.MonkeyPatch) -> None:
     expected: dict[str, str] = {}
     for kind, where in (("usual", "~/.local/bin/claude"), ("second", "bin2/claude"), ("first", "bin1/claude")):
         expected[kind] = place.put(where, say("2.0.0"))
@@ -104,7 +104,7 @@ def test_what_homebrew_and_root_use_is_looked_at() -> None:
 
 
 @pytest.mark.requirement("E62")
-def test_a_path_is_that_file_or_an_error(place: Place, managed: ManagedWorld, tmp_path: Path) -> None:
+def test_a_path_is_that_file_or_an_error(place: Place, managed: ManagedInstallation, tmp_path: Path) -> None:
     install_cli()
     for where in ("~/.local/bin/claude", "bin1/claude"):
         place.put(where, say("2.1.0"))
@@ -172,7 +172,7 @@ def test_links_to_the_same_file_are_asked_once(place: Place, tmp_path: Path) -> 
 
 @pytest.mark.requirement("E58", "E59")
 def test_the_managed_copy_is_neither_run_nor_hashed(
-    place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+    place: Place, managed: ManagedInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_cli()
     monkeypatch.setenv("RUNS", str(place.runs_file))
@@ -184,7 +184,7 @@ def test_the_managed_copy_is_neither_run_nor_hashed(
 
 @pytest.mark.requirement("E58", "E59")
 def test_a_managed_copy_that_is_not_the_pinned_one_will_not_do(
-    place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+    place: Place, managed: ManagedInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_cli()
     managed.path.write_text(SCRIPT)
@@ -198,7 +198,7 @@ def test_a_managed_copy_that_is_not_the_pinned_one_will_not_do(
 
 
 def test_a_managed_copy_without_receipt_is_hashed_once(
-    place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+    place: Place, managed: ManagedInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed.path.parent.mkdir(parents=True)
     managed.path.write_bytes(CONTENT)
@@ -254,7 +254,7 @@ def test_the_variable_may_name_a_kind(place: Place) -> None:
 
 
 def test_a_version_is_asked_for_once_a_file(
-    place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+    place: Place, managed: ManagedInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = place.put("bin1/claude", say("2.1.0"))
     for _ in range(3):
@@ -272,7 +272,7 @@ def test_a_version_is_asked_for_once_a_file(
 
 @pytest.mark.parametrize("trouble", ["garbage", "no directory", "nobody can write"])
 def test_without_a_cache_it_is_asked_again(
-    trouble: str, place: Place, managed: ManagedWorld, monkeypatch: pytest.MonkeyPatch
+    trouble: str, place: Place, managed: ManagedInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = place.put("bin1/claude", say("2.1.0"))
     if trouble == "garbage":

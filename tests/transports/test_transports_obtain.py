@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
-from managed_cli import CONTENT, ManagedWorld
+from managed_cli import CONTENT, ManagedInstallation
 from transports_world import dead, linux_only, until
 
 from pilothouse.errors import CLINotFoundError, ProvisionError, find_cause
@@ -29,47 +29,47 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedWorld:
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ManagedInstallation:
     monkeypatch.setattr(discovery, "USUAL_PLACES", ())
     monkeypatch.setattr(discovery, "_found", {})
     monkeypatch.setattr(obtain, "_failures", {})
-    return ManagedWorld(tmp_path, monkeypatch)
+    return ManagedInstallation(tmp_path, monkeypatch)
 
 
-def nothing_but_the_lock(world: ManagedWorld) -> bool:
-    return world.files() <= {str((world.path.parent / ".lock").relative_to(world.cache))}
+def nothing_but_the_lock(installation: ManagedInstallation) -> bool:
+    return installation.files() <= {str((installation.path.parent / ".lock").relative_to(installation.cache))}
 
 
 @pytest.mark.requirement("E57", "E59")
 @pytest.mark.parametrize("cli", ["auto", "bundled"])
 async def test_a_missing_cli_is_installed_then_used(
-    cli: str, world: ManagedWorld, caplog: pytest.LogCaptureFixture
+    cli: str, installation: ManagedInstallation, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = CliTransport()
     with caplog.at_level(logging.INFO, logger="pilothouse.transports"):
-        await transport.start(Invocation(cli=cli, argv=(), env=world.env))
+        await transport.start(Invocation(cli=cli, argv=(), env=installation.env))
     received = b""
     while data := await transport.receive():
         received += data
     await transport.close()
     assert received.endswith(b"(Claude Code)\n")
-    assert world.path.read_bytes() == CONTENT
+    assert installation.path.read_bytes() == CONTENT
     told = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in told] == ["WARNING", "INFO"], "without logging set up, warnings are shown"
-    for word in (str(world.path.parent), "MB", "pilothouse install-cli", "PILOTHOUSE_INSTALL=0"):
+    for word in (str(installation.path.parent), "MB", "pilothouse install-cli", "PILOTHOUSE_INSTALL=0"):
         assert word in told[0][1]
-    world.npm("fail")
-    assert await obtain_cli(cli, world.env) == str(world.path)
-    assert len(world.runs()) == 1, "what is there needs no network"
+    installation.npm("fail")
+    assert await obtain_cli(cli, installation.env) == str(installation.path)
+    assert len(installation.runs()) == 1, "what is there needs no network"
 
 
 @pytest.mark.requirement("E58", "E59")
-async def test_a_copy_that_is_not_the_pinned_one_is_replaced(world: ManagedWorld) -> None:
-    world.path.parent.mkdir(parents=True)
-    world.path.write_text("#!/bin/sh\necho '2.0.0 (Claude Code)'\n")
-    world.path.chmod(0o755)
-    assert await obtain_cli("bundled", world.env) == str(world.path)
-    assert world.path.read_bytes() == CONTENT
+async def test_a_copy_that_is_not_the_pinned_one_is_replaced(installation: ManagedInstallation) -> None:
+    installation.path.parent.mkdir(parents=True)
+    installation.path.write_text("#!/bin/sh\necho '2.0.0 (Claude Code)'\n")
+    installation.path.chmod(0o755)
+    assert await obtain_cli("bundled", installation.env) == str(installation.path)
+    assert installation.path.read_bytes() == CONTENT
 
 
 @pytest.mark.requirement("E61", "E64")
@@ -83,48 +83,50 @@ async def test_a_copy_that_is_not_the_pinned_one_is_replaced(world: ManagedWorld
         ("bundled", {"PILOTHOUSE_INSTALL": "0"}),
     ],
 )
-async def test_nothing_is_installed_unasked(cli: str, env: dict[str, str], world: ManagedWorld) -> None:
+async def test_nothing_is_installed_unasked(cli: str, env: dict[str, str], installation: ManagedInstallation) -> None:
     with pytest.raises(CLINotFoundError, match="pilothouse install-cli"):
-        await obtain_cli(cli, {**world.env, **env})
-    assert (world.runs(), world.files()) == ([], set())
+        await obtain_cli(cli, {**installation.env, **env})
+    assert (installation.runs(), installation.files()) == ([], set())
 
 
 @linux_only
 @pytest.mark.requirement("E57")
 @pytest.mark.parametrize("way", ["scope", "native"])
-async def test_a_cancelled_query_ends_the_download(way: str, world: ManagedWorld, anyio_backend: str) -> None:
+async def test_a_cancelled_query_ends_the_download(
+    way: str, installation: ManagedInstallation, anyio_backend: str
+) -> None:
     if way == "native" and anyio_backend != "asyncio":
         pytest.skip("only asyncio has it")
-    world.npm("hang")
+    installation.npm("hang")
     transport = CliTransport()
-    start = transport.start(Invocation(cli="auto", argv=(), env=world.env))
+    start = transport.start(Invocation(cli="auto", argv=(), env=installation.env))
     if way == "native":
         task = asyncio.ensure_future(start)
-        await until(lambda: any(world.cache.rglob("part")), "the download did not begin")
+        await until(lambda: any(installation.cache.rglob("part")), "the download did not begin")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     else:
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: start)
-            await until(lambda: any(world.cache.rglob("part")), "the download did not begin")
+            await until(lambda: any(installation.cache.rglob("part")), "the download did not begin")
             group.cancel_scope.cancel()
     # At once, and not within a moment: who cancelled may end the process next.
-    assert nothing_but_the_lock(world)
-    assert all(dead(pid) for pid in world.runs())
+    assert nothing_but_the_lock(installation)
+    assert all(dead(pid) for pid in installation.runs())
     await transport.close()
-    world.npm("ok")
-    assert await obtain_cli("auto", world.env) == str(world.path)
+    installation.npm("ok")
+    assert await obtain_cli("auto", installation.env) == str(installation.path)
 
 
 @pytest.mark.requirement("L59", "G40", "E64")
-async def test_what_failed_for_one_failed_for_all_that_waited(world: ManagedWorld) -> None:
-    world.npm("fail")
+async def test_what_failed_for_one_failed_for_all_that_waited(installation: ManagedInstallation) -> None:
+    installation.npm("fail")
     errors: list[CLINotFoundError] = []
 
     async def ask() -> None:
         with pytest.raises(CLINotFoundError) as caught:
-            await obtain_cli("auto", world.env)
+            await obtain_cli("auto", installation.env)
         errors.append(caught.value)
 
     async with anyio.create_task_group() as group:
@@ -132,7 +134,7 @@ async def test_what_failed_for_one_failed_for_all_that_waited(world: ManagedWorl
             group.start_soon(ask)
     assert len(errors) == 50
     # How many were late is up to the threads; what matters is that it is not one try a query.
-    assert len(world.runs()) < 10
+    assert len(installation.runs()) < 10
     for error in errors:
         assert find_cause(error, ProvisionError) is not None
         for part in (
@@ -143,49 +145,49 @@ async def test_what_failed_for_one_failed_for_all_that_waited(world: ManagedWorl
         ):
             assert part in str(error)
         assert str(error).count("could not fetch") == 1
-    tries = len(world.runs())
-    world.npm("ok")
-    assert await obtain_cli("auto", world.env) == str(world.path), "a later query tries again"
-    assert len(world.runs()) == tries + 1
+    tries = len(installation.runs())
+    installation.npm("ok")
+    assert await obtain_cli("auto", installation.env) == str(installation.path), "a later query tries again"
+    assert len(installation.runs()) == tries + 1
 
 
 @pytest.mark.requirement("E57")
-async def test_many_queries_share_one_download(world: ManagedWorld) -> None:
+async def test_many_queries_share_one_download(installation: ManagedInstallation) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(60):
-            group.start_soon(obtain_cli, "auto", world.env)
-    assert len(world.runs()) == 1
+            group.start_soon(obtain_cli, "auto", installation.env)
+    assert len(installation.runs()) == 1
 
 
-async def test_waiting_takes_no_thread_of_the_program(world: ManagedWorld) -> None:
-    world.npm("hang")
+async def test_waiting_takes_no_thread_of_the_program(installation: ManagedInstallation) -> None:
+    installation.npm("hang")
     async with anyio.create_task_group() as group:
         for _ in range(60):
-            group.start_soon(obtain_cli, "auto", world.env)
-        await until(lambda: any(world.cache.rglob("part")), "the download did not begin")
+            group.start_soon(obtain_cli, "auto", installation.env)
+        await until(lambda: any(installation.cache.rglob("part")), "the download did not begin")
         with anyio.fail_after(5):
             await until(lambda: threading.active_count() > 60, "not all of them wait")
             assert await anyio.to_thread.run_sync(lambda: "free") == "free"
         group.cancel_scope.cancel()
-    assert nothing_but_the_lock(world)
+    assert nothing_but_the_lock(installation)
 
 
 @pytest.mark.requirement("E57", "E76")
 @pytest.mark.parametrize("damage", ["tampered", "cut", "full", "in the way", "read-only"])
 async def test_nothing_is_half_installed_and_nothing_spawned(
-    damage: str, world: ManagedWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: str, installation: ManagedInstallation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
     words = "is not the pinned one"
     if damage == "tampered":
-        world.pack(CONTENT + b"rm -rf /")
+        installation.pack(CONTENT + b"rm -rf /")
     elif damage == "cut":
-        world.archive.write_bytes(world.archive.read_bytes()[:-200])
+        installation.archive.write_bytes(installation.archive.read_bytes()[:-200])
     elif damage == "full":
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
         words = "No space left on device .*PILOTHOUSE_CACHE"
     elif damage == "in the way":
-        world.cache.write_text("no directory")
+        installation.cache.write_text("no directory")
         words = "Make room or set PILOTHOUSE_CACHE"
     elif not Path("/sys").is_dir():
         pytest.skip("needs a place where not even root can write")
@@ -194,13 +196,13 @@ async def test_nothing_is_half_installed_and_nothing_spawned(
         words = "cannot install claude into /sys/pilothouse"
     transport = CliTransport()
     with pytest.raises(CLINotFoundError, match=f"could not be installed: .*{words}") as caught:
-        await transport.start(Invocation(cli="auto", argv=(), env={**world.env, "RUNS": str(tmp_path / "runs")}))
+        await transport.start(Invocation(cli="auto", argv=(), env={**installation.env, "RUNS": str(tmp_path / "runs")}))
     assert isinstance(caught.value.__cause__, ProvisionError)
     assert transport.pid is None
     await transport.close()
     assert not (tmp_path / "runs").exists()
     if damage != "in the way":
-        assert nothing_but_the_lock(world)
+        assert nothing_but_the_lock(installation)
 
 
 async def test_a_background_call_cancelled_before_it_starts() -> None:
@@ -213,17 +215,17 @@ async def test_a_background_call_cancelled_before_it_starts() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only loop that blockbuster knows
-async def test_nothing_blocks_the_loop(world: ManagedWorld) -> None:
+async def test_nothing_blocks_the_loop(installation: ManagedInstallation) -> None:
     from blockbuster import blockbuster_ctx
 
     with blockbuster_ctx("pilothouse"):
-        assert await obtain_cli("auto", world.env) == str(world.path)
+        assert await obtain_cli("auto", installation.env) == str(installation.path)
 
 
 @linux_only
 @pytest.mark.parametrize("times", [1, 2])
-async def test_ctrl_c_while_it_installs(times: int, world: ManagedWorld, anyio_backend: str) -> None:
-    world.npm("hang")
+async def test_ctrl_c_while_it_installs(times: int, installation: ManagedInstallation, anyio_backend: str) -> None:
+    installation.npm("hang")
     code = (
         "import sys, anyio, msgspec\n"
         "from pilothouse.provision import cli\n"
@@ -236,14 +238,14 @@ async def test_ctrl_c_while_it_installs(times: int, world: ManagedWorld, anyio_b
     )
     import msgspec
 
-    command = [sys.executable, "-c", code, msgspec.json.encode(world.artifact).decode(), anyio_backend]
-    env: dict[str, Any] = {**os.environ, **world.env}
+    command = [sys.executable, "-c", code, msgspec.json.encode(installation.artifact).decode(), anyio_backend]
+    env: dict[str, Any] = {**os.environ, **installation.env}
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as child:
-        await until(lambda: any(world.cache.rglob("part")), "the download did not begin")
+        await until(lambda: any(installation.cache.rglob("part")), "the download did not begin")
         for _ in range(times):
             child.send_signal(signal.SIGINT)
         _, said = await anyio.to_thread.run_sync(child.communicate, None, 20)
     assert b"KeyboardInterrupt" in said
     assert b"is fetched now" in said, "who has not set up logging sees why it takes so long"
-    assert nothing_but_the_lock(world)
-    assert all(dead(pid) for pid in world.runs())
+    assert nothing_but_the_lock(installation)
+    assert all(dead(pid) for pid in installation.runs())

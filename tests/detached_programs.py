@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-Tell = Callable[[str], dict[str, Any]]
+SendCommand = Callable[[str], dict[str, Any]]
 
 
 @contextmanager
-def running(
+def run_detached(
     *command: str, start: float, stop: float, environment: Mapping[str, str] | None = None
-) -> Generator[tuple[dict[str, Any], Tell]]:
+) -> Generator[tuple[dict[str, Any], SendCommand]]:
     """A running program; yields what it has said, and a way to tell it a word, to which it says something.
 
     Args:
@@ -39,19 +39,19 @@ def running(
     assert of is not None
     first.wait()
 
-    def hear() -> dict[str, Any]:
+    def read_reply() -> dict[str, Any]:
         with _limited(start, first.pid):
             line = of.readline()
         assert line, f"{' '.join(command)} has ended: see standard error above"
         return json.loads(line)
 
-    def tell(word: str) -> dict[str, Any]:
+    def send_command(word: str) -> dict[str, Any]:
         to.write(word.encode() + b"\n")
         to.flush()
-        return hear()
+        return read_reply()
 
     try:
-        yield hear(), tell
+        yield read_reply(), send_command
     finally:
         to.close()
         with _limited(stop, first.pid):
@@ -73,7 +73,7 @@ def _limited(seconds: float, group: int) -> Generator[None]:
 # In the program.
 
 
-def leave(*also: signal.Signals) -> None:
+def detach(*also: signal.Signals) -> None:
     """Be nobody's child, and deaf to signals: it ends when its input does, and not before all is taken away."""
     if os.fork():
         os._exit(0)
@@ -81,7 +81,7 @@ def leave(*also: signal.Signals) -> None:
         signal.signal(by, signal.SIG_IGN)
 
 
-def say(told: Mapping[str, Any]) -> None:
+def send_reply(reply: Mapping[str, Any]) -> None:
     """Say something to the tests."""
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reply) + "\n")
     sys.stdout.flush()

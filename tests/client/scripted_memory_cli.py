@@ -15,11 +15,11 @@ from pilothouse.transports import MemoryPeer, MemoryTransport
 Body = dict[str, Any]
 
 
-class Peer:
+class ScriptPeer:
     """A CLI that has shaken hands and has heard the prompt."""
 
     def __init__(self, peer: MemoryPeer) -> None:
-        self.say = peer.write
+        self.write = peer.write
         self._peer = peer
         self._asked = 0
 
@@ -27,16 +27,16 @@ class Peer:
         """Ask, and do not wait."""
         self._asked += 1
         key = f"q{self._asked}"
-        await self.say({"type": "control_request", "request_id": key, "request": body})
+        await self.write({"type": "control_request", "request_id": key, "request": body})
         return key
 
-    async def hear(self) -> Body:
+    async def read_frame(self) -> Body:
         """The next frame; {} once input has ended."""
         return await self._peer.read_frame() or {}
 
     async def answers(self, count: int) -> dict[str, Body]:
         """The next answers, by the id of the question."""
-        found = [(await self.hear())["response"] for _ in range(count)]
+        found = [(await self.read_frame())["response"] for _ in range(count)]
         return {response["request_id"]: response for response in found}
 
     async def ask(self, body: Body) -> Body:
@@ -45,28 +45,32 @@ class Peer:
         return (await self.answers(1))[key]
 
     async def finish(self) -> None:
-        await self.say(frames.result("done"))
+        await self.write(frames.result("done"))
         assert await self._peer.read_line() == b""
 
 
-class World:
+class ScriptedQuery:
     """Plays one query against a script."""
 
-    def __init__(self, play: Callable[[Peer], Awaitable[object]]) -> None:
+    def __init__(self, play: Callable[[ScriptPeer], Awaitable[object]]) -> None:
         self.transport = MemoryTransport(self._run)
-        self.hello: Body = {}
+        self.initialize_request: Body = {}
         self.argv: tuple[str, ...] = ()
         self.files: tuple[PrivateFile, ...] = ()
         self.info: Body = {"hook_on_failure_supported": True}
         self._play = play
 
     async def _run(self, peer: MemoryPeer) -> None:
-        hello = await peer.read_frame() or {}
-        self.hello, self.argv, self.files = hello["request"], peer.invocation.argv, peer.invocation.files
-        await peer.write(frames.control_response(hello["request_id"], frames.server_info() | self.info))
+        initialize_request = await peer.read_frame() or {}
+        self.initialize_request, self.argv, self.files = (
+            initialize_request["request"],
+            peer.invocation.argv,
+            peer.invocation.files,
+        )
+        await peer.write(frames.control_response(initialize_request["request_id"], frames.server_info() | self.info))
         assert (await peer.read_frame() or {})["type"] == "user"
         await peer.write(frames.init())
-        await self._play(Peer(peer))
+        await self._play(ScriptPeer(peer))
 
     def query(self, **settings: Any) -> ph.Query:
         return ph.query("go", transport=self.transport, **settings)

@@ -65,7 +65,7 @@ def memory(name: str) -> int:
 
 
 @contextlib.asynccontextmanager
-async def nothing_left_by(fake: FakeCLI) -> AsyncGenerator[None]:
+async def no_leaks_after(fake: FakeCLI) -> AsyncGenerator[None]:
     """After the block this process has open what it had before, and no more. One query goes first, to warm up."""
     assert (await ph.query("warm up", cli=fake.path)).is_success
     while not watchdog.shell:
