@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -50,7 +50,7 @@ class UserCallback:
             raise UsageError(f"{name}: expected a function, got {type(function).__name__}")
         self.name = name
         self._function: Any = function
-        self._is_async = _is_async(function)
+        self._is_async = is_async(function)
         _check_signature(function, name, parameters)
 
     def __repr__(self) -> str:
@@ -63,13 +63,9 @@ class UserCallback:
             PilothouseError: the function failed because something that it awaited was cancelled; this call was not.
         """
         try:
-            if self._is_async:
-                return await self._function(*args)
-            # Wrapped in a tuple because trio rejects a bare coroutine returned from a worker thread.
-            (answer,) = await run_in_worker(lambda: (self._function(*args),))
-            return await answer if inspect.isawaitable(answer) else answer
-        except anyio.get_cancelled_exc_class() as error:
-            if _is_cancelled():
+            return await call_function(self._function, args, {}, inline=self._is_async)
+        except BaseException as error:
+            if not is_stray_cancellation(error):
                 raise
             # Passed on, it would end the caller's task silently.
             raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
@@ -103,6 +99,25 @@ class TimeLimited(Generic[T]):
         return self.on_timeout()
 
 
+async def call_function(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inline: bool
+) -> Any:
+    """Call a function and wait for its result.
+
+    Args:
+        function: the function.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation does not stop.
+    """
+    if inline:
+        return await function(*args, **kwargs)
+
+    # Wrapped in a tuple because trio rejects a bare coroutine returned from a worker thread.
+    (answer,) = await run_in_worker(lambda: (function(*args, **kwargs),))
+    return await answer if inspect.isawaitable(answer) else answer
+
+
 async def run_in_worker(work: Callable[[], T]) -> T:
     """Call a user's function in a worker thread. Cancelling lets the thread run on, and drops its result.
 
@@ -130,18 +145,23 @@ def _get_limiter() -> CapacityLimiter:
         return limiter
 
 
-def _is_cancelled() -> bool:
-    """Whether this task itself is being cancelled."""
-    if anyio.current_effective_deadline() == -inf:
+def is_stray_cancellation(error: BaseException) -> bool:
+    """Whether a function raised the cancellation of another task, such as one that it waited for.
+
+    The call itself was not cancelled, so it still needs a result.
+    """
+    asyncio: Any = sys.modules.get("asyncio")  # if asyncio is not loaded, it raised nothing
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # another event loop, with its own cancellation
         return True
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
-        return True
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    return task is not None and not task.cancelling() and anyio.current_effective_deadline() != -inf
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
+    """Whether a call of the function returns a coroutine."""
     while isinstance(function, partial):
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004 - it is known to be callable

@@ -1,6 +1,6 @@
-"""Checks values against a user's JSON Schema. Pure; knows JSON Schema, not tools or answers.
+"""JSON Schemas of users and of types: checks of values, and what a schema needs before it is sent.
 
-Owns the one check for both: the input of a tool with a given schema, and an output that must fit one.
+Pure; knows JSON Schema, not tools or answers. Owns what both share: the input of a tool, and an output that must fit.
 `fastjsonschema` (extra `schema`) checks all of draft 07. Without it, or for a schema that it does not support, types,
 required and unknown properties, enums and bounds are checked, at every depth of properties and items. The keywords of
 draft 2020-12 for tuples and dependents are supported.
@@ -8,10 +8,13 @@ draft 2020-12 for tuples and dependents are supported.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias, cast
+
+import msgspec
 
 ROOT = "$"
 """The path of the whole value."""
@@ -250,3 +253,59 @@ def _iterate_list(keyword: str, inner: Any) -> Iterator[tuple[str, Any]]:
         yield keyword, None
         return
     yield from ((f"{keyword}[{index}]", each) for index, each in enumerate(cast("list[Any]", inner)))
+
+
+# Schemas of types.
+
+
+DEFINITIONS = ("$defs", "definitions")
+"""The keywords under which a schema has its definitions, of later and of earlier drafts."""
+
+
+def inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
+    """Replace a reference at the root with the definition that it refers to, if there is one."""
+    root, seen = schema, set[str]()
+    while isinstance(reference := root.get("$ref"), str) and reference not in seen:
+        seen.add(reference)
+        place, _, escaped = reference.removeprefix("#/").partition("/")
+        name = escaped.replace("~1", "/").replace("~0", "~")
+        target = root.get(place, {}).get(name) if place in DEFINITIONS else None
+        if not isinstance(target, dict):
+            return schema
+        beside = {keyword: value for keyword, value in root.items() if keyword != "$ref"}
+        root = {**cast("dict[str, Any]", target), **beside}
+        if f'"{reference}"' not in msgspec.json.encode([target, *beside[place].values()]).decode():
+            root[place] = {key: value for key, value in beside[place].items() if key != name}
+            if not root[place]:
+                del root[place]
+    return root
+
+
+_PYDANTIC_PACKAGES = ("pydantic", "annotated_types")  # packages whose constraints only pydantic reads
+
+
+def mentions_pydantic(kind: Any) -> bool:
+    """Whether a type contains a type or constraint of pydantic, whose checks msgspec would ignore."""
+    return _mentions_pydantic(kind, set())
+
+
+def _mentions_pydantic(part: Any, seen: set[int]) -> bool:
+    if id(part) in seen:
+        return False
+    seen.add(id(part))
+    owner = cast("type[Any]", part if isinstance(part, type) else type(part))
+    if hasattr(owner, "__pydantic_core_schema__") or hasattr(owner, "__get_pydantic_core_schema__"):
+        return True
+    if owner.__module__.partition(".")[0] in _PYDANTIC_PACKAGES:
+        return True
+    inside = (*typing.get_args(part), *_field_types(typing.get_origin(part) or part))
+    return any(_mentions_pydantic(each, seen) for each in inside)
+
+
+def _field_types(part: Any) -> tuple[Any, ...]:
+    if not isinstance(part, type) or part.__module__ == "builtins":
+        return ()
+    try:
+        return tuple(typing.get_type_hints(part, include_extras=True).values())
+    except Exception:  # noqa: BLE001 - a name that cannot be resolved; making the schema reports it
+        return ()

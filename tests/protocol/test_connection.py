@@ -204,7 +204,6 @@ CALLS: dict[ConnectionCall, Callable[[Connection], object]] = {
     ConnectionCall.CANCEL_REQUEST: lambda c: c.cancel_request("ph_1"),
     ConnectionCall.RESPOND: lambda c: c.respond("q", {}),
     ConnectionCall.RESPOND_ERROR: lambda c: c.respond_error("q", "no"),
-    ConnectionCall.USER: lambda c: c.user_message_line("hi", uuid=None),
     ConnectionCall.END_INPUT: lambda c: c.end_input(),
     ConnectionCall.END_OUTPUT: lambda c: c.end_output(),
 }
@@ -235,10 +234,10 @@ def test_each_call_does_what_the_table_says(state: ConnectionState, call: Connec
 
 def test_what_may_be_sent_ends_with_the_input() -> None:
     allowed = {state: {call.value for call in calls} for state, calls in TRANSITIONS.items()}
-    late = {"withdraw", "answer", "refuse", "end_input", "end_output"}
+    late = {"cancel_request", "respond", "respond_error", "end_input", "end_output"}
     assert allowed == {
-        ConnectionState.OPENING: {*late, "feed", "request", "user"},
-        ConnectionState.OPEN: {*late, "feed", "request", "user"},
+        ConnectionState.OPENING: {*late, "feed", "request"},
+        ConnectionState.OPEN: {*late, "feed", "request"},
         ConnectionState.INPUT_ENDED: {*late, "feed"},
         ConnectionState.ENDED: late,
     }

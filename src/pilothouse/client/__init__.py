@@ -20,9 +20,9 @@ from pilothouse.client.result import QueryResult as QueryResult
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 
 if TYPE_CHECKING:
-    from pilothouse.client.attachments import document as document
-    from pilothouse.client.attachments import image as image
     from pilothouse.client.sessions import Session as Session
+    from pilothouse.media import document as document
+    from pilothouse.media import image as image
 
 
 # Loaded lazily: a plain query needs none of them.

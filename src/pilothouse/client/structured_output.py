@@ -20,6 +20,13 @@ from pilothouse.client.result import closing_message, make_result_error
 from pilothouse.driver import NextPrompt, PromptMessage
 from pilothouse.errors import OptionsError, PilothouseError, StructuredOutputError
 from pilothouse.events import OutputRejected, QueryEvent
+from pilothouse.json_schema import (
+    DEFINITIONS,
+    find_schema_problem,
+    inline_root_reference,
+    make_checker,
+    mentions_pydantic,
+)
 from pilothouse.messages import AssistantMessage, Message, ResultMessage
 
 if TYPE_CHECKING:
@@ -31,8 +38,7 @@ Schema: TypeAlias = dict[str, Any]
 # The key of a value whose schema cannot be at the root.
 VALUE_KEY = "value"
 
-_DEFINITIONS = ("$defs", "definitions")
-_HOISTED = tuple(f"#/{place}/" for place in _DEFINITIONS)
+_HOISTED = tuple(f"#/{place}/" for place in DEFINITIONS)
 _UNIONS = frozenset({"anyOf", "oneOf", "allOf"})
 _ROOT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
@@ -72,13 +78,13 @@ def to_portable_schema(schema: Any) -> Any:
 
 def wrap_in_object(schema: Schema) -> tuple[Schema, bool]:
     """Return `schema` with an object at the root, and whether the value is now under `VALUE_KEY` of it."""
-    root = _inline_root_reference(schema)
+    root = inline_root_reference(schema)
     if _is_valid_root(root):
         return {"type": "object", **root}, False
     inner = {
-        keyword: _rebase_references(value) for keyword, value in schema.items() if keyword not in (*_DEFINITIONS, "$id")
+        keyword: _rebase_references(value) for keyword, value in schema.items() if keyword not in (*DEFINITIONS, "$id")
     }
-    definitions = {keyword: _rebase_references(schema[keyword]) for keyword in _DEFINITIONS if keyword in schema}
+    definitions = {keyword: _rebase_references(schema[keyword]) for keyword in DEFINITIONS if keyword in schema}
     shell = {"type": "object", "properties": {VALUE_KEY: inner}, "required": [VALUE_KEY], "additionalProperties": False}
     return {**shell, **definitions}, True
 
@@ -87,25 +93,6 @@ def _is_valid_root(root: Schema) -> bool:
     is_object = root.get("type") == "object" or ("type" not in root and "properties" in root)
     names = cast("Mapping[str, Any]", root.get("properties") or {})
     return is_object and "$ref" not in root and not _UNIONS & root.keys() and all(map(_ROOT_NAME.fullmatch, names))
-
-
-def _inline_root_reference(schema: Schema) -> Schema:
-    """Replace a reference at the root with what it refers to."""
-    root, seen = schema, set[str]()
-    while isinstance(reference := root.get("$ref"), str) and reference not in seen:
-        seen.add(reference)
-        place, _, escaped = reference.removeprefix("#/").partition("/")
-        name = escaped.replace("~1", "/").replace("~0", "~")
-        target = root.get(place, {}).get(name) if place in _DEFINITIONS else None
-        if not isinstance(target, dict):
-            return schema
-        beside = {keyword: value for keyword, value in root.items() if keyword != "$ref"}
-        root = {**cast("Schema", target), **beside}
-        if f'"{reference}"' not in msgspec.json.encode([target, *beside[place].values()]).decode():
-            root[place] = {key: value for key, value in beside[place].items() if key != name}
-            if not root[place]:
-                del root[place]
-    return root
 
 
 def _rebase_references(value: Any) -> Any:
@@ -330,8 +317,6 @@ class OutputSchema:
 
 
 def _check_schema(schema: Mapping[str, Any], option: str) -> None:
-    from pilothouse.json_schema import find_schema_problem  # schemas made from types are valid
-
     if (problem := find_schema_problem(schema)) is not None:
         raise OptionsError(
             f"{option}: this is no valid JSON Schema: {problem.text} - at `{problem.path}`", option=option
@@ -357,7 +342,7 @@ def _schema_and_converter(output_type: Any) -> tuple[Any, Callable[[Any], Any]]:
         return output_type.model_json_schema(), _find_method(output_type, "model_validate")
     if hasattr(output_type, "json_schema") and hasattr(output_type, "validate_python"):
         return output_type.json_schema(), _find_method(output_type, "validate")
-    if _uses_pydantic(output_type):
+    if "pydantic" in sys.modules and mentions_pydantic(output_type):
         return _schema_and_converter(import_module("pydantic").TypeAdapter(output_type))
     return msgspec.json.schema(output_type), lambda value: msgspec.convert(value, output_type, str_keys=True)
 
@@ -370,31 +355,7 @@ def _find_method(owner: Any, name: str) -> Callable[[Any], Any]:
     return getattr(owner, name, None) or owner.validate_python
 
 
-def _uses_pydantic(part: Any, seen: set[int] | None = None) -> bool:
-    """Whether a type contains anything of pydantic: msgspec would accept its dataclasses, without their checks."""
-    seen = set() if seen is None else seen
-    if "pydantic" not in sys.modules or id(part) in seen:
-        return False
-    seen.add(id(part))
-    owner = cast("type[Any]", part if isinstance(part, type) else type(part))
-    if hasattr(owner, "__pydantic_core_schema__") or hasattr(owner, "__get_pydantic_core_schema__"):
-        return True
-    if owner.__module__.partition(".")[0] == "pydantic":
-        return True
-    inside = typing.get_args(part) or _fields(typing.get_origin(part) or part)
-    return any(_uses_pydantic(each, seen) for each in inside)
-
-
-def _fields(part: Any) -> tuple[Any, ...]:
-    try:
-        return tuple(typing.get_type_hints(part, include_extras=True).values()) if isinstance(part, type) else ()
-    except Exception:  # noqa: BLE001 - an unresolvable name; making the schema reports it
-        return ()
-
-
 def _make_checker(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    from pilothouse.json_schema import make_checker  # types check for themselves
-
     problems_with = make_checker(schema)
 
     def check(value: Any) -> Any:

@@ -6,7 +6,6 @@ of an unexpected type and an unknown field are never fatal and never lost.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -16,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pilothouse.messages.base import Number, short_value
+from pilothouse.messages.coercion import convert_fields
 
 # The wire key of the name of an event.
 EVENT_NAME_KEY = "hook_event_name"
@@ -99,35 +99,9 @@ def read_event(cls: type[E], data: Mapping[str, Any]) -> E:
     try:
         event = msgspec.convert(raw, cls)
     except (ValueError, TypeError, RecursionError):
-        event = _read_field_by_field(cls, raw)
+        event = cls(**convert_fields(cls, raw, keep_misfits=True))
     msgspec.structs.force_setattr(event, "raw", raw)
     return event
-
-
-def _read_field_by_field(cls: type[E], raw: Mapping[str, Any]) -> E:
-    known = {name: raw[wire] for name, wire in _get_wire_names(cls).items() if wire in raw}
-    return cls(
-        **{name: _convert_value(kind, known[name]) for name, kind in _get_field_types(cls).items() if name in known}
-    )
-
-
-@functools.cache
-def _get_wire_names(cls: type[HookEvent]) -> dict[str, str]:
-    names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
-    del names["raw"]
-    return names
-
-
-@functools.cache
-def _get_field_types(cls: type[HookEvent]) -> dict[str, Any]:
-    return {info.name: info.type for info in msgspec.structs.fields(cls)}
-
-
-def _convert_value(kind: Any, value: Any) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except (ValueError, TypeError, RecursionError):
-        return value
 
 
 # tools

@@ -15,9 +15,10 @@ import msgspec
 
 from pilothouse.errors import ToolDefinitionError, UsageError
 from pilothouse.language_model.events import CallWarning, ToolCall, ToolResult
+from pilothouse.media import sniff_media_type
 from pilothouse.messages.base import to_json_values
 from pilothouse.tools import Tool, as_tool, create_tool
-from pilothouse.tools.content import json_text, sniff_media_type
+from pilothouse.tools.content import json_text
 from pilothouse.tools.errors import ToolInputError
 from pilothouse.tools.input_schema import ToolInput, make_input
 from pilothouse.tools.tool import check_tool_name

@@ -52,6 +52,27 @@ def _fields(cls: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(cls)
 
 
+def convert_fields(cls: type[msgspec.Struct], data: Mapping[str, Any], *, keep_misfits: bool) -> dict[str, Any]:
+    """Convert the fields of a JSON object one by one, as arguments of `cls`, without changing any value to fit.
+
+    Args:
+        cls: the class.
+        data: the object.
+        keep_misfits: keep a value of another type as it came; otherwise leave it out.
+    """
+    values: dict[str, Any] = {}
+    for info in _fields(cls):
+        if info.encode_name not in data:
+            continue
+        value = data[info.encode_name]
+        try:
+            values[info.name] = msgspec.convert(value, info.type)
+        except (ValueError, TypeError, RecursionError):
+            if keep_misfits:
+                values[info.name] = value
+    return values
+
+
 def coerce(kind: Any, value: Any) -> Any:
     """Convert a JSON value to a type annotation.
 

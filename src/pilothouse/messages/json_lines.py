@@ -5,6 +5,7 @@ messages.
 """
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, cast
 
 import msgspec
@@ -64,7 +65,6 @@ def _with_plain_keys(value: Any) -> Any:
 
 
 _fast_decode = msgspec.json.Decoder().decode
-_fast_encode = msgspec.json.Encoder(enc_hook=to_plain_scalar).encode
 
 
 def decode_line(line: bytes) -> Any:
@@ -106,27 +106,52 @@ def _parse_int(digits: str) -> int | float:
         return float(digits)
 
 
-def encode_json(value: Any) -> bytes:
-    r"""Encode a JSON value as one line, without the newline.
+def make_encoder(convert: Callable[[Any], Any]) -> Callable[[Any], bytes]:
+    r"""Make a function that encodes values as one line of JSON, without the newline.
 
-    Lone surrogates are written as `\udXXX` escapes, which UTF-8 cannot express any other way.
+    It writes lone surrogates as `\udXXX` escapes, which UTF-8 cannot express any other way, and NaN as null. It raises
+    TypeError, ValueError or RecursionError for what has no such form.
+
+    Args:
+        convert: as for `to_plain_values`.
+    """
+    encode = msgspec.json.Encoder(enc_hook=convert).encode
+
+    def encode_leniently(value: Any) -> bytes:
+        try:
+            return encode(value)
+        except (UnicodeEncodeError, OverflowError):
+            # The standard library writes what msgspec does not: lone surrogates, and integers over 64 bits.
+            return _encode_ascii(value, convert)
+
+    return encode_leniently
+
+
+def _encode_ascii(value: Any, convert: Callable[[Any], Any]) -> bytes:
+    import json  # as above
+
+    plain = _without_nan(to_plain_values(value, convert))
+    return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in cast("list[Any]", value)]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+_encode = make_encoder(to_plain_scalar)
+
+
+def encode_json(value: Any) -> bytes:
+    """Encode a JSON value as one line, without the newline.
 
     Raises:
         MessageParseError: the value is not JSON, or is nested too deeply.
     """
     try:
-        return _fast_encode(value)
-    except (UnicodeEncodeError, OverflowError):
-        # The standard library writes what msgspec does not: escapes for lone surrogates, and integers over 64 bits.
-        return _encode_leniently(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise MessageParseError(f"not a JSON value: {error}", data=value) from error
-
-
-def _encode_leniently(value: Any) -> bytes:
-    import json  # as above
-
-    try:
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
+        return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageParseError(f"not a JSON value: {error}", data=value) from error

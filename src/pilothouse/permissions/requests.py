@@ -7,17 +7,16 @@ in `.raw`; an optional field of an unexpected type counts as absent, because the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
 from msgspec.structs import force_setattr as set_field
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import short_repr
+from pilothouse.messages.coercion import convert_fields
 from pilothouse.permissions.updates import PermissionRule, PermissionUpdate, update_from_wire
 
 T = TypeVar("T")
@@ -193,12 +192,8 @@ def read_request(body: Mapping[str, Any], session: Any = None) -> PermissionRequ
 
 
 def _read_field_by_field(body: Mapping[str, Any]) -> PermissionRequest:
-    read: dict[str, Any] = {"tool_input": {}} if "input" not in body else {}
-    given = {"tool_name": body.get("tool"), **body}
-    for field in fields(PermissionRequest):
-        if field.encode_name in given:
-            with suppress(ValueError, TypeError, RecursionError):
-                read[field.name] = msgspec.convert(given[field.encode_name], field.type)
+    given: dict[str, Any] = {"tool_name": body.get("tool"), "input": {}, **body}
+    read = convert_fields(PermissionRequest, given, keep_misfits=False)
     if not read.keys() >= {"tool_name", "tool_input"}:
         raise UsageError(_UNUSABLE)
     return PermissionRequest(**read)

@@ -41,7 +41,6 @@ from pilothouse.protocol.control_frames import (
     read_response,
     request_line,
     success_line,
-    user_message,
 )
 from pilothouse.protocol.events import (
     ConnectionEvent,
@@ -71,10 +70,9 @@ class ConnectionCall(StrEnum):
 
     FEED = "feed"
     REQUEST = "request"
-    CANCEL_REQUEST = "withdraw"
-    RESPOND = "answer"
-    RESPOND_ERROR = "refuse"
-    USER = "user"
+    CANCEL_REQUEST = "cancel_request"
+    RESPOND = "respond"
+    RESPOND_ERROR = "respond_error"
     END_INPUT = "end_input"
     END_OUTPUT = "end_output"
 
@@ -94,11 +92,11 @@ _ENDINGS: Final = {
 TRANSITIONS: Final[Mapping[ConnectionState, Mapping[ConnectionCall, ConnectionState]]] = {
     ConnectionState.OPENING: _transitions_from(
         ConnectionState.OPENING,
-        stays=(ConnectionCall.REQUEST, ConnectionCall.USER),
+        stays=(ConnectionCall.REQUEST,),
         moves={ConnectionCall.FEED: ConnectionState.OPEN, **_ENDINGS},
     ),
     ConnectionState.OPEN: _transitions_from(
-        ConnectionState.OPEN, stays=(ConnectionCall.FEED, ConnectionCall.REQUEST, ConnectionCall.USER), moves=_ENDINGS
+        ConnectionState.OPEN, stays=(ConnectionCall.FEED, ConnectionCall.REQUEST), moves=_ENDINGS
     ),
     ConnectionState.INPUT_ENDED: _transitions_from(
         ConnectionState.INPUT_ENDED, stays=(ConnectionCall.FEED,), moves=_ENDINGS
@@ -252,32 +250,6 @@ class Connection:
     def respond_error(self, request_id: str, error: str, code: str | None = None) -> bytes:
         """Respond to a request of the CLI with an error. Arguments and result as in `respond`."""
         return self._respond(ConnectionCall.RESPOND_ERROR, request_id, error_line, error, code)
-
-    def user_message_line(
-        self,
-        content: object,
-        *,
-        uuid: str | None,
-        session_id: str = "",
-        parent_tool_use_id: str | None = None,
-        client_composed: bool = False,
-        extra: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """Return the bytes of a user message; arguments as in `user_message`.
-
-        Raises:
-            UsageError: the message cannot be written as JSON.
-            SessionClosedError: nothing can be sent any more.
-        """
-        self._step(ConnectionCall.USER)
-        return user_message(
-            content,
-            uuid=uuid,
-            session_id=session_id,
-            parent_tool_use_id=parent_tool_use_id,
-            client_composed=client_composed,
-            extra=extra,
-        )
 
     def end_input(self) -> None:
         """Record that nothing will be sent any more. Idempotent."""

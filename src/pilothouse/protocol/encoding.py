@@ -8,16 +8,15 @@ end is the last byte. Lone surrogates, which UTF-8 cannot hold, are written as `
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import UnknownPart
-from pilothouse.messages.json_lines import to_plain_scalar, to_plain_values
+from pilothouse.messages.json_lines import make_encoder, to_plain_scalar
 
 # Some readers also break lines at these characters; inside JSON strings an escape means the same.
 _OTHER_LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
@@ -34,7 +33,7 @@ def _to_encodable(value: object) -> object:
     return to_plain_scalar(value)
 
 
-_encode = msgspec.json.Encoder(enc_hook=_to_encodable).encode
+_encode = make_encoder(_to_encodable)
 
 
 def encode_line(value: object) -> bytes:
@@ -48,32 +47,12 @@ def encode_line(value: object) -> bytes:
     """
     try:
         line = _encode(value)
-    except (UnicodeEncodeError, OverflowError):
-        line = _encode_ascii(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise _encoding_error(value, error) from error
     if not line.isascii():
         for raw, escaped in _OTHER_LINE_ENDS:
             line = line.replace(raw, escaped)
     return line + b"\n"
-
-
-def _encode_ascii(value: object) -> bytes:
-    import json  # slow to import, and needed for unusual strings only
-
-    try:
-        plain = _without_nan(to_plain_values(value, _to_encodable))
-        return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _encoding_error(value, error) from error
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in cast("list[Any]", value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _encoding_error(value: object, error: BaseException) -> UsageError:
@@ -92,8 +71,6 @@ def _find_culprit(value: object) -> tuple[str, object, str]:
         for name, part in _parts(value):
             try:
                 _encode(part)
-            except (UnicodeEncodeError, OverflowError):
-                continue
             except (TypeError, ValueError, RecursionError):
                 path += name
                 value = part

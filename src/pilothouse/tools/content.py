@@ -5,7 +5,6 @@ Pure. Must not know tools, calls or servers.
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from pilothouse.errors import UsageError
+from pilothouse.media import read_source, sniff_media_type, to_base64
 from pilothouse.messages import DocumentBlock, ImageBlock, TextBlock
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import to_plain_scalar, to_plain_values
@@ -43,21 +43,6 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     is_error: bool = False
     meta: Mapping[str, Any] | None = None
 
-
-# Media types by the first bytes of a file; the second pattern is at the offset before it.
-_MAGIC_NUMBERS: tuple[tuple[bytes, int, bytes, str], ...] = (
-    (b"\x89PNG\r\n\x1a\n", 0, b"", "image/png"),
-    (b"\xff\xd8\xff", 0, b"", "image/jpeg"),
-    (b"GIF87a", 0, b"", "image/gif"),
-    (b"GIF89a", 0, b"", "image/gif"),
-    (b"RIFF", 8, b"WEBP", "image/webp"),
-    (b"RIFF", 8, b"WAVE", "audio/wav"),
-    (b"ID3", 0, b"", "audio/mpeg"),
-    (b"\xff\xfb", 0, b"", "audio/mpeg"),
-    (b"\xff\xf3", 0, b"", "audio/mpeg"),
-    (b"OggS", 0, b"", "audio/ogg"),
-    (b"fLaC", 0, b"", "audio/flac"),
-)
 
 # The kinds of blocks, with their required keys. A mapping that has these is a block, any other is data.
 _REQUIRED_KEYS: dict[str, frozenset[str]] = {
@@ -111,18 +96,10 @@ def make_resource_contents(uri: str, value: Any, mime_type: str | None) -> JsonO
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(cast("bytes", value))
         kind = mime_type or sniff_media_type(data) or "application/octet-stream"
-        return {"uri": uri, "mimeType": kind, "blob": _base64(data)}
+        return {"uri": uri, "mimeType": kind, "blob": to_base64(data)}
     if isinstance(value, str):
         return {"uri": uri, "mimeType": mime_type or "text/plain", "text": value}
     return {"uri": uri, "mimeType": mime_type or "application/json", "text": json_text(to_json_value(value))}
-
-
-def sniff_media_type(data: bytes) -> str | None:
-    """Detect the media type of an image or audio file from its first bytes; None if unknown."""
-    return next(
-        (kind for start, at, second, kind in _MAGIC_NUMBERS if data.startswith(start) and data.startswith(second, at)),
-        None,
-    )
 
 
 def to_result(value: Any) -> JsonObject:
@@ -292,7 +269,7 @@ def _from_bytes(value: Any) -> JsonObject:
     kind = sniff_media_type(data)
     if kind is None:
         return {"type": "resource", "resource": make_resource_contents("attachment:data", data, None)}
-    return {"type": kind.partition("/")[0], "data": _base64(data), "mimeType": kind}
+    return {"type": kind.partition("/")[0], "data": to_base64(data), "mimeType": kind}
 
 
 _BLOCK_CONVERTERS: dict[type[Any], Callable[[Any], JsonObject | None]] = {
@@ -312,22 +289,11 @@ def _find_large_parts(block: JsonObject) -> list[str]:
 
 
 def _make_media(family: str, source: bytes | str | os.PathLike[str], mime_type: str | None) -> ToolContent:
-    if isinstance(source, bytes):
-        data = source
-    else:
-        try:
-            with open(source, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
-                data = file.read()
-        except OSError as error:
-            raise UsageError(f"cannot read {os.fspath(source)!r}: {error.strerror or error}") from error
+    data = read_source(source)
     kind = mime_type or sniff_media_type(data)
     if kind is None or not kind.startswith(f"{family}/"):
         raise UsageError(f"{len(data):,} bytes of a format that is no known {family}; say its mime_type")
-    return ToolContent({"type": family, "data": _base64(data), "mimeType": kind})
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    return ToolContent({"type": family, "data": to_base64(data), "mimeType": kind})
 
 
 NO_OUTPUT: Final = "({name} completed with no output)"

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 import msgspec
 
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.json_schema import ROOT, make_checker
+from pilothouse.json_schema import ROOT, inline_root_reference, make_checker, mentions_pydantic
 from pilothouse.messages.json_lines import to_plain_scalar
 from pilothouse.tools.content import ToolResultError, to_json_value
 from pilothouse.tools.context import ToolContext
@@ -209,7 +209,6 @@ def _one_line(text: str) -> str:
 Schema: TypeAlias = dict[str, Any]
 
 _REFERENCE = "#/$defs/{name}"
-_PYDANTIC_PACKAGES = ("pydantic", "annotated_types")  # packages whose constraints only pydantic reads
 
 
 class ToolInput(Protocol):
@@ -383,19 +382,7 @@ def inline_object_root(schema: Schema, name: str) -> Schema:
     Raises:
         ToolDefinitionError: the root is not an object.
     """
-    root = schema
-    seen: set[str] = set()
-    while isinstance(reference := root.get("$ref"), str) and reference not in seen:
-        seen.add(reference)
-        target = schema.get("$defs", {}).get(reference.rpartition("/")[2])
-        if not isinstance(target, dict):
-            break
-        rest = {key: value for key, value in root.items() if key != "$ref"}
-        root = {**cast("Schema", target), **rest}
-        body = msgspec.json.encode([target, *rest.get("$defs", {}).values()]).decode()
-        if f'"{reference}"' not in body:
-            kept = {key: value for key, value in root["$defs"].items() if not reference.endswith(f"/{key}")}
-            root = {key: value for key, value in root.items() if key != "$defs"} | ({"$defs": kept} if kept else {})
+    root: Schema = inline_root_reference(schema)
     if not root or ("type" not in root and "properties" in root):
         root = {"type": "object", "properties": {}, **root}
     if root.get("type") != "object" or any(union in root for union in ("anyOf", "oneOf", "allOf", "$ref")):
@@ -462,7 +449,7 @@ def _convert(value: Any, kind: Any, *, strict: bool, ignore_problems: bool) -> N
 
 
 def _needs_pydantic(parameter: Parameter) -> bool:
-    if _mentions_pydantic(parameter.annotation, set()):
+    if mentions_pydantic(parameter.annotation):
         return True
     try:
         msgspec.json.schema_components([parameter.annotation], schema_hook=_schema_hook)
@@ -474,26 +461,6 @@ def _needs_pydantic(parameter: Parameter) -> bool:
             raise _make_type_error(parameter, error) from error
         return True  # its parts may have types that only pydantic handles
     return False
-
-
-def _mentions_pydantic(kind: Any, seen: set[int]) -> bool:
-    """Whether the type contains a type or constraint of pydantic, whose checks msgspec would ignore."""
-    if id(kind) in seen:
-        return False
-    seen.add(id(kind))
-    if isinstance(kind, type) and (
-        hasattr(kind, "__get_pydantic_core_schema__") or "__pydantic_validator__" in vars(kind)
-    ):
-        return True
-    if any(type(note).__module__.partition(".")[0] in _PYDANTIC_PACKAGES for note in getattr(kind, "__metadata__", ())):
-        return True
-    inside = list(typing.get_args(kind))
-    if isinstance(kind, type) and not inside and kind.__module__ != "builtins":
-        try:
-            inside = list(typing.get_type_hints(kind, include_extras=True).values())
-        except Exception:  # noqa: BLE001 - a name that cannot be resolved; making the schema reports it
-            inside = []
-    return any(_mentions_pydantic(part, seen) for part in inside)
 
 
 def _make_adapter(parameter: Parameter) -> Any:

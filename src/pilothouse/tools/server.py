@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import anyio
 
 from pilothouse._version import __version__
+from pilothouse.callbacks import call_function, is_async
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools import jsonrpc
 from pilothouse.tools.content import as_block, json_text, make_error_result, make_resource_contents, to_json_value
@@ -21,7 +22,7 @@ from pilothouse.tools.context import ToolContext
 from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError
 from pilothouse.tools.input_schema import ParametersInput, caller_locals, function_name, read_signature
 from pilothouse.tools.jsonrpc import JsonObject, Message, RpcError, ServerContext
-from pilothouse.tools.tool import Tool, as_tool, call_function, check_full_name, check_server_name, is_async
+from pilothouse.tools.tool import Tool, as_tool, check_full_name, check_server_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 

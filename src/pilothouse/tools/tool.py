@@ -11,17 +11,15 @@ import functools
 import inspect
 import logging
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import anyio
 import msgspec
 from anyio.lowlevel import RunVar
 
-from pilothouse.callbacks import run_in_worker
+from pilothouse.callbacks import call_function, is_async, is_stray_cancellation
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.tools.content import make_error_result, result_size, to_json_value, to_result
 from pilothouse.tools.context import ToolContext
@@ -454,46 +452,3 @@ def _check_name(what: str, name: Any) -> str:
     if len(name) > MAX_FULL_NAME:
         raise ToolDefinitionError(f"the name of a {what} has at most {MAX_FULL_NAME} characters: {name[:40]}…")
     return name
-
-
-def is_async(function: Any) -> bool:
-    """Whether a call of the function returns a coroutine."""
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - it is known to be callable
-
-
-async def call_function(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, inline: bool
-) -> Any:
-    """Call a function and wait for its result.
-
-    Args:
-        function: the function.
-        args: its arguments by position.
-        kwargs: its arguments by name.
-        inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation does not stop.
-    """
-    if inline:
-        return await function(*args, **kwargs)
-
-    def boxed() -> tuple[Any]:  # in a tuple: trio rejects a bare coroutine from a thread
-        return (function(*args, **kwargs),)
-
-    (answer,) = await run_in_worker(boxed)
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-def is_stray_cancellation(error: BaseException) -> bool:
-    """Whether a function raised the cancellation of another task, such as one that it waited for.
-
-    The call itself was not cancelled, so it still needs a result.
-    """
-    asyncio: Any = sys.modules.get("asyncio")  # if asyncio is not loaded, it raised nothing
-    if asyncio is None or not isinstance(error, asyncio.CancelledError):
-        return False
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # another event loop, with its own cancellation
-        return True
-    return task is not None and not task.cancelling()
