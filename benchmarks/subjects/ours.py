@@ -274,7 +274,8 @@ def _answer(asked: RoundTrips, **settings: Any) -> dict[str, Any]:
 
 
 def parse() -> dict[str, Any]:
-    from pilothouse.tools.xml import StreamParser, TextDelta, ToolCall
+    from pilothouse.events import TextDelta, ToolCall
+    from pilothouse.tools.xml import StreamParser
 
     given, tools, repeats = pieces(), [write_file()], int(parameter("REPEATS"))
     calls = text = 0

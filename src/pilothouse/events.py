@@ -140,7 +140,7 @@ class ToolCallError(Struct, frozen=True):
     code: str
     message: str
     raw: str = ""
-    type: ClassVar[str] = "tool-call-error"
+    type: ClassVar[str] = "error"
 
 
 class ToolCallFinished(Struct, frozen=True):

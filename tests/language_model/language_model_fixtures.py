@@ -7,19 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pilothouse.language_model import (
-    Failed,
-    Finished,
-    GenerateResult,
-    LanguageModel,
-    ModelEvent,
-    TextDelta,
-    TextRetracted,
-    ThinkingDelta,
-    ToolCall,
-    ToolCallStarted,
-    ToolResult,
-)
+from pilothouse.events import TextDelta, TextRetracted, ThinkingDelta, ToolCall, ToolCallFinished, ToolCallStarted
+from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse.testing import frames, mock_transport
 
 Frame = dict[str, Any]
@@ -98,10 +87,10 @@ class Listener:
         self.parts: list[ModelEvent] = []
         self.text = self.reasoning = ""
         self.calls: list[ToolCall] = []
-        self.results: list[ToolResult] = []
+        self.results: list[ToolCallFinished] = []
         self.begun: list[str] = []
         self.retracted: set[str] = set()
-        self.end: Finished | Failed | None = None
+        self.end: AnswerFinished | AnswerFailed | None = None
 
     def hear(self, part: ModelEvent) -> None:
         assert self.end is None, "nothing comes after the end"
@@ -115,15 +104,15 @@ class Listener:
                 self.begun.append(call_id)
             case ToolCall():
                 self.calls.append(part)
-            case ToolResult():
+            case ToolCallFinished():
                 self.results.append(part)
-            case TextRetracted(text=text, reasoning=reasoning, call_ids=ids):
+            case TextRetracted(text=text, thinking=reasoning, call_ids=ids):
                 assert self.text.endswith(text)
                 assert self.reasoning.endswith(reasoning)
                 self.text = self.text[: len(self.text) - len(text)]
                 self.reasoning = self.reasoning[: len(self.reasoning) - len(reasoning)]
                 self.retracted |= set(ids)
-            case Finished() | Failed():
+            case AnswerFinished() | AnswerFailed():
                 self.end = part
             case _:
                 pass

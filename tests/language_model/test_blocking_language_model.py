@@ -11,7 +11,8 @@ from language_model_fixtures import NONCE, WEATHER, Listener, call_text, meaning
 
 from pilothouse import language_model
 from pilothouse.errors import RateLimitError, SessionClosedError, UsageError
-from pilothouse.language_model import Failed, TextDelta
+from pilothouse.events import TextDelta
+from pilothouse.language_model import AnswerFailed
 from pilothouse.sync.language_model import LanguageModel, Stream
 from pilothouse.testing import frames, mock_transport
 
@@ -50,7 +51,7 @@ def test_errors() -> None:
     with pytest.raises(RateLimitError):
         model.generate("go")
     *_, last = model.stream("go")
-    assert isinstance(last, Failed)
+    assert isinstance(last, AnswerFailed)
     with pytest.raises(UsageError):
         model.stream("go", max_steps=0)
     assert (model.model, repr(model)) == ("sonnet", "pilothouse.sync.LanguageModel('sonnet')")

@@ -16,10 +16,11 @@ from language_model_fixtures import NONCE, WEATHER, model_of, turn
 
 import pilothouse as ph
 from pilothouse.errors import OptionsError, ToolDefinitionError, UsageError
-from pilothouse.language_model import DEFAULT_MODEL, LanguageModel, ToolCall, ToolResult
+from pilothouse.events import ToolCall, ToolCallFinished
+from pilothouse.language_model import DEFAULT_MODEL, LanguageModel
 from pilothouse.language_model.model import check_model
 from pilothouse.language_model.request import MessageConverter, RequestTools
-from pilothouse.messages import ImageBlock, TextBlock
+from pilothouse.messages import ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from pilothouse.testing import FakeCLI, mock_transport
 from pilothouse.transports import MemoryTransport
 
@@ -118,7 +119,7 @@ def result_of(given: Any, role: str = "tool") -> tuple[Any, bool]:
         ({"type": "tool-result", "tool_call_id": "c1", "output": {"type": "error-text", "value": "no"}}, "no", True),
         ({"type": "tool-result", "tool_call_id": "c1", "output": {"type": "execution-denied", "reason": "no"}}, "no",
          True),
-        (ToolResult("c1", "w", "18", [{"type": "text", "text": "18"}], is_error=True), "18", True),
+        (ToolCallFinished(ToolResultBlock("c1", [TextBlock("18")], True), ToolUseBlock("c1", "w")), "18", True),
     ],
 )  # fmt: skip
 def test_results_of_the_past(given: Any, text: str, failed: bool) -> None:

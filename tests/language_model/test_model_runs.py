@@ -30,7 +30,8 @@ from pilothouse.errors import (
     RateLimitError,
     SessionClosedError,
 )
-from pilothouse.language_model import Failed, Finished, LanguageModel, TextDelta, TokenUsage
+from pilothouse.events import TextDelta
+from pilothouse.language_model import AnswerFailed, AnswerFinished, LanguageModel, TokenUsage
 from pilothouse.testing import frames, mock_transport
 from pilothouse.tools import ToolExecutionError, ToolInputError
 
@@ -257,7 +258,7 @@ async def test_a_permission_callback_may_stop_it() -> None:
 )
 async def test_finish_reasons(result: dict[str, Any], reason: str) -> None:
     listener = await heard(model_of(*turns("Some text.", **result)).stream("go"))
-    assert isinstance(listener.end, Finished)
+    assert isinstance(listener.end, AnswerFinished)
     assert (listener.end.finish_reason, listener.result.finish_reason) == (reason, reason)
     assert listener.text == listener.result.text == "Some text."
 
@@ -272,7 +273,7 @@ async def test_errors_are_the_last_part() -> None:
     failed = {"is_error": True, "api_error_status": 429, "terminal_reason": "api_error"}
     model = model_of(*turns(f"Look. {OSLO}", "no", **failed))
     listener = await heard(model.stream("go", [weather]))
-    assert isinstance(listener.end, Failed)
+    assert isinstance(listener.end, AnswerFailed)
     assert isinstance(listener.end.error, RateLimitError)
     assert (listener.result.finish_reason, listener.calls, listener.results) == ("error", [], [])
     stream = model.stream("go", [weather])
@@ -283,7 +284,7 @@ async def test_errors_are_the_last_part() -> None:
 async def test_a_cli_that_cannot_be_started() -> None:
     model = LanguageModel(cli="/no/such/claude")
     listener = await heard(model.stream("go"))
-    assert isinstance(listener.end, Failed)
+    assert isinstance(listener.end, AnswerFailed)
     assert isinstance(listener.end.error, ph.CLINotFoundError)
     with pytest.raises(ph.CLINotFoundError):
         await model.generate("go")
@@ -292,7 +293,7 @@ async def test_a_cli_that_cannot_be_started() -> None:
 @pytest.mark.virtual_time
 async def test_an_answer_of_which_nothing_came() -> None:
     listener = await heard(model_of([frames.init()], idle_timeout=0.2).stream("go"))
-    assert isinstance(listener.end, Failed)
+    assert isinstance(listener.end, AnswerFailed)
     assert isinstance(listener.end.error, PilothouseError)
     assert listener.result.steps == ()
 
@@ -335,7 +336,7 @@ async def test_an_abort_before_the_start_starts_nothing() -> None:
     abort = anyio.Event()
     abort.set()
     listener = await heard(LanguageModel(transport=transports).stream("go", abort=abort))
-    assert isinstance(listener.end, Failed)
+    assert isinstance(listener.end, AnswerFailed)
     assert isinstance(listener.end.error, Interrupted)
     with pytest.raises(Interrupted):
         await LanguageModel(transport=transports).generate("go", abort=abort)
@@ -353,7 +354,7 @@ async def test_an_abort_in_the_middle(anyio_backend: str) -> None:
             if part == TextDelta("lo"):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_set_soon, abort)
-            if isinstance(part, Failed):
+            if isinstance(part, AnswerFailed):
                 assert isinstance(part.error, Interrupted)
     assert kinds == ["text-delta", "text-delta", "error"]
     assert transports.all_ended()

@@ -23,7 +23,8 @@ from language_model_fixtures import (
 )
 
 from pilothouse.errors import PilothouseError
-from pilothouse.language_model import Failed, Finished, GenerateResult, ToolCallStarted
+from pilothouse.events import ToolCallStarted
+from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult
 from pilothouse.testing import frames
 
 SEGMENTS = (
@@ -118,7 +119,7 @@ def test_they_agree(turns: tuple[list[Frame], ...], runs_here: bool) -> None:
     async def main() -> None:
         listener = await heard(model_of(*turns).stream("go", tools, max_steps=3))
         whole = await model_of(*whole_only(turns)).generate("go", tools, max_steps=3)
-        assert isinstance(listener.end, Finished)
+        assert isinstance(listener.end, AnswerFinished)
         result = listener.result
         assert meaning(result) == meaning(whole)
         assert (listener.text, listener.reasoning) == (result.text, result.reasoning)
@@ -153,7 +154,7 @@ async def test_recordings_give_the_same_both_ways(name: str) -> None:
         outcome = await model_of(*whole_only([frames_of])).generate("go", [WEATHER])
     except PilothouseError as error:
         outcome = error
-    if isinstance(listener.end, Failed):
+    if isinstance(listener.end, AnswerFailed):
         assert type(outcome) is type(listener.end.error)
         assert str(outcome) == str(listener.end.error)
     else:

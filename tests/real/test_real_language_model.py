@@ -13,19 +13,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.errors import AuthenticationError, Interrupted, RateLimitError
-from pilothouse.language_model import (
-    Failed,
-    Finished,
-    GenerateResult,
-    LanguageModel,
-    ModelEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCall,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolResult,
-)
+from pilothouse.events import TextDelta, ThinkingDelta, ToolCall, ToolCallDelta, ToolCallFinished, ToolCallStarted
+from pilothouse.language_model import AnswerFailed, AnswerFinished, GenerateResult, LanguageModel, ModelEvent
 from pilothouse.testing import (
     BrokenSse,
     Gate,
@@ -113,7 +102,7 @@ def joined(parts: list[ModelEvent], kind: type[TextDelta | ThinkingDelta]) -> st
 
 
 def end_of(parts: list[ModelEvent]) -> GenerateResult:
-    assert isinstance(parts[-1], Finished)
+    assert isinstance(parts[-1], AnswerFinished)
     return parts[-1].result
 
 
@@ -214,7 +203,7 @@ async def test_a_call_handed_back_and_answered(make: Make, scripted_model: Scrip
     (call,) = first.pending_calls
     assert (call.name, call.input, first.finish_reason) == ("weather", {"city": "San Francisco"}, "tool-calls")
     kinds = [type(part) for part in parts]
-    order = [kinds.index(kind) for kind in (TextDelta, ToolCallStarted, ToolCallDelta, ToolCall, Finished)]
+    order = [kinds.index(kind) for kind in (TextDelta, ToolCallStarted, ToolCallDelta, ToolCall, AnswerFinished)]
     assert order == sorted(order)
     output = {"type": "json", "value": {"degrees": 18}}
     answer = {"type": "tool-result", "toolCallId": call.id, "toolName": "weather", "output": output}
@@ -246,7 +235,7 @@ async def test_calls_run_here(claude: Any, make: Make, scripted_model: ScriptedM
     assert told.count("<error>") == 3
     parts = await heard(model.stream("Weather?", [weather]))
     assert joined(parts, TextDelta) == result.text
-    results = [part for part in parts if isinstance(part, ToolResult)]
+    results = [part for part in parts if isinstance(part, ToolCallFinished)]
     assert [(each.output, each.is_error) for each in results] == [
         (each.output, each.is_error) for each in result.tool_results
     ]
@@ -309,7 +298,7 @@ async def test_errors(make: Make, scripted_model: ScriptedModel, status: int, ki
     with pytest.raises(kind):
         await make().generate("Hi")
     (part,) = await heard(make().stream("Hi"))
-    assert isinstance(part, Failed)
+    assert isinstance(part, AnswerFailed)
     assert type(part.error) is kind
 
 
@@ -346,7 +335,7 @@ async def test_an_abort_in_the_middle(claude: Any, make: Make, scripted_model: S
             if joined(parts, TextDelta) == "First. ":
                 abort.set()
     gate.open()
-    assert isinstance(parts[-1], Failed)
+    assert isinstance(parts[-1], AnswerFailed)
     assert isinstance(parts[-1].error, Interrupted)
     assert parts[-1].result.finish_reason == "error"
     assert not claude.processes()

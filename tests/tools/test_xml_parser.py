@@ -10,20 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilothouse.errors import UsageError
-from pilothouse.tools import tool
-from pilothouse.tools.xml import (
-    Finished,
+from pilothouse.events import (
     ParserEvent,
-    StreamParser,
+    ReplyFinished,
     TextDelta,
     ThinkingDelta,
     ToolCall,
     ToolCallDelta,
     ToolCallError,
     ToolCallStarted,
-    merge_deltas,
-    parse,
 )
+from pilothouse.messages import ToolUseBlock
+from pilothouse.tools import tool
+from pilothouse.tools.xml import StreamParser, merge_deltas, parse
 from pilothouse.tools.xml.scanner import TextBuffer
 
 SEED = """<tool_use>
@@ -50,13 +49,14 @@ def call_of(events: list[ParserEvent]) -> ToolCall:
 @pytest.mark.requirement("S10", "S14", "S15", "S18")
 def test_events_come_before_the_end_tag_and_in_order() -> None:
     parser = StreamParser()
-    assert parser.feed("Let me see. <tool_use><tool_name>w</tool_name>")[1:] == [ToolCallStarted("call_1", "w")]
+    (_, begun) = parser.feed("Let me see. <tool_use><tool_name>w</tool_name>")
+    assert begun == ToolCallStarted(ToolUseBlock("call_1", "w"))
     assert parser.feed('<arguments>{"c": ') == [ToolCallDelta("call_1", '{"c": ')]
     assert parser.feed("1}</arguments>") == [ToolCallDelta("call_1", "1}")]
     last = parser.feed("</tool_use>")
     assert [event.type for event in last] == ["tool-call"]
-    assert call_of(last).arguments == {"c": 1}
-    assert parser.close() == [Finished("tool-calls")]
+    assert call_of(last).input == {"c": 1}
+    assert parser.close() == [ReplyFinished("tool-calls")]
     assert parser.close() == []
     with pytest.raises(UsageError):
         parser.feed("x")
@@ -69,10 +69,10 @@ def test_the_weather_call_of_the_requirement() -> None:
         return f"{city} {units}"
 
     events = parse(SEED, [getWeather])
-    assert call_of(events).arguments == {"city": "San Francisco", "units": "celsius"}
+    assert call_of(events).input == {"city": "San Francisco", "units": "celsius"}
     assert call_of(events).raw == SEED
     assert parse(SEED, [{"name": "getWeather", "input_schema": getWeather.input_schema}]) == events
-    assert call_of(parse(SEED)).arguments == {"city": "San Francisco", "units": "celsius"}
+    assert call_of(parse(SEED)).input == {"city": "San Francisco", "units": "celsius"}
 
 
 @pytest.mark.requirement("S17", "S24", "S25")
@@ -122,7 +122,7 @@ def test_documents_of_fragments_lose_nothing_whatever_the_chunks(
     parser = StreamParser(SCHEMAS, nonce, refuse_bare=refuse_bare)
     chunks = [event for at in range(0, len(text), size) for event in parser.feed(text[at : at + size])]
     assert merge_deltas(chunks + parser.close()) == whole
-    assert [event for event in whole if isinstance(event, Finished)] == [whole[-1]]
+    assert [event for event in whole if isinstance(event, ReplyFinished)] == [whole[-1]]
     open_call = None
     said = ""
     for event in whole:

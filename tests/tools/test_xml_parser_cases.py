@@ -10,19 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse.tools.xml import (
-    Finished,
+from pilothouse.events import (
     ParserEvent,
-    StreamParser,
+    ReplyFinished,
     TextDelta,
     ThinkingDelta,
     ToolCall,
     ToolCallDelta,
     ToolCallError,
     ToolCallStarted,
-    merge_deltas,
-    parse,
 )
+from pilothouse.tools.xml import StreamParser, merge_deltas, parse
 
 WEATHER = {
     "properties": {
@@ -65,7 +63,7 @@ def brief(events: Iterable[ParserEvent]) -> list[Any]:
                 found.append((name, arguments))
             case ToolCallError(_, _, code):
                 found.append({code})
-            case Finished() | ToolCallStarted() | ToolCallDelta():
+            case ReplyFinished() | ToolCallStarted() | ToolCallDelta():
                 pass
     return found
 
@@ -143,7 +141,7 @@ CASES: list[tuple[str, str, list[Any], str | None]] = [
 def test_hard_case(text: str, expected: list[Any], nonce: str | None) -> None:
     whole = run([text], nonce=nonce)
     assert brief(whole) == expected
-    assert whole[-1] == Finished("tool-calls" if any(isinstance(event, ToolCall) for event in whole) else "stop")
+    assert whole[-1] == ReplyFinished("tool-calls" if any(isinstance(event, ToolCall) for event in whole) else "stop")
     if len(text) > 1000:
         assert run([text[:500], text[500:]], nonce=nonce) == whole
         return

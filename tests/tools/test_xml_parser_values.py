@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pilothouse.tools.xml import ToolCall, parse
+from pilothouse.events import ToolCall
+from pilothouse.tools.xml import parse
 
 DEFS = {
     "Point": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "number"}}, "required": ["x"]},
@@ -22,7 +23,7 @@ def value_of(schema: Any, *texts: str) -> Any:
     inside = "".join([f"<p>{text}</p>" for text in texts])
     root = {"type": "object", "properties": {"p": schema}, "$defs": DEFS}
     events = parse(f"<tool_use><tool_name>t</tool_name><parameters>{inside}</parameters></tool_use>", {"t": root})
-    return next(event for event in events if isinstance(event, ToolCall)).arguments["p"]
+    return next(event for event in events if isinstance(event, ToolCall)).input["p"]
 
 
 def typed(kind: str | list[str], **more: Any) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def test_values_are_typed_by_the_schema_and_never_guessed(schema: Any, texts: li
 
 def test_without_a_schema_everything_is_text() -> None:
     text = "<tool_use><tool_name>t</tool_name><parameters><a>1</a><b><c>x</c></b></parameters></tool_use>"
-    assert next(event for event in parse(text) if isinstance(event, ToolCall)).arguments == {"a": "1", "b": "<c>x</c>"}
+    assert next(event for event in parse(text) if isinstance(event, ToolCall)).input == {"a": "1", "b": "<c>x</c>"}
 
 
 def test_trying_alternatives_is_bounded() -> None:
@@ -101,4 +102,4 @@ def test_trying_alternatives_is_bounded() -> None:
     deep = "<n>" * 40 + "x" + "</n>" * 40
     text = f"<tool_use><tool_name>t</tool_name><parameters>{deep}</parameters></tool_use>"
     found = next(event for event in parse(text, {"t": root}) if isinstance(event, ToolCall))
-    assert found.arguments["n"] == deep.removeprefix("<n>").removesuffix("</n>")
+    assert found.input["n"] == deep.removeprefix("<n>").removesuffix("</n>")

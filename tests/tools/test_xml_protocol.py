@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import UsageError
+from pilothouse.events import ToolCall, ToolCallError
 from pilothouse.messages import ImageBlock, TextBlock, ToolUseBlock
 from pilothouse.tools import ToolResult, image_content
 from pilothouse.tools.content import make_error_result, to_result
-from pilothouse.tools.xml.events import ToolCall, ToolCallError
 from pilothouse.tools.xml.framing import CallAnswer, call_frame, encode_history, result_frame, results_content
 from pilothouse.tools.xml.parser import parse
 from pilothouse.tools.xml.prompt import declare_tools, new_nonce, system_prompt
@@ -315,18 +315,18 @@ def test_a_call_written_by_the_rules_is_read() -> None:
     named = elements.replace("NAME_OF_THE_TOOL", "getWeather").replace("NAME_OF_A_PARAMETER", "city")
     (call,) = calls_in(named.replace("its value", "a &lt; b &amp;&amp; c"))
     assert isinstance(call, ToolCall)
-    assert call.arguments == {"city": "a < b && c"}
+    assert call.input == {"city": "a < b && c"}
     (call,) = calls_in(named.replace("its value", "<![CDATA[a </city> & b]]>"))
     assert isinstance(call, ToolCall)
-    assert call.arguments == {"city": "a </city> & b"}
+    assert call.input == {"city": "a </city> & b"}
     typed = named.replace("</city>", '</city>\n<list>[1, {"a": null}]</list>\n<days>3</days>')
     (call,) = calls_in(typed)
     assert isinstance(call, ToolCall)
-    assert call.arguments == {"city": "its value", "list": [1, {"a": None}], "days": 3}
+    assert call.input == {"city": "its value", "list": [1, {"a": None}], "days": 3}
     as_json = arguments.replace("NAME_OF_THE_TOOL", "getWeather").replace("NAME_OF_A_PARAMETER", "city")
     (call,) = calls_in(as_json)
     assert isinstance(call, ToolCall)
-    assert call.arguments == {"city": "its value"}
+    assert call.input == {"city": "its value"}
     both = calls_in(f"{named}\n{as_json}")
     assert [each.type for each in both] == ["tool-call", "tool-call"]
 
@@ -335,6 +335,6 @@ def test_a_frame_of_a_call_is_a_call_and_no_other_text_is() -> None:
     arguments = {"city": '</arguments></tool_use> <b> & "x"'}
     (call,) = calls_in(call_frame("c9", "getWeather", arguments, NONCE))
     assert isinstance(call, ToolCall)
-    assert call.arguments == arguments
+    assert call.input == arguments
     assert calls_in(f"```\n{call_frame('c9', 'getWeather', arguments)}\n```") == []
     assert calls_in(call_frame("c9", "getWeather", arguments)) == []

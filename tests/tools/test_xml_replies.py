@@ -27,15 +27,15 @@ from xml_fixtures import (
     whole,
 )
 
+from pilothouse.events import TextDelta, TextRetracted, ToolCall, ToolCallError, ToolCallStarted
 from pilothouse.messages import (
     StreamEvent,
     from_dict,
 )
 from pilothouse.testing import frames
-from pilothouse.tools.xml.events import TextDelta, ToolCall, ToolCallError, ToolCallStarted
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
-from pilothouse.tools.xml.turn_state import ReplySplice, TextRetracted, find_splice
+from pilothouse.tools.xml.turn_state import ReplySplice, find_splice
 
 # --- the two ways to be told
 
@@ -295,7 +295,7 @@ def test_a_continuation_that_repeats_the_end_or_the_whole_call(streams: bool) ->
         chosen = messages if streams else [each for each in messages if not isinstance(each, StreamEvent)]
         _, reply = heard([*chosen, result(second)])
         assert cities(reply) == ["Oslo"], second
-        assert reply.calls[0].arguments["note"] == "the quick brown fox jumps over"  # type: ignore[union-attr]
+        assert reply.calls[0].input["note"] == "the quick brown fox jumps over"  # type: ignore[union-attr]
         assert reply.text.strip() in ("", "Hi")
 
 

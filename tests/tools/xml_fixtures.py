@@ -7,12 +7,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pilothouse.events import (
+    ReplyFinished,
+    TextDelta,
+    TextRetracted,
+    ThinkingDelta,
+    ToolCall,
+    ToolCallError,
+    ToolCallStarted,
+)
 from pilothouse.messages import Message, from_dict
 from pilothouse.testing import frames
-from pilothouse.tools.xml.events import Finished, TextDelta, ThinkingDelta, ToolCall, ToolCallError, ToolCallStarted
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader
-from pilothouse.tools.xml.turn_state import TextRetracted
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 OPEN, CLOSE = "<tool_use>", "</tool_use>"
@@ -84,7 +91,7 @@ class Listener:
         self.calls: dict[str, ToolCall | ToolCallError] = {}
         self.started: list[str] = []
         self.retracted: list[TextRetracted] = []
-        self.finishes: list[Finished] = []
+        self.finishes: list[ReplyFinished] = []
         for each in events:
             match each:
                 case TextDelta(text=text):
@@ -104,7 +111,7 @@ class Listener:
                     self.calls = {key: item for key, item in self.calls.items() if key not in ids}
                     self.started = [each for each in self.started if each not in ids]
                     self.retracted.append(each)
-                case Finished():
+                case ReplyFinished():
                     self.finishes.append(each)
                 case _:
                     pass
@@ -122,7 +129,7 @@ def heard(messages: Sequence[Message]) -> tuple[Listener, ParsedReply]:
 
 
 def cities(reply: ParsedReply) -> list[Any]:
-    return [each.arguments["city"] for each in reply.calls if isinstance(each, ToolCall)]
+    return [each.input["city"] for each in reply.calls if isinstance(each, ToolCall)]
 
 
 def rewritten(messages: Iterable[Message]) -> tuple[list[Message], ReplyReader]:

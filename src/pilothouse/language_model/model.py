@@ -19,9 +19,8 @@ from pilothouse.client.queries import Query
 from pilothouse.client.tool_bridge import NO_SNAPSHOT
 from pilothouse.driver.pool import Pool
 from pilothouse.errors import OptionsError, UsageError
-from pilothouse.language_model.events import CallWarning, GenerateResult
-from pilothouse.language_model.request import MessageConverter, RequestTools, ToolSources
-from pilothouse.language_model.stream import AbortSignal, ModelRun, RunRequest, Stream
+from pilothouse.language_model.request import CallWarning, MessageConverter, RequestTools, ToolSources
+from pilothouse.language_model.stream import AbortSignal, GenerateResult, ModelRun, RunRequest, Stream
 from pilothouse.options import Options
 from pilothouse.tools.xml import encode_history, new_nonce, system_prompt
 from pilothouse.tracebacks import user_class
@@ -145,8 +144,8 @@ class LanguageModel:
         """Send a request and read the answer while it is written; arguments as for `generate`.
 
         Raises:
-            UsageError: a message, tool or setting is not valid; raised here. Other errors are a `Failed` event of the
-                stream.
+            UsageError: a message, tool or setting is not valid; raised here. Other errors are an `AnswerFailed` event
+                of the stream.
         """
         asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
         return self._make_stream(messages, tools, settings | {"partial_messages": True}, **asked)

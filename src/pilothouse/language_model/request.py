@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from pilothouse.errors import ToolDefinitionError, UsageError
-from pilothouse.language_model.events import CallWarning, ToolCall, ToolResult
+from pilothouse.events import ToolCall, ToolCallFinished
 from pilothouse.media import sniff_media_type
 from pilothouse.messages.base import to_json_values
 from pilothouse.tools import Tool, as_tool, create_tool
@@ -33,6 +33,18 @@ _ID_KEYS: Final = ("tool_call_id", "toolCallId", "tool_use_id", "id")
 _NAME_KEYS: Final = ("tool_name", "toolName", "name")
 _INPUT_KEYS: Final = ("input", "args", "arguments")
 _ERROR_OUTPUTS: Final = frozenset({"error-text", "error-json", "execution-denied"})
+
+
+class CallWarning(msgspec.Struct, frozen=True):
+    """A part of the request that could not be fulfilled.
+
+    Attributes:
+        kind: "unsupported-part", "unsupported-setting", "tool-choice", or "tool-call" (a call that was not run).
+        message: what, and where.
+    """
+
+    kind: str
+    message: str
 
 
 class MessageConverter:
@@ -251,9 +263,8 @@ def _to_mapping(value: Any) -> Any:
     """Convert a typed part or message to a mapping; return other values unchanged."""
     if isinstance(value, ToolCall):
         return {"type": "tool-call", "id": value.id, "name": value.name, "input": value.input}
-    if isinstance(value, ToolResult):
-        shown = {"content": value.content, "is_error": value.is_error}
-        return {"type": "tool-result", "id": value.id, "name": value.name, **shown}
+    if isinstance(value, ToolCallFinished):
+        return {**to_json_values(value.result), "name": value.name}
     if isinstance(value, msgspec.Struct):
         made = cast("dict[str, Any]", to_json_values(value))
         kind = getattr(value, "type", None)

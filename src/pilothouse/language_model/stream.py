@@ -1,4 +1,4 @@
-"""`Stream`: the events of one answer as they arrive, and its end.
+"""`Stream`: the events of one answer as they arrive, its end, and the whole answer.
 
 `ModelRun` decides when a tool call is final, which calls run here, and why an answer ended. When the stream has
 ended, for any reason, the process is gone.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 import anyio
 from msgspec import Struct
@@ -22,41 +22,218 @@ from pilothouse.client.queries import MessageIterator as Messages
 from pilothouse.client.queries import Query
 from pilothouse.client.result import make_result_error
 from pilothouse.errors import BudgetError, Interrupted, PilothouseError, UsageError
-from pilothouse.language_model.events import (
-    CallWarning,
-    Failed,
-    Finished,
-    FinishReason,
-    GenerateResult,
-    ModelEvent,
-    ModelStep,
-    ResponseInfo,
+from pilothouse.events import (
+    ReplyFinished,
     TextDelta,
     TextRetracted,
     ThinkingDelta,
-    TokenUsage,
     ToolCall,
     ToolCallDelta,
+    ToolCallError,
+    ToolCallFinished,
     ToolCallStarted,
-    ToolResult,
 )
-from pilothouse.language_model.request import RequestTools
-from pilothouse.messages import AssistantMessage, Message, MessageDelta, ResultMessage, StreamEvent
+from pilothouse.language_model.request import CallWarning, RequestTools
+from pilothouse.messages import (
+    AssistantMessage,
+    Message,
+    MessageDelta,
+    ResultMessage,
+    StreamEvent,
+    ToolUseBlock,
+    Usage,
+)
+from pilothouse.messages.base import to_json_values
 from pilothouse.options import Options
 from pilothouse.tools import sdk_server
 from pilothouse.tools.bridges import LoopStep, ToolExecutor, ToolPermissionRules
-from pilothouse.tools.bridges.executor import InvocationResult, RequestCallback, ToolCallLog, ToolInvocation
+from pilothouse.tools.bridges.executor import (
+    InvocationResult,
+    RequestCallback,
+    ToolCallLog,
+    ToolInvocation,
+    make_results_message,
+)
 from pilothouse.tools.content import to_model_content
 from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError, unknown_tool_message
-from pilothouse.tools.xml import CallAnswer, ParsedReply, ParserEvent, ReplyReader, StreamParser, results_content
-from pilothouse.tools.xml import TextDelta as ParsedText
-from pilothouse.tools.xml import TextRetracted as ParsedRetracted
-from pilothouse.tools.xml import ThinkingDelta as ParsedThinking
-from pilothouse.tools.xml import ToolCall as ParsedCall
-from pilothouse.tools.xml import ToolCallDelta as ParsedDelta
-from pilothouse.tools.xml import ToolCallStarted as ParsedStart
+from pilothouse.tools.xml import CallAnswer, ParsedReply, ReplyReader, StreamParser, results_content
 from pilothouse.tools.xml.reply_reader import has_missing_suffix
 from pilothouse.tracebacks import user_class
+
+FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "error", "other"]
+
+
+class TokenUsage(Struct, frozen=True, kw_only=True):
+    """Numbers of tokens.
+
+    Attributes:
+        input_tokens: all input: fresh, written to the cache, and read from it.
+        output_tokens: all output, including reasoning.
+        reasoning_tokens: the part of the output that was native thinking, as far as the API reports it.
+        cached_input_tokens: the part of the input that was read from the cache.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cached_input_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Sum of input and output."""
+        return self.input_tokens + self.output_tokens
+
+    @classmethod
+    def from_usage(cls, usage: Usage) -> TokenUsage:
+        """Convert the counts of the CLI."""
+        details = usage.output_tokens_details
+        return cls(
+            input_tokens=usage.total_input_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=details.thinking_tokens if details is not None else 0,
+            cached_input_tokens=usage.cache_read_input_tokens,
+        )
+
+    @classmethod
+    def total(cls, parts: Sequence[TokenUsage]) -> TokenUsage:
+        """Return the sum of several usages."""
+        return cls(**{name: sum(getattr(part, name) for part in parts) for name in cls.__struct_fields__})
+
+
+class ModelStep(Struct, frozen=True, kw_only=True):
+    """One answer of the model, and the results of its calls."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_results: tuple[ToolCallFinished, ...] = ()
+    finish_reason: FinishReason = "other"
+    stop_reason: str | None = None
+    usage: TokenUsage = TokenUsage()
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The step as messages for a history."""
+        said: list[dict[str, Any]] = []
+        if self.reasoning:
+            said.append({"type": "thinking", "thinking": self.reasoning})
+        if self.text.strip():  # the API rejects blank texts
+            said.append({"type": "text", "text": self.text})
+        said += [_make_call_block(call) for call in self.tool_calls]
+        answered = [to_json_values(each.result) for each in self.tool_results]
+        told = (("assistant", said), ("tool", answered))
+        return [{"role": role, "content": content} for role, content in told if content]
+
+
+class ResponseInfo(Struct, frozen=True, kw_only=True):
+    """Metadata of the answer.
+
+    Attributes:
+        model: the API's name of the model.
+        message_id: id of its last message.
+        session_id: id of the session, which is not kept.
+        cost_usd: cost in US dollars, as the CLI reports it.
+    """
+
+    model: str | None = None
+    message_id: str | None = None
+    session_id: str | None = None
+    cost_usd: float | None = None
+
+
+class GenerateResult(Struct, frozen=True, kw_only=True):
+    """A whole answer.
+
+    Attributes:
+        steps: the answers of the model, one per step; the properties combine all of them.
+        finish_reason: that of the last step: "tool-calls" if there are calls for the caller, or no steps are left.
+        warnings: what could not be done as asked.
+        response: metadata of the answer.
+    """
+
+    steps: tuple[ModelStep, ...] = ()
+    finish_reason: FinishReason = "other"
+    warnings: tuple[CallWarning, ...] = ()
+    response: ResponseInfo = ResponseInfo()
+
+    @property
+    def text(self) -> str:
+        """All text; the deltas joined."""
+        return "".join(step.text for step in self.steps)
+
+    @property
+    def reasoning(self) -> str:
+        """All thinking, native or between tags."""
+        return "".join(step.reasoning for step in self.steps)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """All calls, in order; see `pending_calls`."""
+        return tuple(call for step in self.steps for call in step.tool_calls)
+
+    @property
+    def tool_results(self) -> tuple[ToolCallFinished, ...]:
+        """The results of calls that were handled here."""
+        return tuple(result for step in self.steps for result in step.tool_results)
+
+    @property
+    def pending_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that the caller must run: append `messages` and the results, and send the next request."""
+        answered = {result.id for result in self.tool_results}
+        return tuple(call for call in self.tool_calls if call.id not in answered)
+
+    @property
+    def usage(self) -> TokenUsage:
+        """The tokens of all steps."""
+        return TokenUsage.total([step.usage for step in self.steps])
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Messages to append to the history: roles `assistant` and `tool`, in blocks of the Messages API."""
+        return [message for step in self.steps for message in step.messages]
+
+
+class AnswerFinished(Struct, frozen=True):
+    """The answer is complete, and its process is gone; sent once, as the last event."""
+
+    finish_reason: FinishReason
+    usage: TokenUsage
+    result: GenerateResult
+    type: ClassVar[str] = "finish"
+
+
+class AnswerFailed(Struct, frozen=True):
+    """The answer is not complete; sent once, as the last event, instead of `AnswerFinished`.
+
+    Attributes:
+        error: the error that `generate` would raise; `Interrupted` if the request was aborted.
+        result: the answer until then; its finish reason is "error".
+    """
+
+    error: Exception
+    result: GenerateResult
+    type: ClassVar[str] = "error"
+
+
+ModelEvent: TypeAlias = (
+    TextDelta
+    | ThinkingDelta
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCall
+    | ToolCallFinished
+    | TextRetracted
+    | AnswerFinished
+    | AnswerFailed
+)
+
+_UNREADABLE_CALL: Final = "unreadable"  # for a missing tool name, and the only argument of a call that cannot be parsed
+
+
+def _make_call_block(call: ToolCall) -> dict[str, Any]:
+    given = call.input if not call.raw else {_UNREADABLE_CALL: call.raw}
+    return {"type": "tool_use", "id": call.id, "name": call.name or _UNREADABLE_CALL, "input": given}
+
 
 # The reasons why the model stopped, in the terms of frameworks.
 FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
@@ -66,6 +243,7 @@ FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "model_context_window_exceeded": "length",
     "refusal": "content-filter",
 }
+_HELD_BACK: Final = (ToolCall, ToolCallError, ReplyFinished)  # events of the parser that wait until they are final
 _BARE_CALL: Final = re.compile(r"<\s*tool_use\s*>\s*<\s*tool_name\s*>", re.IGNORECASE)
 
 
@@ -154,7 +332,7 @@ class ModelRun:
         for message in batch:
             self._call_log.observe(message)
             self._record_message(message)
-            self.events += _make_events(self._reader.read(message))
+            self.events += (event for event in self._reader.read(message) if not isinstance(event, _HELD_BACK))
             if isinstance(message, ResultMessage) and not message.is_woken:
                 self._finish_step(message)
         return batch
@@ -226,11 +404,11 @@ class ModelRun:
         self.events += calls
         self._steps.append(_make_step(reply, calls, reason or "error", said, result))
 
-    def _check_call(self, call: Any) -> ToolCall:
-        if not isinstance(call, ParsedCall):
+    def _check_call(self, call: ToolCall | ToolCallError) -> ToolCall:
+        if isinstance(call, ToolCallError):
             self._failures[call.id] = ToolInputError(call.message)
             return ToolCall(call.id, call.name or "", error=call.message, raw=call.raw)
-        arguments = dict(call.arguments)
+        arguments = call.input
         problem: ToolInputError | None = None
         if call.name in self._request.tools.declared_tools:
             problem = self._request.tools.check_call(call.name, arguments)
@@ -245,20 +423,20 @@ class ModelRun:
         return ToolInvocation(call.id, self.executor.full_name(call.name), call.input, error=call.error)
 
     def _add_results(self, ran: Sequence[InvocationResult]) -> None:
-        results = tuple(self._make_result(each) for each in ran)
+        results = tuple(self._make_finished(each) for each in ran)
         self.events += results
         self._steps[-1] = replace(self._steps[-1], tool_results=results)
 
-    def _make_result(self, ran: InvocationResult) -> ToolResult:
-        name = self.executor.short_name(ran.invocation.name)
+    def _make_finished(self, ran: InvocationResult) -> ToolCallFinished:
+        call, name = ran.invocation, self.executor.short_name(ran.invocation.name)
         content = to_model_content(ran.result, name)
         output = ran.result.get("structuredContent")
         if output is None or ran.is_error:
             texts = [block["text"] for block in content if block["type"] == "text"]
             output = "\n".join(texts) if len(texts) == len(content) else content
-        return ToolResult(
-            ran.invocation.id, name, output, content, ran.is_error, self._failures.pop(ran.invocation.id, None)
-        )
+        (result,) = make_results_message([ran], None).tool_results
+        use = ToolUseBlock(call.id, name, dict(call.arguments))
+        return ToolCallFinished(result, use, output=output, error=self._failures.pop(call.id, None))
 
     def _record_failure(self, failure: ToolFailure) -> None:
         log_tool_failure(failure)
@@ -303,24 +481,6 @@ def _make_step(
     )
 
 
-def _make_events(events: Iterable[ParserEvent | ParsedRetracted]) -> Iterable[ModelEvent]:
-    """Convert events that are sent at once; calls wait until they are final."""
-    for event in events:
-        match event:
-            case ParsedText(text=text):
-                yield TextDelta(text)
-            case ParsedThinking(text=text):
-                yield ThinkingDelta(text)
-            case ParsedStart(id=call_id, name=name):
-                yield ToolCallStarted(call_id, name)
-            case ParsedDelta(id=call_id, text=text):
-                yield ToolCallDelta(call_id, text)
-            case ParsedRetracted(text=text, thinking=thinking, call_ids=ids):
-                yield TextRetracted(text, thinking, ids)
-            case _:
-                continue
-
-
 class AbortSignal(Protocol):
     """The signal to stop: an `anyio.Event`, or one of the event loop in use."""
 
@@ -342,15 +502,15 @@ class Stream:
         async for part in model.stream(messages): ...       # leaving the loop ends the process
         async with model.stream(messages) as stream: ...     # the same, and it is gone when the block is left
 
-    A stream is read once; a second loop raises `UsageError`. The last event is `Finished` or `Failed`, unless the
-    loop is left: failures are events, not exceptions.
+    A stream is read once; a second loop raises `UsageError`. The last event is `AnswerFinished` or `AnswerFailed`,
+    unless the loop is left: failures are events, not exceptions.
     """
 
     def __init__(self, query: Query, run: ModelRun, abort: AbortSignal | None) -> None:
         self._query = query
         self._run = run
         self._abort = abort
-        self._end: Finished | Failed | None = None
+        self._end: AnswerFinished | AnswerFailed | None = None
 
     def __aiter__(self) -> StreamIterator:
         return StreamIterator(self)
@@ -377,7 +537,7 @@ class Stream:
             async for _ in self:
                 pass
         assert self._end is not None
-        if isinstance(self._end, Failed):
+        if isinstance(self._end, AnswerFailed):
             raise self._end.error
         return self._end.result
 
@@ -454,9 +614,9 @@ class Stream:
     def _finish(self, error: PilothouseError | None) -> None:
         result = self._run.result(failed=error is not None)
         if error is None:
-            self._end = Finished(result.finish_reason, result.usage, result)
+            self._end = AnswerFinished(result.finish_reason, result.usage, result)
         else:
-            self._end = Failed(error, result)
+            self._end = AnswerFailed(error, result)
         self._run.events.append(self._end)
 
 

@@ -16,7 +16,16 @@ from typing import Any, Final, Literal, Protocol, cast
 import anyio
 from msgspec import Struct, field, structs
 
-from pilothouse.messages import InitMessage, Message, PermissionDenial, ResultMessage, StatusMessage, from_dict, to_dict
+from pilothouse.messages import (
+    InitMessage,
+    Message,
+    PermissionDenial,
+    ResultMessage,
+    StatusMessage,
+    UserMessage,
+    from_dict,
+    to_dict,
+)
 from pilothouse.tools.content import make_error_result, to_model_content
 from pilothouse.tools.context import ToolContext
 from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError, unknown_tool_message
@@ -410,9 +419,9 @@ def make_tool_result(ran: InvocationResult) -> dict[str, Any]:
     return {**block, "is_error": True} if ran.is_error else block
 
 
-def make_results_message(ran: Sequence[InvocationResult], session_id: str | None) -> Message:
+def make_results_message(ran: Sequence[InvocationResult], session_id: str | None) -> UserMessage:
     """Make the message in which the CLI reports the results of tools that it runs itself."""
-    return from_dict(
+    made = from_dict(
         {
             "type": "user",
             "message": {"role": "user", "content": [make_tool_result(each) for each in ran]},
@@ -421,6 +430,8 @@ def make_results_message(ran: Sequence[InvocationResult], session_id: str | None
             "uuid": str(uuid.uuid4()),
         }
     )
+    assert isinstance(made, UserMessage)
+    return made
 
 
 # How the CLI (2.1.330) ends a query whose last reply has calls. `num_turns` counts messages: the results are one

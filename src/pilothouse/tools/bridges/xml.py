@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec import structs
 
+from pilothouse.events import ToolCall, ToolCallError
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.tools.bridges.deferred import TOOL_DEFERRED
 from pilothouse.tools.bridges.executor import (
@@ -21,7 +22,6 @@ from pilothouse.tools.bridges.executor import (
     ToolExecutor,
     ToolInvocation,
 )
-from pilothouse.tools.xml.events import ToolCall, ToolCallError
 from pilothouse.tools.xml.framing import CallAnswer, results_content
 from pilothouse.tools.xml.parser import StreamParser
 from pilothouse.tools.xml.prompt import new_nonce, system_prompt
@@ -118,7 +118,7 @@ class XmlToolLoop:
     def _make_invocation(self, call: ToolCall | ToolCallError) -> ToolInvocation:
         name = self._bridge.executor.full_name(call.name or "")
         if isinstance(call, ToolCall):
-            return ToolInvocation(call.id, name, call.arguments)
+            return ToolInvocation(call.id, name, call.input)
         return ToolInvocation(call.id, name, error=call.message)
 
     def _make_answer(self, ran: InvocationResult) -> CallAnswer:

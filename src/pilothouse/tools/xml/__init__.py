@@ -1,17 +1,10 @@
 """Tool calls in text, without MCP.
 
 Owns the prompt that explains the protocol, the format of calls and results, and the parser of replies. Imported only
-when that bridge is used. Must not know the bridges or the client. Start reading in `parser`.
+when that bridge is used. The events are those of `pilothouse.events`. Must not know the bridges or the client. Start
+reading in `parser`.
 """
 
-from pilothouse.tools.xml.events import Finished as Finished
-from pilothouse.tools.xml.events import ParserEvent as ParserEvent
-from pilothouse.tools.xml.events import TextDelta as TextDelta
-from pilothouse.tools.xml.events import ThinkingDelta as ThinkingDelta
-from pilothouse.tools.xml.events import ToolCall as ToolCall
-from pilothouse.tools.xml.events import ToolCallDelta as ToolCallDelta
-from pilothouse.tools.xml.events import ToolCallError as ToolCallError
-from pilothouse.tools.xml.events import ToolCallStarted as ToolCallStarted
 from pilothouse.tools.xml.framing import CallAnswer as CallAnswer
 from pilothouse.tools.xml.framing import EncodedHistory as EncodedHistory
 from pilothouse.tools.xml.framing import call_frame as call_frame
@@ -27,4 +20,3 @@ from pilothouse.tools.xml.prompt import new_nonce as new_nonce
 from pilothouse.tools.xml.prompt import system_prompt as system_prompt
 from pilothouse.tools.xml.reply_reader import ParsedReply as ParsedReply
 from pilothouse.tools.xml.reply_reader import ReplyReader as ReplyReader
-from pilothouse.tools.xml.turn_state import TextRetracted as TextRetracted

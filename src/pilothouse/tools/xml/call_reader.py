@@ -27,9 +27,10 @@ from io import StringIO
 from typing import Any, Final, TypeAlias, cast
 
 from pilothouse.errors import UsageError
+from pilothouse.events import ParserEvent, ToolCall, ToolCallDelta, ToolCallError, ToolCallStarted
+from pilothouse.messages import ToolUseBlock
 from pilothouse.tools.errors import unknown_tool_message
 from pilothouse.tools.tool import Tool
-from pilothouse.tools.xml.events import ParserEvent, ToolCall, ToolCallDelta, ToolCallError, ToolCallStarted
 from pilothouse.tools.xml.scanner import (
     CDATA,
     CDATA_END,
@@ -209,7 +210,7 @@ class CallReader:
 
     def _start_call(self, name: str) -> None:
         self._id = self._config.ids.next_id(self._fields.get(_ID, ""))
-        self._emit(ToolCallStarted(self._id, name))
+        self._emit(ToolCallStarted(ToolUseBlock(self._id, name)))
         if self._body_start >= 0:
             text = self._raw.getvalue()[self._body_start : self._body_end]
             if text:
@@ -485,7 +486,7 @@ class CallReader:
             self._reject(*(fault or NOT_AN_OBJECT), raw)
             return
         call_id = self._config.ids.next_id() if self._id is None else self._id
-        self._emit(ToolCall(call_id, name, arguments, raw))
+        self._emit(ToolCall(call_id, name, arguments, raw=raw))
 
     def _check_name(self, name: str) -> CallFault | None:
         if not name:

@@ -11,6 +11,15 @@ from io import StringIO
 from typing import Final
 
 from pilothouse.errors import UsageError
+from pilothouse.events import (
+    ParserEvent,
+    ReplyFinished,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallError,
+)
 from pilothouse.tools.xml.call_reader import (
     MAX_ERROR_CHARS,
     CallIds,
@@ -18,15 +27,6 @@ from pilothouse.tools.xml.call_reader import (
     ParserConfig,
     ToolCatalog,
     ToolDefinitions,
-)
-from pilothouse.tools.xml.events import (
-    Finished,
-    ParserEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCall,
-    ToolCallDelta,
-    ToolCallError,
 )
 from pilothouse.tools.xml.scanner import CodeSpanTracker, Tag, TagScanner, TextBuffer, make_tag_scanner
 
@@ -111,7 +111,7 @@ class StreamParser:
         self._step: Callable[[], bool] = self._in_text
         self._call: CallReader | None = None
         self._any_call = False
-        self._finished: Finished = Finished("stop")
+        self._finished: ReplyFinished = ReplyFinished("stop")
         self._closed = False
         self._text_depth = 0
         self._pending_error: StringIO | None = None  # text that becomes an error when it has ended
@@ -145,7 +145,7 @@ class StreamParser:
         return self._run()
 
     def close(self) -> list[ParserEvent]:
-        """End the reply. Returns the remaining events, `Finished` last; a second call returns nothing."""
+        """End the reply. Returns the remaining events, `ReplyFinished` last; a second call returns nothing."""
         if self._closed:
             return []
         self._closed = True
@@ -171,7 +171,7 @@ class StreamParser:
 
     def _emit(self, event: ParserEvent) -> None:
         if isinstance(event, ToolCall):
-            self._finished = Finished("tool-calls")
+            self._finished = ReplyFinished("tool-calls")
         self._events.append(event)
 
     def _in_text(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, structs
 
+from pilothouse.events import ParserEvent, TextDelta, TextRetracted, ThinkingDelta, ToolCall, ToolCallError
 from pilothouse.messages import (
     AssistantMessage,
     ContentBlockDelta,
@@ -25,18 +26,16 @@ from pilothouse.messages import (
     ThinkingBlock,
     ToolUseBlock,
     UserMessage,
+    WireTextDelta,
+    WireThinkingDelta,
 )
-from pilothouse.messages import WireThinkingDelta as ThinkingPiece
-from pilothouse.messages.api_messages import WireTextDelta as TextPiece
 from pilothouse.messages.blocks import ContentBlock
-from pilothouse.tools.xml.events import ParserEvent, TextDelta, ThinkingDelta, ToolCall, ToolCallError
 from pilothouse.tools.xml.turn_state import (
     CALL,
     TEXT,
     THINKING,
     ReplyParser,
     ReplyPart,
-    TextRetracted,
     TurnBlock,
     TurnState,
 )
@@ -82,7 +81,8 @@ class ReplyReader:
     def read(self, message: Message) -> list[ParserEvent | TextRetracted]:
         """Return the events of the next message.
 
-        A call may still be retracted (`TextRetracted`) until the result; `Finished` comes with a successful result.
+        A call may still be retracted (`TextRetracted`) until the result; `ReplyFinished` comes with one that is a
+        success.
         """
         turn = self._get_turn(message)
         match message:
@@ -142,7 +142,7 @@ class ReplyReader:
             case StreamEvent(event=ContentBlockStart() as begun, parent_tool_use_id=None) if _starts_with_text(begun):
                 start = structs.replace(begun, content_block=TextBlock(""))
                 return [structs.replace(message, event=start), *self._rewrite_delta(message, events)]
-            case StreamEvent(event=ContentBlockDelta(delta=TextPiece()), parent_tool_use_id=None):
+            case StreamEvent(event=ContentBlockDelta(delta=WireTextDelta()), parent_tool_use_id=None):
                 return list(self._rewrite_delta(message, events))
             case AssistantMessage() if _is_from_model(message):
                 return list(self._rewrite_whole(message, events))
@@ -177,9 +177,9 @@ class ReplyReader:
                 block = turn.add("text", index, text) if text else None
             case ContentBlockStart(index=index):
                 turn.open_block(index)
-            case ContentBlockDelta(index=index, delta=TextPiece(text=text)):
+            case ContentBlockDelta(index=index, delta=WireTextDelta(text=text)):
                 block = turn.add("text", index, text)
-            case ContentBlockDelta(index=index, delta=ThinkingPiece(thinking=text)):
+            case ContentBlockDelta(index=index, delta=WireThinkingDelta(thinking=text)):
                 turn.add("thinking", index, text)
             case ContentBlockStop():
                 turn.close_block()
@@ -210,9 +210,9 @@ class ReplyReader:
         for event in events:
             if isinstance(event, TextDelta):
                 if text := self._rewrite_state.take_unseen(event.text):
-                    yield _replace_delta(message, TextPiece(text))
+                    yield _replace_delta(message, WireTextDelta(text))
             elif isinstance(event, ThinkingDelta):
-                yield _replace_delta(message, ThinkingPiece(event.text))
+                yield _replace_delta(message, WireThinkingDelta(event.text))
 
     def _rewrite_whole(self, message: AssistantMessage, events: list[ParserEvent | TextRetracted]) -> Iterator[Message]:
         told = "".join([event.text for event in events if isinstance(event, TextDelta)])
@@ -229,7 +229,7 @@ class ReplyReader:
             rest, delta = self._rewrite_state.take_remaining(block, text)
             early.append(rest)
             if rest and delta is not None:
-                yield _replace_delta(delta, TextPiece(rest))
+                yield _replace_delta(delta, WireTextDelta(rest))
             content += [self._rewrite_state.to_block(part) for part in shown]
         self._rewrite_state.record_shown("".join(early), told)
         yield structs.replace(message, message=structs.replace(message.message, content=content))
@@ -316,7 +316,7 @@ class _RewriteState:
             self.shown_call_ids.add(part.id)
             call = part.get_call()
             if isinstance(call, ToolCall):
-                return ToolUseBlock(call.id, self._full_name(call.name), dict(call.arguments))
+                return ToolUseBlock(call.id, self._full_name(call.name), dict(call.input))
             raw = "" if call is None else call.raw
             name = self._full_name((call and call.name) or _UNREADABLE)
             return ToolUseBlock(part.id, name, {_UNREADABLE: raw})
@@ -347,6 +347,6 @@ def _join_text(parts: list[ReplyPart]) -> str:
     return "".join([part.text for part in parts if part.kind == TEXT])
 
 
-def _replace_delta(message: StreamEvent, delta: TextPiece | ThinkingPiece) -> StreamEvent:
+def _replace_delta(message: StreamEvent, delta: WireTextDelta | WireThinkingDelta) -> StreamEvent:
     assert isinstance(message.event, ContentBlockDelta | ContentBlockStart)
     return structs.replace(message, event=ContentBlockDelta(delta, message.event.index))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from pilothouse.tools.xml.events import (
-    Finished,
+from pilothouse.events import (
     ParserEvent,
+    ReplyFinished,
     TextDelta,
+    TextRetracted,
     ThinkingDelta,
     ToolCall,
     ToolCallDelta,
@@ -39,21 +40,6 @@ class ReplyParser(Protocol):
     def close(self) -> list[ParserEvent]:
         """End the reply."""
         ...
-
-
-class TextRetracted(Struct, frozen=True):
-    """Earlier events no longer hold; the events that follow replace them.
-
-    Attributes:
-        text: the end of the text so far, to be removed.
-        thinking: the end of the reasoning so far, to be removed.
-        call_ids: calls that no longer count, and were not run.
-    """
-
-    text: str = ""
-    call_ids: tuple[str, ...] = ()
-    thinking: str = ""
-    type: ClassVar[str] = "retracted"
 
 
 class ReplyPart:
@@ -100,12 +86,18 @@ class ReplyPart:
 
 def _describe_call(part: ReplyPart) -> tuple[object, ...] | None:
     match part.call:
-        case ToolCall(name=name, arguments=arguments, raw=raw):
+        case ToolCall(name=name, input=arguments, raw=raw):
             return name, arguments, raw
         case ToolCallError(name=name, code=code, raw=raw):
             return name, code, raw
         case None:
             return None
+
+
+def _with_id(event: ParserEvent, call_id: str) -> ParserEvent:
+    if isinstance(event, ToolCallStarted):
+        return ToolCallStarted(structs.replace(event.tool_use, id=call_id))
+    return structs.replace(event, id=call_id)
 
 
 class ParserRun:
@@ -123,7 +115,7 @@ class ParserRun:
         self._assign_id = assign_id
         self._is_silent = is_silent
         self._open: dict[str, ReplyPart] = {}
-        self.finished = Finished("stop")  # how the parser closed
+        self.finished = ReplyFinished("stop")  # how the parser closed
 
     def feed(self, text: str) -> list[ParserEvent]:
         """Parse more text; returns its events."""
@@ -147,16 +139,14 @@ class ParserRun:
         for part in parts:
             if part.kind == CALL and not part.id:
                 part.id = self._assign_id(part.parser_id)
-            events += [
-                structs.replace(event, id=part.id) if part.kind == CALL else event for event in part.pending_events
-            ]
+            events += [_with_id(event, part.id) if part.kind == CALL else event for event in part.pending_events]
             part.pending_events = []
         return events
 
     def _record(self, events: Iterable[ParserEvent]) -> list[ReplyPart]:
         touched: list[ReplyPart] = []
         for event in events:
-            if isinstance(event, Finished):
+            if isinstance(event, ReplyFinished):
                 self.finished = event
                 continue
             part = self._get_part(event)
@@ -181,7 +171,7 @@ class ParserRun:
                 part.call = event
                 self._open.pop(call_id, None)
                 return part
-            case Finished():
+            case ReplyFinished():
                 raise AssertionError("nothing is told of the end of a parser")
 
     def _get_call_part(self, call_id: str) -> ReplyPart:
@@ -219,7 +209,7 @@ def make_retraction(before: ParserRun, after: ParserRun) -> list[ParserEvent | T
     call_ids = tuple(part.id for part in gone if part.kind == CALL)
     events: list[ParserEvent | TextRetracted] = []
     if text or thinking or call_ids:
-        events.append(TextRetracted(text, call_ids, thinking))
+        events.append(TextRetracted(text, thinking, call_ids))
     if come and kept:
         rest = come[0].text[kept:]
         come[0].pending_events = [TextDelta(rest) if come[0].kind == TEXT else ThinkingDelta(rest)] if rest else []
