@@ -1,13 +1,15 @@
 """SQLite files that several processes may create, and open, at the same moment.
 
-Owns the marks that identify the program of a file, and the creation of its tables. Knows no specific tables, and no
-errors of its callers.
+Owns how they are opened, the marks that identify the program of a file, and the creation of its tables. Knows no
+specific tables, and no errors of its callers.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from pathlib import Path
 
 WAL_PAUSE = 0.01
 """Seconds between two attempts to change to a write-ahead log."""
@@ -20,6 +22,39 @@ class SqliteFileError(Exception):
         super().__init__(f"version {version}")
         self.version = version
         self.is_ours = is_ours
+
+
+def create_private_file(path: Path) -> None:
+    """Create a missing file and its directories, for this user alone, whatever the umask.
+
+    Raises:
+        OSError: the file cannot be created, or is not writable.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def open_database(
+    path: Path, tables: str, *, application: int, version: int, patience: float, settings: str
+) -> sqlite3.Connection:
+    """Open a database for any thread, without implicit transactions. Arguments and errors: see `prepare_database`.
+
+    Args:
+        path: the file.
+        tables: statements that create the tables.
+        application: the `application_id` of such files.
+        version: the `user_version` of such files.
+        patience: seconds to wait for other processes.
+        settings: the PRAGMA statements of this connection.
+    """
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+    try:
+        prepare_database(connection, tables, application=application, version=version, patience=patience)
+        connection.executescript(settings)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def prepare_database(

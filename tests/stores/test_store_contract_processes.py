@@ -90,7 +90,7 @@ def _job(store: Any, work: str, writer: int = 0, ttl: float = 0.0) -> str:
         case SqliteStore():
             args = [str(store._path)]
         case PostgresStore():
-            args, settings = [store._conninfo], {"schema": store._schema}
+            args, settings = [store._server.conninfo], {"schema": store._schema}
         case RedisStore():
             args, settings = [store._url], {"prefix": store._prefix}
         case ObjectStore():

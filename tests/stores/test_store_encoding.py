@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.stores.encoding import (
+from pilothouse.stores.backend import (
     digest_key,
     encode_entry,
     encode_uuid,

@@ -21,7 +21,7 @@ from pilothouse.errors import UsageError
 from pilothouse.fleet import Fleet, FleetJournalError, FleetStatus, Rate, Run
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
-from pilothouse.stores.encoding import find_address_secrets, redact_address, remove_secrets
+from pilothouse.stores.backend import find_address_secrets, redact_address, remove_secrets
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

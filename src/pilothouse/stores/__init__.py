@@ -7,9 +7,9 @@ Start reading at `base.py` (the protocol and leases), then `memory.py` (the shor
 """
 
 from pilothouse.stores.base import Lease as Lease
+from pilothouse.stores.base import ScopedStore as ScopedStore
 from pilothouse.stores.base import SessionKey as SessionKey
 from pilothouse.stores.base import SessionStore as SessionStore
 from pilothouse.stores.base import StoreBackend as StoreBackend
 from pilothouse.stores.base import fold_summary as fold_summary
 from pilothouse.stores.memory import MemoryStore as MemoryStore
-from pilothouse.stores.scoped import ScopedStore as ScopedStore

@@ -23,6 +23,25 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pilothouse.errors import StoreError, UsageError
+from pilothouse.stores.backend import (
+    FORMAT,
+    ConcurrentChangeError,
+    LeaseDecision,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    decode_entry,
+    digest_key,
+    encode_entry,
+    encode_uuid,
+    find_address_secrets,
+    find_setting_secrets,
+    newer_format_message,
+    plan_append,
+    read_entries,
+    read_entry,
+    redact_address,
+)
 from pilothouse.stores.base import (
     Entry,
     EntryBatch,
@@ -31,30 +50,8 @@ from pilothouse.stores.base import (
     StoredSession,
     StoredSummary,
     TranscriptKey,
-    check_lease_current,
-    check_lease_free,
     check_write_allowed,
     get_entry_uuid,
-)
-from pilothouse.stores.encoding import (
-    decode_entry,
-    digest_key,
-    encode_entry,
-    encode_uuid,
-    find_address_secrets,
-    find_setting_secrets,
-    read_entries,
-    read_entry,
-    redact_address,
-)
-from pilothouse.stores.threaded import (
-    FORMAT,
-    ConcurrentChangeError,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
-    newer_format_message,
-    plan_append,
 )
 
 if TYPE_CHECKING:
@@ -473,11 +470,7 @@ class ObjectStore(ThreadedBackend):
     # --- entries ----------------------------------------------------------------------------------------------------
 
     def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        return (
-            self._retry_change(lambda: self._try_append(transcript_key, batch, lease))
-            if batch.entries
-            else self._count(transcript_key)
-        )
+        return self._retry_change(lambda: self._try_append(transcript_key, batch, lease))
 
     def _try_append(self, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
         record, version = self._read(place)
@@ -620,37 +613,17 @@ class ObjectStore(ThreadedBackend):
             record.summary = None
         return [name for log in logs for name, _ in log.parts] if self._write(record, version) else None
 
-    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
+    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
         def attempt() -> int | None:
             record, version = self._read(main)
-            check_lease_free(main, self._lease(record), owner)
-            record.owner, record.token, record.expires_at = (
-                owner,
-                record.token + 1,
-                self._ensure_connected().read_clock() + ttl,
-            )
+            now = self._ensure_connected().read_clock() if ttl else 0.0
+            if (change := decide(LeaseState(record.owner, record.token, record.expires_at - now))) is None:
+                return 0
+            record.owner, record.token = change
+            record.expires_at = now + ttl
             return record.token if self._write(record, version) else None
 
         return self._retry_change(attempt)
-
-    def _renew(self, lease: Lease, ttl: float) -> None:
-        def attempt() -> bool | None:
-            record, version = self._read(lease.transcript)
-            check_lease_current(lease.transcript, LeaseState(record.owner, record.token), lease)
-            record.expires_at = self._ensure_connected().read_clock() + ttl
-            return self._write(record, version) or None
-
-        self._retry_change(attempt)
-
-    def _release(self, lease: Lease) -> None:
-        def attempt() -> bool | None:
-            record, version = self._read(lease.transcript)
-            if (record.owner, record.token) != (lease.owner, lease.token):
-                return True
-            record.owner = None
-            return self._write(record, version) or None
-
-        self._retry_change(attempt)
 
 
 def _collect_entry_uuids(entries: list[Entry]) -> frozenset[str]:

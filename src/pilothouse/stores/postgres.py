@@ -1,19 +1,35 @@
-"""`PostgresStore`: sessions in a PostgreSQL database, for any number of hosts.
+"""`PostgresStore`: sessions in a PostgreSQL database, for any number of hosts; and `PostgresServer`, the connection.
 
-Owns the tables, the connections and the meaning of PostgreSQL's errors. Imports psycopg when a store connects; no
-other store module does. Knows nothing of transcripts.
+Owns the tables, the connections and the meaning of PostgreSQL's errors. Imports psycopg when a store connects. The
+journal of a fleet uses `PostgresServer` too. Knows nothing of transcripts.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, cast
 
-from pilothouse.errors import StoreError, UsageError
+from pilothouse.errors import PilothouseError, StoreError, UsageError
+from pilothouse.stores.backend import (
+    FORMAT,
+    LeaseDecision,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    decode_owner,
+    digest_key,
+    encode_entry,
+    encode_owner,
+    find_address_secrets,
+    newer_format_message,
+    plan_append,
+    read_entries,
+    read_entry,
+    redact_address,
+)
 from pilothouse.stores.base import (
     Entry,
     EntryBatch,
@@ -22,25 +38,7 @@ from pilothouse.stores.base import (
     StoredSession,
     StoredSummary,
     TranscriptKey,
-    check_lease_current,
-    check_lease_free,
     check_write_allowed,
-)
-from pilothouse.stores.encoding import (
-    digest_key,
-    encode_entry,
-    find_address_secrets,
-    read_entries,
-    read_entry,
-    redact_address,
-)
-from pilothouse.stores.threaded import (
-    FORMAT,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
-    newer_format_message,
-    plan_append,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +54,6 @@ _LIMITED = ("statement_timeout", "idle_in_transaction_session_timeout")  # a sto
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"  # the server's current time, not that of the BEGIN
 # Digests are indexed instead of keys: PostgreSQL indexes up to 2,700 bytes, and a key may have 12,000.
 _TABLES = f"""
-CREATE SCHEMA IF NOT EXISTS {{schema}};
 CREATE TABLE {{schema}}.format (version int NOT NULL);
 CREATE TABLE {{schema}}.transcripts (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, place bytea NOT NULL UNIQUE, main bytea NOT NULL,
@@ -74,11 +71,11 @@ CREATE TABLE {{schema}}.leases (
 INSERT INTO {{schema}}.format VALUES ({FORMAT});
 """  # noqa: S608 - constants of this file
 # Not to_regclass: a transaction that once did not find a table may miss it after another one created it.
-TABLES_EXIST = (
+_TABLES_EXIST = (
     "SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
     "WHERE nspname = %s AND relname = 'format'"
 )
-"""Checks whether a schema has pilothouse tables, which include one for their format."""
+_SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 _LEASE = (
     "SELECT owner, token, extract(epoch FROM ends - clock_timestamp())::float8 FROM {schema}.leases WHERE main = %s"
 )
@@ -95,12 +92,14 @@ FROM written, unnest(string_to_array(%s, chr(10), ''), string_to_array(%s, chr(1
     WITH ORDINALITY AS new (uuid, body, number)
 """  # noqa: S608 - constants of this file
 
-_ADVICE = {
-    "08": "the connection to the server was lost; try again",
+_SERVER_ADVICE = {
     "25006": "the server takes no writes: it is a replica or read-only; give the address of the primary",
     "28": "the server refused the login; check user and password",
-    "3D": "there is no such database; create it first",
-    "42501": "this user may not do that; grant it the schema, or let one who may create the tables first",
+    "3D": "the database does not exist; create it first",
+    "42501": "this user may not do that; grant it the schema, or let a user with that right create the tables first",
+}
+_ADVICE = {
+    "08": "the connection to the server was lost; try again",
     "53100": "the disk of the server is full; nothing was written. Make room, then try again",
     "53200": "the server is out of memory; nothing was written. Try again",
     "53300": "the server has too many connections; try again, or allow more",
@@ -108,6 +107,104 @@ _ADVICE = {
     "57P": "the server ended the connection, or is starting or stopping; try again",
 }
 """Advice by prefix of the SQLSTATE."""
+
+
+class PostgresServer:
+    """A PostgreSQL database: how to connect to it, the schema of the tables, and the meaning of its errors.
+
+    Args:
+        owner: the class that uses it, for error texts.
+        conninfo: `postgresql://user:password@host/database`, or `host=… dbname=…` as libpq takes it.
+        schema: the schema of the tables.
+        advice: what to do, by prefix of the SQLSTATE, in addition to what all owners advise.
+        error_type: the error for a missing driver.
+
+    Attributes:
+        conninfo: the argument.
+        display_name: the address without secrets.
+        secrets: texts that must not be shown.
+
+    Raises:
+        UsageError: the schema is not a plain name.
+    """
+
+    def __init__(
+        self, owner: str, conninfo: str, schema: str, advice: Mapping[str, str], error_type: type[PilothouseError]
+    ) -> None:
+        if not schema.isascii() or not schema.isidentifier():
+            raise UsageError(f"the schema of a {owner} is a plain name, such as pilothouse")
+        self.display_name = redact_address(conninfo) or "PostgreSQL"
+        self.secrets = find_address_secrets(conninfo)
+        self._owner = owner
+        self.conninfo = conninfo
+        self._schema = schema
+        self._advice = {**_SERVER_ADVICE, **advice}
+        self._error_type = error_type
+
+    def connect(self, response_seconds: int, **defaults: Any) -> Connection[Any]:
+        """Open a connection.
+
+        Args:
+            response_seconds: seconds after which a connection without a response is lost.
+            **defaults: parameters of libpq that apply unless the address has them.
+        """
+        try:
+            import psycopg
+            from psycopg.conninfo import conninfo_to_dict, make_conninfo
+        except ImportError as error:
+            raise self._error_type(f"a {self._owner} needs psycopg: pip install 'pilothouse[postgres]'") from error
+        given = conninfo_to_dict(self.conninfo)
+        if given.get("password"):
+            self.secrets |= {str(given["password"])}
+        wanted = {
+            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_SECONDS),
+            "tcp_user_timeout": response_seconds * 1000,
+            "keepalives_idle": response_seconds // 2,
+            **defaults,
+        }
+        # Prepared statements belong to one connection, and poolers such as PgBouncer switch connections.
+        return psycopg.connect(
+            make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
+        )
+
+    def ensure_tables(self, connection: Connection[Any], statements: str, *lock_name: str) -> int:
+        """Create the schema and its tables if they are missing; return the version in the table `format`.
+
+        Args:
+            connection: an open connection.
+            statements: create the tables, and write their version; `{schema}` is replaced.
+            *lock_name: the name of the lock that only one process at a time may hold.
+        """
+        if (version := self._read_version(connection)) is None:
+            with connection.transaction():
+                # Two processes that create the same schema at once would both fail.
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (make_lock_number(*lock_name),))
+                if (version := self._read_version(connection)) is None:
+                    # "IF NOT EXISTS" needs the right to create the schema even if it exists.
+                    if connection.execute(_SCHEMA_EXISTS, (self._schema,)).fetchone() is None:
+                        connection.execute(self.format("CREATE SCHEMA {schema}"))
+                    connection.execute(self.format(statements))
+                    version = self._read_version(connection)
+        return version or 0
+
+    def _read_version(self, connection: Connection[Any]) -> int | None:
+        if connection.execute(_TABLES_EXIST, (self._schema,)).fetchone() is None:
+            return None
+        found = connection.execute(self.format("SELECT version FROM {schema}.format")).fetchone()
+        return found[0] if found else 0
+
+    def format(self, statement: str) -> bytes:
+        """Replace `{schema}` in a statement."""
+        return statement.replace("{schema}", f'"{self._schema}"').encode("ascii")
+
+    def find_advice(self, state: str) -> str | None:
+        """Return what to do about an error with this SQLSTATE, if that is known."""
+        return next((text for prefix, text in self._advice.items() if state.startswith(prefix)), None)
+
+
+def make_lock_number(*parts: str) -> int:
+    """Return the number of an advisory lock."""
+    return int.from_bytes(digest_key(*parts)[:8], signed=True)
 
 
 class PostgresStore(ThreadedBackend):
@@ -124,12 +221,10 @@ class PostgresStore(ThreadedBackend):
     """
 
     def __init__(self, conninfo: str, *, schema: str = "pilothouse", max_connections: int = MAX_CONNECTIONS) -> None:
-        if not schema.isascii() or not schema.isidentifier():
-            raise UsageError("the schema of a PostgresStore is a plain name, such as pilothouse")
         if max_connections < 1:
             raise UsageError("a PostgresStore needs at least one connection")
-        super().__init__(redact_address(conninfo) or "PostgreSQL", find_address_secrets(conninfo))
-        self._conninfo = conninfo
+        self._server = PostgresServer("PostgresStore", conninfo, schema, _ADVICE, StoreError)
+        super().__init__(self._server.display_name, self._server.secrets)
         self._schema = schema
         self._max_connections = max_connections
         self._slots = BoundedSemaphore(max_connections)
@@ -146,9 +241,9 @@ class PostgresStore(ThreadedBackend):
             connection = self._take_connection()
             try:
                 with connection.transaction():
-                    transaction = _StoreTransaction(connection, self._schema)
+                    transaction = _StoreTransaction(connection, self._server)
                     if main is not None:
-                        lock = int.from_bytes(digest_key(self._schema, *main[:2])[:8], signed=True)
+                        lock = make_lock_number(self._schema, *main[:2])
                         transaction.execute("SELECT pg_advisory_xact_lock(%s)", lock)
                     yield transaction
             finally:
@@ -166,7 +261,8 @@ class PostgresStore(ThreadedBackend):
             connection = self._connect()
         try:
             if not self._is_made:
-                _make_tables(connection, self._schema)
+                if (version := self._server.ensure_tables(connection, _TABLES, self._schema)) > FORMAT:
+                    raise StoreError(newer_format_message(version))
                 self._is_made = True
         except BaseException:
             connection.close()
@@ -174,26 +270,11 @@ class PostgresStore(ThreadedBackend):
         return connection
 
     def _connect(self) -> Connection[Any]:
+        limits = " ".join(f"-c {name}={RESPONSE_SECONDS * 1000}" for name in _LIMITED)
         try:
-            import psycopg
-            from psycopg.conninfo import conninfo_to_dict, make_conninfo
-        except ImportError as error:
-            raise StoreError("a PostgresStore needs psycopg: pip install 'pilothouse[postgres]'") from error
-        given = conninfo_to_dict(self._conninfo)
-        if given.get("password"):
-            self._secrets |= {str(given["password"])}
-        wanted = {
-            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_SECONDS),
-            "options": os.environ.get(
-                "PGOPTIONS", " ".join(f"-c {name}={RESPONSE_SECONDS * 1000}" for name in _LIMITED)
-            ),
-            "tcp_user_timeout": RESPONSE_SECONDS * 1000,
-            "keepalives_idle": RESPONSE_SECONDS // 2,
-        }
-        # Prepared statements belong to one connection, and poolers such as PgBouncer switch connections.
-        return psycopg.connect(
-            make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
-        )
+            return self._server.connect(RESPONSE_SECONDS, options=os.environ.get("PGOPTIONS", limits))
+        finally:
+            self._secrets = self._server.secrets
 
     def _return_connection(self, connection: Connection[Any]) -> None:
         with self._lock:
@@ -225,15 +306,12 @@ class PostgresStore(ThreadedBackend):
             return None
         # A closed connection has no state; nor has a failed connection attempt, whose reason libpq gives.
         state = error.sqlstate or ("08" if "connection failed" not in str(error) else "")
-        advice = next((text for key, text in _ADVICE.items() if state.startswith(key)), None)
-        said = " ".join(str(error).split())
-        return f"{advice} ({said})" if advice else f"PostgreSQL failed: {said}"
+        advice, text = self._server.find_advice(state), " ".join(str(error).split())
+        return f"{advice} ({text})" if advice else f"PostgreSQL failed: {text}"
 
     # --- the calls --------------------------------------------------------------------------------------------------
 
     def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        if not batch.entries:
-            return self._count(transcript_key)
         with self._transaction(transcript_key.main) as run:
             found = run.row(
                 "SELECT count, last, summary, ARRAY(SELECT uuid FROM {schema}.entries "
@@ -295,59 +373,42 @@ class PostgresStore(ThreadedBackend):
             else:
                 run.execute("DELETE FROM {schema}.transcripts WHERE main = %s", digest_key(*transcript_key[:2]))
 
-    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
+    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
         with self._transaction(main) as run:
-            state = run.lease(main)
-            check_lease_free(main, state, owner)
+            if (change := decide(run.lease(main))) is None:
+                return 0
+            owner, token = change
             run.execute(
                 "INSERT INTO {schema}.leases (main, project, session, owner, token, ends) "
                 "VALUES (%s, %s, %s, %s, %s, clock_timestamp() + make_interval(secs => %s)) "
                 "ON CONFLICT (main) DO UPDATE SET owner = excluded.owner, token = excluded.token, ends = excluded.ends",
-                *(digest_key(*main[:2]), *main[:2], json.dumps(owner), state.token + 1, ttl),
+                *(digest_key(*main[:2]), *main[:2], encode_owner(owner), token, ttl),
             )
-            return state.token + 1
-
-    def _renew(self, lease: Lease, ttl: float) -> None:
-        with self._transaction(lease.transcript) as run:
-            check_lease_current(lease.transcript, run.lease(lease.transcript), lease)
-            query = "UPDATE {schema}.leases SET ends = clock_timestamp() + make_interval(secs => %s) WHERE main = %s"
-            run.execute(query, ttl, digest_key(*lease.transcript[:2]))
-
-    def _release(self, lease: Lease) -> None:
-        with self._transaction(lease.transcript) as run:
-            query = "UPDATE {schema}.leases SET owner = NULL WHERE main = %s AND owner = %s AND token = %s"
-            run.execute(query, digest_key(*lease.transcript[:2]), json.dumps(lease.owner), lease.token)
+            return token
 
 
 class _StoreTransaction:
     """Statements in one transaction. `{schema}` is replaced; values are passed separately, never in the text."""
 
-    def __init__(self, connection: Connection[Any], schema: str) -> None:
+    def __init__(self, connection: Connection[Any], server: PostgresServer) -> None:
         self._connection = connection
-        self._schema = schema
+        self._server = server
 
     def execute(self, query: str, *values: object) -> None:
-        self._connection.execute(self._format_query(query), values)
+        self._connection.execute(self._server.format(query), values)
 
     def rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        return iter(self._connection.execute(self._format_query(query), values).fetchall())
+        return iter(self._connection.execute(self._server.format(query), values).fetchall())
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
-        return self._connection.execute(self._format_query(query), values).fetchone()
+        return self._connection.execute(self._server.format(query), values).fetchone()
 
     def lease(self, main: TranscriptKey) -> LeaseState:
         found = self.row(_LEASE, digest_key(*main[:2]))
         if found is None:
             return LeaseState()
         owner, token, seconds = found
-        return LeaseState(None if owner is None else json.loads(owner), token, seconds)
-
-    def _format_query(self, query: str) -> bytes:
-        return _format_schema(query, self._schema)
-
-
-def _format_schema(query: str, schema: str) -> bytes:
-    return query.replace("{schema}", f'"{schema}"').encode("ascii")
+        return LeaseState(decode_owner(owner), token, seconds)
 
 
 def _is_alive(connection: Connection[Any]) -> bool:
@@ -360,25 +421,3 @@ def _is_alive(connection: Connection[Any]) -> bool:
     except psycopg.Error:
         return False
     return connection.pgconn.status == psycopg.pq.ConnStatus.OK
-
-
-def _make_tables(connection: Connection[Any], schema: str) -> None:
-    from psycopg import errors
-
-    def version() -> int | None:
-        with suppress(errors.UndefinedTable, errors.InvalidSchemaName):
-            found = connection.execute(_format_schema("SELECT version FROM {schema}.format", schema)).fetchone()
-            return found[0] if found else None
-        return None
-
-    if (found := version()) is None:
-        with connection.transaction():
-            # Two processes that create the same schema at once would both fail.
-            connection.execute(
-                "SELECT pg_advisory_xact_lock(%s)", (int.from_bytes(digest_key(schema)[:8], signed=True),)
-            )
-            if connection.execute(TABLES_EXIST, (schema,)).fetchone() is None:
-                connection.execute(_format_schema(_TABLES, schema))
-        found = version()
-    if found is not None and found > FORMAT:
-        raise StoreError(newer_format_message(found))

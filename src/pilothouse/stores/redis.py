@@ -23,6 +23,22 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from pilothouse.errors import StoreError
+from pilothouse.stores.backend import (
+    FORMAT,
+    LeaseDecision,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    decode_owner,
+    digest_key,
+    encode_entry,
+    find_address_secrets,
+    newer_format_message,
+    plan_append,
+    read_entries,
+    read_entry,
+    redact_address,
+)
 from pilothouse.stores.base import (
     Entry,
     EntryBatch,
@@ -31,25 +47,7 @@ from pilothouse.stores.base import (
     StoredSession,
     StoredSummary,
     TranscriptKey,
-    check_lease_current,
-    check_lease_free,
     check_write_allowed,
-)
-from pilothouse.stores.encoding import (
-    digest_key,
-    encode_entry,
-    find_address_secrets,
-    read_entries,
-    read_entry,
-    redact_address,
-)
-from pilothouse.stores.threaded import (
-    FORMAT,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
-    newer_format_message,
-    plan_append,
 )
 
 CONNECT_SECONDS = 10.0
@@ -222,7 +220,7 @@ class RedisStore(ThreadedBackend):
                 pipe.execute_command(*question)
             (seconds, micros), (version, owner, token, ends), *answers = pipe.execute()
         now = int(seconds) * 1_000_000 + int(micros)
-        lease = LeaseState(json.loads(owner) if owner else None, int(token or 0), (int(ends or 0) - now) / 1e6)
+        lease = LeaseState(decode_owner(owner), int(token or 0), (int(ends or 0) - now) / 1e6)
         return _ReadResult((version or b"0").decode(), lease, now, answers)
 
     def _commit(self, keys: _RedisKeys, state: _ReadResult, commands: Sequence[Command]) -> bool:
@@ -236,11 +234,7 @@ class RedisStore(ThreadedBackend):
 
     def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
         keys = _RedisKeys.make(self._prefix, transcript_key)
-        return (
-            self._retry_change(lambda: self._try_append(keys, transcript_key, batch, lease))
-            if batch.entries
-            else self._count(transcript_key)
-        )
+        return self._retry_change(lambda: self._try_append(keys, transcript_key, batch, lease))
 
     def _try_append(self, keys: _RedisKeys, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
         uuids = collect_uuids(batch)
@@ -313,38 +307,21 @@ class RedisStore(ThreadedBackend):
             commands.append(["HDEL", keys.summaries, place.session])
         return self._commit(keys, seen, commands) or None
 
-    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
+    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
         keys = _RedisKeys.make(self._prefix, main)
 
         def attempt() -> int | None:
             seen = self._read_state(keys)
-            check_lease_free(main, seen.lease, owner)
-            token, ends = seen.lease.token + 1, seen.now + int(ttl * 1e6)
-            record = ["HSET", keys.state, "owner", json.dumps(owner), "token", token, "ends", ends]
-            return token if self._commit(keys, seen, [record]) else None
+            if (change := decide(seen.lease)) is None:
+                return 0
+            owner, token = change
+            command: Command = ["HDEL", keys.state, "owner"]
+            if owner is not None:
+                ends = seen.now + int(ttl * 1e6)
+                command = ["HSET", keys.state, "owner", json.dumps(owner), "token", token, "ends", ends]
+            return token if self._commit(keys, seen, [command]) else None
 
         return self._retry_change(attempt)
-
-    def _renew(self, lease: Lease, ttl: float) -> None:
-        keys = _RedisKeys.make(self._prefix, lease.transcript)
-
-        def attempt() -> bool | None:
-            seen = self._read_state(keys)
-            check_lease_current(lease.transcript, seen.lease, lease)
-            return self._commit(keys, seen, [["HSET", keys.state, "ends", seen.now + int(ttl * 1e6)]]) or None
-
-        self._retry_change(attempt)
-
-    def _release(self, lease: Lease) -> None:
-        keys = _RedisKeys.make(self._prefix, lease.transcript)
-
-        def attempt() -> bool | None:
-            seen = self._read_state(keys)
-            if seen.lease[:2] != (lease.owner, lease.token):
-                return True
-            return self._commit(keys, seen, [["HDEL", keys.state, "owner"]]) or None
-
-        self._retry_change(attempt)
 
 
 def _split_command(verb: str, key: str, words: Sequence[str]) -> list[Command]:

@@ -5,7 +5,6 @@ Owns the tables and the meaning of SQLite's errors. Uses only the standard libra
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -14,7 +13,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pilothouse.errors import StoreError, UsageError
-from pilothouse.sqlite_files import SqliteFileError, prepare_database
+from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
+from pilothouse.stores.backend import (
+    FORMAT,
+    LeaseDecision,
+    ThreadedBackend,
+    TranscriptState,
+    collect_uuids,
+    decode_owner,
+    encode_entry,
+    encode_owner,
+    newer_format_message,
+    plan_append,
+    read_entries,
+    read_entry,
+)
 from pilothouse.stores.base import (
     Entry,
     EntryBatch,
@@ -23,18 +36,7 @@ from pilothouse.stores.base import (
     StoredSession,
     StoredSummary,
     TranscriptKey,
-    check_lease_current,
-    check_lease_free,
     check_write_allowed,
-)
-from pilothouse.stores.encoding import encode_entry, read_entries, read_entry
-from pilothouse.stores.threaded import (
-    FORMAT,
-    ThreadedBackend,
-    TranscriptState,
-    collect_uuids,
-    newer_format_message,
-    plan_append,
 )
 
 BUSY_SECONDS = 30.0
@@ -103,15 +105,20 @@ class SqliteStore(ThreadedBackend):
 
     def _open(self) -> tuple[sqlite3.Connection, int]:
         with suppress(OSError):  # SQLite's error is clearer
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite itself would use the umask
-        connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            create_private_file(self._path)
         try:
-            _prepare(connection)
-            return connection, _read_inode(self._path)
-        except BaseException:
-            connection.close()
-            raise
+            connection = open_database(
+                self._path,
+                _TABLES,
+                application=_APPLICATION_ID,
+                version=FORMAT,
+                patience=BUSY_SECONDS,
+                settings="PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL",  # an append survives a power cut
+            )
+        except SqliteFileError as error:
+            foreign = "this database belongs to another program; choose another path"
+            raise StoreError(newer_format_message(error.version) if error.version > FORMAT else foreign) from None
+        return connection, _read_inode(self._path)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -159,8 +166,6 @@ class SqliteStore(ThreadedBackend):
     # --- the calls --------------------------------------------------------------------------------------------------
 
     def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        if not batch.entries:
-            return self._count(transcript_key)
         with self._writing() as connection:
             found = connection.execute(
                 "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)",
@@ -242,41 +247,16 @@ class SqliteStore(ThreadedBackend):
                 transcript_key if transcript_key.subpath else transcript_key[:2],
             )
 
-    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int:
+    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
         with self._writing() as connection:
-            state = _read_lease(connection, main)
-            check_lease_free(main, state, owner)
+            if (change := decide(_read_lease(connection, main))) is None:
+                return 0
+            owner, token = change
             connection.execute(
                 "REPLACE INTO leases (project, session, owner, token, ends) VALUES (?, ?, ?, ?, ?)",
-                (*main[:2], json.dumps(owner), state.token + 1, time.time() + ttl),
+                (*main[:2], encode_owner(owner), token, time.time() + ttl),
             )
-            return state.token + 1
-
-    def _renew(self, lease: Lease, ttl: float) -> None:
-        with self._writing() as connection:
-            check_lease_current(lease.transcript, _read_lease(connection, lease.transcript), lease)
-            ends = time.time() + ttl
-            connection.execute(
-                "UPDATE leases SET ends = ? WHERE (project, session) = (?, ?)", (ends, *lease.transcript[:2])
-            )
-
-    def _release(self, lease: Lease) -> None:
-        with self._writing() as connection:
-            connection.execute(
-                "UPDATE leases SET owner = NULL WHERE (project, session, owner, token) = (?, ?, ?, ?)",
-                (*lease.transcript[:2], json.dumps(lease.owner), lease.token),
-            )
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    """Configure the connection and migrate the tables to the current version."""
-    connection.execute("PRAGMA foreign_keys = ON")
-    try:
-        prepare_database(connection, _TABLES, application=_APPLICATION_ID, version=FORMAT, patience=BUSY_SECONDS)
-    except SqliteFileError as error:
-        foreign = "this database belongs to another program; choose another path"
-        raise StoreError(newer_format_message(error.version) if error.version > FORMAT else foreign) from None
-    connection.execute("PRAGMA synchronous = FULL")  # an append that returned survives a power cut
+            return token
 
 
 def _read_lease(connection: sqlite3.Connection, transcript: TranscriptKey) -> LeaseState:
@@ -286,7 +266,7 @@ def _read_lease(connection: sqlite3.Connection, transcript: TranscriptKey) -> Le
     if found is None:
         return LeaseState()
     owner, token, ends = found
-    return LeaseState(None if owner is None else json.loads(owner), token, ends - time.time())
+    return LeaseState(decode_owner(owner), token, ends - time.time())
 
 
 def _read_inode(path: Path) -> int:

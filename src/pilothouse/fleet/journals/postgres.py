@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import anyio
@@ -28,8 +28,9 @@ from pilothouse.fleet.journals.group_commit import (
 )
 from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJournal, WorkerRow, identify_globally
 from pilothouse.fleet.limits import OnInterrupted
-from pilothouse.stores.encoding import digest_key, find_address_secrets, redact_address, remove_secrets
-from pilothouse.stores.postgres import TABLES_EXIST
+from pilothouse.options import RetryPolicy
+from pilothouse.stores.backend import remove_secrets
+from pilothouse.stores.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor, Pipeline
@@ -40,20 +41,19 @@ log = logging.getLogger("pilothouse.fleet")
 FORMAT_VERSION = 1
 """The version of the tables. Newer versions are rejected."""
 RECONNECT_SECONDS = 300.0
-CONNECT_SECONDS = 10
 RESPONSE_SECONDS = 30
 """Timeout in seconds for one statement, and for a connection without a response."""
 IDLE_TRANSACTION_SECONDS = 15
 """Seconds after which the server ends an idle transaction: a stopped host must not block the others."""
 STAMPS_KEPT_DAYS = 7
-_MIN_PAUSE, _MAX_PAUSE = 0.1, 5.0  # limits of the seconds between two attempts
+_RECONNECT_POLICY = RetryPolicy(first_delay=0.1, max_delay=5.0)
 
-_CREATE_OWN_TABLES = """
-SET LOCAL search_path TO "{schema}";
+_CREATE_OWN_TABLES = f"""
+SET LOCAL search_path TO {{schema}};
 CREATE TABLE format (version int NOT NULL);
 CREATE TABLE stamp (link text PRIMARY KEY, last text NOT NULL, at timestamptz NOT NULL);
-"""
-_SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+INSERT INTO format VALUES ({FORMAT_VERSION});
+"""  # noqa: S608 - constants
 DELETE_OLD_STAMPS = f"DELETE FROM stamp WHERE at < now() - interval '{STAMPS_KEPT_DAYS} days'"  # noqa: S608 - a constant
 """Removes the stamps of workers that are gone."""
 _SET_STATEMENT_TIMEOUT = f"SET LOCAL statement_timeout = {RESPONSE_SECONDS * 1000}".encode("ascii")
@@ -67,11 +67,7 @@ _LOCK_TOTALS = b"SELECT 1 FROM totals FOR UPDATE"
 _TRANSIENT_STATES = ("08", "25006", "25P03", "40", "53", "55P03", "57")
 """Prefixes of the SQLSTATE of temporary errors. 25006: a replica that may become the primary."""
 _ADVICE = {
-    "25006": "the server takes no writes: it is a replica or read-only; give the address of the primary",
-    "28": "the server refused the login; check user and password",
-    "3D": "there is no such database; create it first",
     "3F": "its tables are gone",
-    "42501": "this user may not do that; grant it the schema, or let one who may create the tables first",
     "42P01": "its tables are gone",
     "53100": "the disk of the server is full",
     "53300": "the server has too many connections; allow more",
@@ -101,13 +97,10 @@ class PostgresConnection(GroupCommitter):
 
     def __init__(self, conninfo: str, schema: str, tables: str, reconnect_timeout: float) -> None:
         super().__init__()
-        if not schema.isascii() or not schema.isidentifier():
-            raise UsageError("the schema of a PostgresJournal is a plain name, such as pilothouse_fleet")
+        self._server = PostgresServer("PostgresJournal", conninfo, schema, _ADVICE, FleetJournalError)
         if not reconnect_timeout >= 0:
             raise UsageError(f"PostgresJournal: reconnect_timeout is a number of seconds, not {reconnect_timeout!r}")
-        self.display_name = redact_address(conninfo) or "PostgreSQL"
-        self._conninfo = conninfo
-        self._secrets = find_address_secrets(conninfo)
+        self.display_name = self._server.display_name
         self._schema = schema
         self._tables = tables
         self._reconnect_timeout = reconnect_timeout
@@ -148,13 +141,13 @@ class PostgresConnection(GroupCommitter):
     # Reconnecting.
 
     async def _commit_batch(self) -> None:
-        pause = _MIN_PAUSE
+        attempts = 0
         while jobs := [job for job in self._batch if not job.is_done]:
             try:
                 await self._run_in_thread(partial(self._commit_or_split, jobs))
             except ServerUnavailableError as gone:
-                await self._wait_for_server(gone, pause)
-                pause = min(2 * pause, _MAX_PAUSE)
+                attempts += 1
+                await self._wait_for_server(gone, _RECONNECT_POLICY.delay(attempts, random.random()))  # noqa: S311
         if self._unavailable_since is not None:
             self._unavailable_since = None
             log.warning("the journal %s is there again", self.display_name)
@@ -175,7 +168,7 @@ class PostgresConnection(GroupCommitter):
             return
         self._set_shielded(shielded=False)
         try:
-            await anyio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - not secret
+            await anyio.sleep(pause)
         finally:
             self._set_shielded(shielded=True)
 
@@ -195,10 +188,10 @@ class PostgresConnection(GroupCommitter):
             if left := [job for job in jobs if not job.is_done]:
                 self._commit(connection, left)
         except Exception as error:
-            told = self._translate_error(error)
-            if told is error:
+            translated = self._translate_error(error)
+            if translated is error:
                 raise
-            raise told from self._redact_cause(error)
+            raise translated from self._redact_cause(error)
 
     def _commit(self, connection: Connection[Any], jobs: list[CommitJob]) -> None:
         access = max(job.access for job in jobs)
@@ -225,7 +218,7 @@ class PostgresConnection(GroupCommitter):
     def _begin_statements(self, access: AccessLevel, stamp: str = "") -> Iterator[bytes]:
         """Yield the first statements. Settings apply to this transaction alone, because of connection poolers."""
         yield b"BEGIN"
-        yield f'SET LOCAL search_path TO "{self._schema}"'.encode("ascii")
+        yield self._server.format("SET LOCAL search_path TO {schema}")
         yield _SET_STATEMENT_TIMEOUT
         yield _SET_IDLE_TIMEOUT
         if access > AccessLevel.READ and stamp:
@@ -271,61 +264,24 @@ class PostgresConnection(GroupCommitter):
         if self._connection is not None and (self._connection.closed or self._connection.broken):
             self._drop()
         if self._connection is None:
-            connection = self._connect()
+            name = os.environ.get("PGAPPNAME", "pilothouse")
+            connection = self._server.connect(RESPONSE_SECONDS, application_name=name)
             try:
-                self._make_tables(connection)
+                self._check_tables(connection)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
         return self._connection
 
-    def _connect(self) -> Connection[Any]:
-        try:
-            import psycopg
-            from psycopg.conninfo import conninfo_to_dict, make_conninfo
-        except ImportError as error:
-            raise FleetJournalError("a PostgresJournal needs psycopg: pip install 'pilothouse[postgres]'") from error
-        given = conninfo_to_dict(self._conninfo)
-        if given.get("password"):
-            self._secrets |= {str(given["password"])}
-        wanted = {
-            "application_name": os.environ.get("PGAPPNAME", "pilothouse"),
-            "connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", CONNECT_SECONDS),
-            "tcp_user_timeout": RESPONSE_SECONDS * 1000,
-            "keepalives_idle": RESPONSE_SECONDS // 2,
-        }
-        # Prepared statements belong to one connection, and poolers such as PgBouncer switch connections.
-        return psycopg.connect(
-            make_conninfo(**cast("Any", {**wanted, **given})), autocommit=True, prepare_threshold=None
-        )
-
-    def _make_tables(self, connection: Connection[Any]) -> None:
-        if (version := self._read_version(connection)) is None:
-            with connection.transaction():
-                # Two processes that create the same schema at once would both fail.
-                lock = int.from_bytes(digest_key("fleet", self._schema)[:8], signed=True)
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock,))
-                if (version := self._read_version(connection)) is None:
-                    # "IF NOT EXISTS" needs the right to create the schema even if it exists.
-                    if connection.execute(_SCHEMA_EXISTS, (self._schema,)).fetchone() is None:
-                        connection.execute(f'CREATE SCHEMA "{self._schema}"'.encode("ascii"))
-                    connection.execute(_CREATE_OWN_TABLES.format(schema=self._schema).encode("ascii"))
-                    connection.execute(self._tables.encode("ascii"))
-                    connection.execute("INSERT INTO format VALUES (%s)", (FORMAT_VERSION,))
-                    version = FORMAT_VERSION
+    def _check_tables(self, connection: Connection[Any]) -> None:
+        version = self._server.ensure_tables(connection, _CREATE_OWN_TABLES + self._tables, "fleet", self._schema)
         if version > FORMAT_VERSION:
             raise FleetJournalError(
                 f"{self.display_name} has a journal of version {version}, made by a newer pilothouse; this one reads "
                 f"versions up to {FORMAT_VERSION}: upgrade, or give another schema",
                 path=self.display_name,
             )
-
-    def _read_version(self, connection: Connection[Any]) -> int | None:
-        if connection.execute(TABLES_EXIST, (self._schema,)).fetchone() is None:
-            return None
-        found = connection.execute(f'SELECT version FROM "{self._schema}".format'.encode("ascii")).fetchone()  # noqa: S608 - a plain name
-        return found[0] if found else 0
 
     # Failures.
 
@@ -337,19 +293,19 @@ class PostgresConnection(GroupCommitter):
 
         if not isinstance(error, psycopg.Error):
             return error
-        said = remove_secrets(self._secrets, " ".join(str(error).split()))
         state = error.sqlstate or ""
-        advice = next((text for key, text in _ADVICE.items() if state.startswith(key)), None)
-        told = f"{advice} ({said})" if advice else said
+        text = remove_secrets(self._server.secrets, " ".join(str(error).split()))
+        if (advice := self._server.find_advice(state)) is not None:
+            text = f"{advice} ({text})"
         # A lost connection, or one that could not be opened, has no state.
         has_no_state = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         if has_no_state or state.startswith(_TRANSIENT_STATES):
             self._drop()  # after a failover, the next connection leads to another server
-            return ServerUnavailableError(told)
-        return FleetJournalError(f"the journal {self.display_name} cannot be used: {told}", path=self.display_name)
+            return ServerUnavailableError(text)
+        return FleetJournalError(f"the journal {self.display_name} cannot be used: {text}", path=self.display_name)
 
     def _redact_cause(self, error: Exception) -> Exception | None:
-        return None if any(secret in repr(error) for secret in self._secrets) else error
+        return None if any(secret in repr(error) for secret in self._server.secrets) else error
 
 
 class _PostgresTransaction:
@@ -440,11 +396,11 @@ class PostgresJournal(SqlJournal):
         lease_seconds: float = LEASE_SECONDS,
         reconnect_timeout: float = RECONNECT_SECONDS,
     ) -> None:
-        link = PostgresConnection(
+        connection = PostgresConnection(
             conninfo, schema, CREATE_TABLES.format(integer="bigint", bytes="bytea"), reconnect_timeout
         )
-        super().__init__(link, lease_seconds, identify_globally())
-        self._display_name = link.display_name
+        super().__init__(connection, lease_seconds, identify_globally())
+        self._display_name = connection.display_name
         self._server_since = 0.0
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pilothouse.fleet.journals.base import FleetJournalError
 from pilothouse.fleet.journals.group_commit import CommitJob, GroupCommitter, SqlTransaction
 from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJournal, WorkerRow, identify_on_host
-from pilothouse.sqlite_files import SqliteFileError, prepare_database
+from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 
 APPLICATION_ID = 0x50484A31
 """The `application_id` of journal files."""
@@ -74,37 +74,28 @@ class SqliteConnection(GroupCommitter):
 
     def _connect(self) -> sqlite3.Connection:
         with self._translate_errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Prompts and answers are private to this user, whatever the umask.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            connection = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
-            )
+            create_private_file(self.path)  # prompts and answers are private to this user
             try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        try:
-            prepare_database(
-                connection, self._tables, application=APPLICATION_ID, version=FORMAT_VERSION, patience=BUSY_SECONDS
-            )
-        except SqliteFileError as error:
-            if not error.is_ours:
-                raise self._make_foreign_error() from None
-            raise FleetJournalError(
-                f"{self.path} is a journal of version {error.version}, made by a newer pilothouse; this one reads "
-                f"versions up to {FORMAT_VERSION}: upgrade, or give another path",
-                path=str(self.path),
-            ) from None
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
-                raise
-            raise self._make_foreign_error() from error
-        connection.execute("PRAGMA synchronous = NORMAL")
+                return open_database(
+                    self.path,
+                    self._tables,
+                    application=APPLICATION_ID,
+                    version=FORMAT_VERSION,
+                    patience=BUSY_SECONDS,
+                    settings="PRAGMA synchronous = NORMAL",
+                )
+            except SqliteFileError as error:
+                if not error.is_ours:
+                    raise self._make_foreign_error() from None
+                raise FleetJournalError(
+                    f"{self.path} is a journal of version {error.version}, made by a newer pilothouse; this one reads "
+                    f"versions up to {FORMAT_VERSION}: upgrade, or give another path",
+                    path=str(self.path),
+                ) from None
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):  # locked, or not readable
+                    raise
+                raise self._make_foreign_error() from error
 
     def _make_foreign_error(self) -> FleetJournalError:
         return FleetJournalError(f"{self.path} is no journal of a fleet; it was left as it is", path=str(self.path))
@@ -122,8 +113,8 @@ class SqliteJournal(SqlJournal):
 
     def __init__(self, path: str | os.PathLike[str], *, lease_seconds: float = LEASE_SECONDS) -> None:
         self.path = Path(path)
-        link = SqliteConnection(self.path, CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"))
-        super().__init__(link, lease_seconds, identify_on_host())
+        connection = SqliteConnection(self.path, CREATE_TABLES.format(integer="INTEGER", bytes="BLOB"))
+        super().__init__(connection, lease_seconds, identify_on_host())
 
     async def open_for_reading(self) -> None:
         """See `SqlJournal`. Does not create a file."""

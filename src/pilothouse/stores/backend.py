@@ -1,21 +1,32 @@
-"""Base of backends with blocking calls: runs each call in a worker thread, and converts errors to `StoreError`."""
+"""`ThreadedBackend`: base of the backends with blocking calls, and how they encode entries, keys and addresses.
+
+Owns the worker threads, the decisions about appends and leases, and the conversion of errors to `StoreError`. Knows no
+medium.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
+import re
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
+from urllib.parse import parse_qsl, unquote
 
 import anyio
+import msgspec
 from anyio import to_thread
 
 from pilothouse.errors import PilothouseError, StoreError, UsageError
+from pilothouse.options import RetryPolicy
+from pilothouse.options.secrets import MASK, mask_text
 from pilothouse.stores.base import (
     Entry,
     EntryBatch,
@@ -26,12 +37,132 @@ from pilothouse.stores.base import (
     StoredSession,
     StoredSummary,
     TranscriptKey,
+    check_lease_current,
+    check_lease_free,
     check_write_allowed,
     fold_summary,
     get_entry_uuid,
     parse_key,
 )
-from pilothouse.stores.encoding import encode_entry, encode_uuid, remove_secrets
+
+_MAX_UUID_CHARS = 128  # longer uuids are digested: PostgreSQL indexes at most 2,700 bytes
+_PLAIN_UUID = re.compile(rf"[A-Za-z0-9_.:-]{{1,{_MAX_UUID_CHARS}}}")
+_MIN_SECRET_CHARS = 6  # shorter secrets are only replaced as whole words
+_SETTING_PATTERN = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)")
+_VISIBLE_SETTINGS = ("host", "hostaddr", "port", "dbname", "endpoint", "bucket", "container", "region")
+_HARMLESS_SETTINGS = frozenset({
+    *_VISIBLE_SETTINGS, "user", "username", "account", "sslmode", "application_name", "connect_timeout", "options",
+    "db", "protocol", "scheme", "target_session_attrs", "service",
+})  # fmt: skip
+
+
+def encode_entry(value: object) -> str:
+    r"""Encode a value as ASCII JSON: surrogates and NUL are escaped, so every medium can store it. NaN stays NaN.
+
+    Raises:
+        UsageError: JSON cannot represent the value.
+    """
+    try:
+        return json.dumps(value, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"an entry of a transcript is what JSON can say: {error}") from None
+
+
+def read_entry(text: str | bytes) -> Entry:
+    """Decode the output of `encode_entry`.
+
+    Raises:
+        StoreError: the text is not a JSON object, or is nested too deeply.
+    """
+    try:
+        return decode_entry(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"an entry of the session cannot be read: {error}; the store is damaged") from error
+
+
+def decode_entry(text: str | bytes) -> Entry:
+    """Decode the output of `encode_entry`; raise ValueError or RecursionError for anything else."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):  # lone surrogates, NaN, 1e400
+        found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    return cast("Entry", found)
+
+
+def read_entries(texts: Iterable[str | bytes]) -> list[Entry]:
+    """Decode many entries."""
+    return [read_entry(text) for text in texts]
+
+
+def encode_owner(owner: str | None) -> str | None:
+    """Encode the owner of a lease as ASCII text; None stays None."""
+    return None if owner is None else json.dumps(owner)
+
+
+def decode_owner(text: str | bytes | None) -> str | None:
+    """Decode the output of `encode_owner`."""
+    return json.loads(text) if text else None
+
+
+def digest_key(*parts: str) -> bytes:
+    """Return a digest of 32 bytes for parts of any length; other parts or other boundaries give another digest."""
+    return hashlib.sha256(json.dumps(parts).encode("ascii")).digest()
+
+
+def encode_uuid(uuid: str) -> str:
+    """Return a uuid in a form every medium can index: unchanged, or a digest if it is long or unusual."""
+    return uuid if _PLAIN_UUID.fullmatch(uuid) else "#" + digest_key(uuid).hex()
+
+
+def redact_address(address: str) -> str:
+    """Return the parts of an address that show where the store is, and nothing else."""
+    if "://" not in address:
+        found = dict(_SETTING_PATTERN.findall(address))
+        return " ".join(f"{name}={found[name]}" for name in _VISIBLE_SETTINGS if name in found)
+    scheme, rest = address.split("://", 1)
+    where = re.split(r"[?#]", rest, maxsplit=1)[0]
+    if "@" not in where and "@" in rest:  # a password with an unescaped question mark
+        return f"{scheme}://"
+    where = where.rpartition("@")[2]
+    if where.startswith("/"):  # the socket directory is in the query
+        where += "".join(f"?host={value}" for name, value in _parse_query(address) if name == "host")
+    return f"{scheme}://{where}"
+
+
+def _parse_query(address: str) -> list[tuple[str, str]]:
+    return parse_qsl(address.partition("?")[2].partition("#")[0], keep_blank_values=True)
+
+
+def find_address_secrets(address: str) -> frozenset[str]:
+    """Return the secrets of an address: passwords, and values of settings not known to be harmless."""
+    if "://" in address:
+        password = address.split("://", 1)[1].rpartition("@")[0].partition(":")[2]
+        found = [*_parse_query(address), ("password", password), ("password", unquote(password))]
+    else:
+        found = [(name, value.strip("'")) for name, value in _SETTING_PATTERN.findall(address)]
+    return frozenset(value for name, value in found if value and name.lower() not in _HARMLESS_SETTINGS)
+
+
+def remove_secrets(secrets: Iterable[str], text: str) -> str:
+    """Remove the given secrets from a text, and everything that looks like a secret."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        found = re.escape(secret)
+        # A short secret may occur inside other words by chance.
+        text = re.sub(found if len(secret) >= _MIN_SECRET_CHARS else rf"(?<!\w){found}(?!\w)", MASK, text)
+    return mask_text(text)
+
+
+def find_setting_secrets(settings: Mapping[str, str]) -> frozenset[str]:
+    """Return the secret values of settings: all whose names are not known to be harmless."""
+    names = {
+        name: name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_") for name in settings
+    }
+    return frozenset(
+        v for k, v in settings.items() if names[k] not in _HARMLESS_SETTINGS and v not in {"", "true", "false"}
+    )
+
 
 MAX_TTL = 366 * 86_400.0  # seconds
 FORMAT = 1
@@ -39,10 +170,13 @@ FORMAT = 1
 
 CONTENTION_SECONDS = 60.0
 """Seconds for which a change is retried because others changed the session meanwhile."""
-_MIN_PAUSE, _MAX_PAUSE = 0.005, 0.5  # limits of the seconds between two attempts
+_RETRY_POLICY = RetryPolicy(first_delay=0.005, max_delay=0.5, jitter=1.0)
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+
+LeaseDecision = Callable[[LeaseState], "tuple[str | None, int] | None"]
+"""Checks a lease, and returns its new owner and token; None: it stays as it is. Raises the error of a refusal."""
 
 
 class ConcurrentChangeError(Exception):
@@ -140,8 +274,13 @@ class ThreadedBackend(StoreBackend):
         self, key: SessionKey, entries: list[Entry], *, after: int | None = None, lease: Lease | None = None
     ) -> int:
         """See `StoreBackend.append`."""
-        place = parse_key(key)
-        return await self._run_in_thread(lambda: self._append(place, EntryBatch.parse(entries, after), lease))
+        return await self._run_in_thread(self._parse_and_append, parse_key(key), entries, after, lease)
+
+    def _parse_and_append(
+        self, place: TranscriptKey, entries: list[Entry], after: int | None, lease: Lease | None
+    ) -> int:
+        batch = EntryBatch.parse(entries, after)
+        return self._append(place, batch, lease) if batch.entries else self._count(place)
 
     async def load(self, key: SessionKey) -> list[Entry] | None:
         """See `StoreBackend.load`."""
@@ -169,18 +308,33 @@ class ThreadedBackend(StoreBackend):
 
     async def acquire(self, key: SessionKey, owner: str, ttl: float) -> Lease:
         """See `StoreBackend.acquire`."""
-        token = await self._run_in_thread(self._acquire, place := parse_key(key).main, owner, _validate_ttl(ttl))
+        place = parse_key(key).main
+
+        def take(state: LeaseState) -> tuple[str, int]:
+            check_lease_free(place, state, owner)
+            return owner, state.token + 1
+
+        token = await self._run_in_thread(self._change_lease, place, take, _validate_ttl(ttl))
         return Lease(place, owner, token, ttl)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
         """See `StoreBackend.renew`."""
         lease = lease if ttl is None else lease._replace(ttl=ttl)
-        await self._run_in_thread(self._renew, lease, _validate_ttl(lease.ttl))
+
+        def extend(state: LeaseState) -> tuple[str, int]:
+            check_lease_current(lease.transcript, state, lease)
+            return lease.owner, lease.token
+
+        await self._run_in_thread(self._change_lease, lease.transcript, extend, _validate_ttl(lease.ttl))
         return lease
 
     async def release(self, lease: Lease) -> None:
         """See `StoreBackend.release`."""
-        await self._run_in_thread(self._release, lease)
+
+        def give_up(state: LeaseState) -> tuple[None, int] | None:
+            return (None, lease.token) if state[:2] == (lease.owner, lease.token) else None
+
+        await self._run_in_thread(self._change_lease, lease.transcript, give_up, 0.0)
 
     async def aclose(self) -> None:
         """See `StoreBackend.aclose`."""
@@ -192,7 +346,8 @@ class ThreadedBackend(StoreBackend):
     # --- what a backend does ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int: ...
+    def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
+        """Append a batch with at least one entry."""
 
     @abstractmethod
     def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None: ...
@@ -213,13 +368,18 @@ class ThreadedBackend(StoreBackend):
     def _delete(self, transcript_key: TranscriptKey) -> None: ...
 
     @abstractmethod
-    def _acquire(self, main: TranscriptKey, owner: str, ttl: float) -> int: ...
+    def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
+        """Change the lease of a session, atomically.
 
-    @abstractmethod
-    def _renew(self, lease: Lease, ttl: float) -> None: ...
+        Args:
+            main: the session.
+            decide: called with the lease; may be called again after another writer was faster.
+            ttl: seconds until the new lease expires. 0: the lease is released; then `decide` does not look at the
+                remaining time of the old one.
 
-    @abstractmethod
-    def _release(self, lease: Lease) -> None: ...
+        Returns:
+            The new token; 0 if nothing was changed.
+        """
 
     @abstractmethod
     def _close(self) -> None:
@@ -236,7 +396,7 @@ class ThreadedBackend(StoreBackend):
     def _retry_change(self, attempt: Callable[[], T | None]) -> T:
         """Call `attempt` until it returns a result; None or `ConcurrentChangeError`: another writer was faster."""
         end = time.monotonic() + CONTENTION_SECONDS
-        pause = _MIN_PAUSE
+        number = 0
         while True:
             with suppress(ConcurrentChangeError):
                 if (done := attempt()) is not None:
@@ -245,8 +405,8 @@ class ThreadedBackend(StoreBackend):
                 raise StoreError(
                     f"others changed the session without a pause for {CONTENTION_SECONDS:.0f} s; try again"
                 )
-            time.sleep(random.uniform(0, pause))  # noqa: S311 - not secret
-            pause = min(pause * 2, _MAX_PAUSE)
+            number += 1
+            time.sleep(_RETRY_POLICY.delay(number, random.random()))  # noqa: S311 - not secret
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
@@ -273,10 +433,10 @@ class ThreadedBackend(StoreBackend):
         except PilothouseError:
             raise
         except Exception as error:
-            told = self._describe_failure(error)
-            if told is None:
+            text = self._describe_failure(error)
+            if text is None:
                 raise
-            failure = StoreError(remove_secrets(self._secrets, f"{self._display_name}: {told}"))
+            failure = StoreError(remove_secrets(self._secrets, f"{self._display_name}: {text}"))
             raise failure from (None if any(secret in repr(error) for secret in self._secrets) else error)
 
 
