@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 import pilothouse as ph
-from pilothouse.fleet.items import prompt_digest, validate_key, validate_prompt
+from pilothouse.fleet.run import prompt_digest
+from pilothouse.fleet.submission import validate_key, validate_prompt
 from pilothouse.language_model import LanguageModel
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import encode_json

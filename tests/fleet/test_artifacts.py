@@ -21,7 +21,7 @@ import pilothouse.fleet.workspaces.artifacts as artifacts_module
 from pilothouse.client import QueryResult
 from pilothouse.errors import ArtifactsError, CLIExitedError, ExecutionError, UsageError
 from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet, GitWorktree, RunDirectory, RunWriter
-from pilothouse.fleet.workspaces.local import directory_name
+from pilothouse.fleet.workspaces.base import directory_name
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import frames

@@ -16,7 +16,7 @@ from scripted_runners import Interruptible, answer
 from pilothouse.client import Agent, QueryResult, configure
 from pilothouse.errors import CLINotFoundError, OptionsError, PilothouseError, UsageError, find_cause
 from pilothouse.fleet import AgentRunner, Attempt
-from pilothouse.fleet.attempt_host import MAX_BUFFERED_MESSAGES, AttemptHost, unpickle_answer
+from pilothouse.fleet.runner import MAX_BUFFERED_MESSAGES, AttemptHost, unpickle_answer
 from pilothouse.messages import Message, from_dict
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.tools import tool

@@ -13,7 +13,7 @@ from pilothouse.client import Agent
 from pilothouse.errors import AuthenticationError
 from pilothouse.fleet import Artifacts, Fleet, GitWorktree
 from pilothouse.fleet.limits import RESUME_PROMPT
-from pilothouse.fleet.workspaces.local import directory_name
+from pilothouse.fleet.workspaces.base import directory_name
 from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]

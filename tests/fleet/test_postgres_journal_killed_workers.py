@@ -41,7 +41,7 @@ class Killed:
         schema: list[str] = []
         if isinstance(where, PostgresJournal):
             link: Any = where._connection
-            address, schema = link._conninfo, [link._schema]
+            address, schema = link._server.conninfo, [link._schema]
         else:
             assert isinstance(where, SqliteJournal)
             address = str(where.path)

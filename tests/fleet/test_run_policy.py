@@ -12,7 +12,7 @@ from scripted_runners import PlayedRunner
 from pilothouse.client import Agent
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.fleet import Fleet, Run
-from pilothouse.fleet.run_policy import _REQUEST_OPTIONS, _RESTRICTING_OPTIONS, RunOptionsPolicy  # pyright: ignore[reportPrivateUsage]
+from pilothouse.fleet.submission import _REQUEST_OPTIONS, _RESTRICTING_OPTIONS, RunOptionsPolicy  # pyright: ignore[reportPrivateUsage]
 from pilothouse.options import TABLE, Options
 
 pytestmark = pytest.mark.anyio

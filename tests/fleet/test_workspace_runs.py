@@ -17,7 +17,7 @@ from pilothouse import errors, sync
 from pilothouse.client import QueryResult
 from pilothouse.errors import CLIExitedError, OverloadedError, UsageError, WorkspaceError
 from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet
-from pilothouse.fleet.workspaces.local import directory_name
+from pilothouse.fleet.workspaces.base import directory_name
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import FakeCLI, frames
@@ -164,7 +164,7 @@ async def test_mistakes_are_reported_before_anything_is_started(tmp_path: Path) 
 async def test_a_run_without_a_directory_fails_and_the_others_go_on(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pilothouse.fleet.workspaces.local.IN_USE_SECONDS", 0.01)
+    monkeypatch.setattr("pilothouse.fleet.workspaces.base.IN_USE_SECONDS", 0.01)
     workspace = CopiedDirectory(source, root=tmp_path / "root")
     other = CopiedDirectory(source, root=tmp_path / "root")
     await other.open(nobody)

@@ -12,7 +12,7 @@ from git_repositories import git, left_in, made_repository, nobody, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet import CopiedDirectory, GitWorktree, Run
-from pilothouse.fleet.workspaces.local import directory_name, hold_lock, remove_tree
+from pilothouse.fleet.workspaces.base import directory_name, hold_lock, remove_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ async def test_keys_of_all_kinds_stay_in_the_root(tmp_path: Path, root: Path) ->
 
 
 async def test_one_at_a_time_in_a_directory(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.fleet.workspaces.local.IN_USE_SECONDS", 0.05)
+    monkeypatch.setattr("pilothouse.fleet.workspaces.base.IN_USE_SECONDS", 0.05)
     source = tmp_path / "source"
     source.mkdir()
     one, two = CopiedDirectory(source, root=root), CopiedDirectory(source, root=root)

@@ -36,9 +36,15 @@ from pilothouse.cli.screen import Screen
 from pilothouse.cli.signals import GracefulSignals
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
 from pilothouse.fleet import Fleet, FleetStatus, Journal, Run, Runs, RunWriter, run_row
-from pilothouse.fleet.items import prompt_digest, validate_key, validate_prompt, validate_settings
 from pilothouse.fleet.limits import is_systemic
-from pilothouse.fleet.submission import ReadableJournal, make_readable_journal
+from pilothouse.fleet.run import prompt_digest
+from pilothouse.fleet.submission import (
+    ReadableJournal,
+    make_readable_journal,
+    validate_key,
+    validate_prompt,
+    validate_settings,
+)
 from pilothouse.messages.json_lines import encode_json
 
 JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})

@@ -9,7 +9,7 @@ from pilothouse.fleet.fleet import Fleet as Fleet
 from pilothouse.fleet.journals.base import FleetJournalError as FleetJournalError
 from pilothouse.fleet.journals.base import HeartbeatResult as HeartbeatResult
 from pilothouse.fleet.journals.base import Journal as Journal
-from pilothouse.fleet.journals.memory import MemoryJournal as MemoryJournal
+from pilothouse.fleet.journals.base import MemoryJournal as MemoryJournal
 from pilothouse.fleet.journals.postgres import PostgresJournal as PostgresJournal
 from pilothouse.fleet.journals.sqlite import SqliteJournal as SqliteJournal
 from pilothouse.fleet.limits import Limits as Limits
@@ -28,9 +28,9 @@ from pilothouse.fleet.run import Run as Run
 from pilothouse.fleet.runner import AgentRunner as AgentRunner
 from pilothouse.fleet.runner import Attempt as Attempt
 from pilothouse.fleet.runner import Runner as Runner
+from pilothouse.fleet.runner import WorkspaceRunner as WorkspaceRunner
 from pilothouse.fleet.workspaces.artifacts import Artifacts as Artifacts
 from pilothouse.fleet.workspaces.base import RunDirectory as RunDirectory
 from pilothouse.fleet.workspaces.base import Workspace as Workspace
 from pilothouse.fleet.workspaces.copies import CopiedDirectory as CopiedDirectory
 from pilothouse.fleet.workspaces.git import GitWorktree as GitWorktree
-from pilothouse.fleet.workspaces.runner import WorkspaceRunner as WorkspaceRunner

@@ -45,13 +45,19 @@ from pilothouse.fleet.results import (
     RunSubscribers,
 )
 from pilothouse.fleet.run import FleetStatus, Run, RunState
-from pilothouse.fleet.run_policy import AcceptedOptions, RunOptionsPolicy
-from pilothouse.fleet.runner import AgentRunner, Runner, make_runner_context
+from pilothouse.fleet.runner import AgentRunner, Runner, make_runner_context, wrap_in_workspace
 from pilothouse.fleet.scheduler import FleetSettings, Scheduler
-from pilothouse.fleet.submission import Submitter, check_agent_or_runner, make_journal, unwrap_error, validate_count
+from pilothouse.fleet.submission import (
+    AcceptedOptions,
+    RunOptionsPolicy,
+    Submitter,
+    check_agent_or_runner,
+    make_journal,
+    unwrap_error,
+    validate_count,
+)
 from pilothouse.fleet.workspaces.artifacts import Artifacts
 from pilothouse.fleet.workspaces.base import Workspace
-from pilothouse.fleet.workspaces.runner import wrap_in_workspace
 from pilothouse.options import RetryPolicy
 from pilothouse.tracebacks import user_class
 

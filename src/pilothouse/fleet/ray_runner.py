@@ -28,8 +28,7 @@ from pilothouse.client import Agent, QueryResult, default_agent
 from pilothouse.client.structured_output import OutputSchema
 from pilothouse.driver.tasks import make_loop_caller
 from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
-from pilothouse.fleet.attempt_host import AttemptHost, unpickle_answer
-from pilothouse.fleet.runner import AgentRunner, Attempt, Runner
+from pilothouse.fleet.runner import AgentRunner, Attempt, AttemptHost, Runner, unpickle_answer
 from pilothouse.fleet.submission import validate_count
 
 T = TypeVar("T")

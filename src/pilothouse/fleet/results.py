@@ -17,10 +17,11 @@ from typing import Any, Generic, Literal, Self, TextIO, TypedDict, TypeVar
 
 import anyio
 import anyio.to_thread
+from msgspec.structs import replace
 
 from pilothouse.client.result import OutputT
-from pilothouse.errors import UsageError
-from pilothouse.fleet.items import decode_output
+from pilothouse.client.structured_output import OutputSchema
+from pilothouse.errors import StructuredOutputError, UsageError
 from pilothouse.fleet.run import Run
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.options import Options
@@ -210,6 +211,17 @@ async def iterate_batches(
         if not batch:
             return
         yield batch
+
+
+def decode_output(run: Run, output_type: Any) -> Run:
+    """Restore the typed output of a run that was read from a journal."""
+    result = run.result
+    if output_type is not None and run.is_success and result is not None and result.output is None:
+        try:
+            result.output, result.structured = OutputSchema.from_type(output_type).read(result.result)
+        except StructuredOutputError as error:
+            return replace(run, state="failed", error=error)
+    return run
 
 
 ParkRuns = Callable[[Collection[str] | None, Collection[str]], Awaitable[None]]

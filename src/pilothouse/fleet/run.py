@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Literal, Self
 
+import msgspec
 from msgspec import Struct
 
 from pilothouse.client import QueryResult
 from pilothouse.client.result import OutputT
+from pilothouse.errors import UsageError
+from pilothouse.messages.json_lines import to_plain_scalar
 
 RunState = Literal["queued", "running", "succeeded", "failed", "cancelled", "interrupted"]
 STATES: tuple[RunState, ...] = ("queued", "running", "succeeded", "failed", "cancelled", "interrupted")
@@ -131,3 +135,16 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
     def total(self) -> int:
         """Number of all runs."""
         return self.ended + self.left
+
+
+def prompt_digest(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = None) -> str:
+    """Return a short digest of a prompt and its settings; the same in every process.
+
+    Raises:
+        UsageError: a value cannot be written as JSON.
+    """
+    try:
+        data = msgspec.json.encode([prompt, settings], enc_hook=to_plain_scalar, order="deterministic")
+    except (TypeError, ValueError, UnicodeError) as error:
+        raise UsageError(f"a prompt of a fleet is text or JSON: {error}") from error
+    return hashlib.sha256(data).hexdigest()[:32]

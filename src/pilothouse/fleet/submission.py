@@ -1,24 +1,311 @@
-"""Puts the runs of callers into the journal, and validates the arguments of a `Fleet`."""
+"""How runs get into the journal of a fleet: from items of callers, and from other programs.
+
+Converts items to runs (`ItemMapping`), decides which options of runs of other programs are accepted
+(`RunOptionsPolicy`), adds and requeues runs (`Submitter`), and validates the arguments of a `Fleet`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from contextlib import aclosing
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import anyio
+import msgspec
 
 from pilothouse.client import Agent
-from pilothouse.errors import UsageError
-from pilothouse.fleet.items import ItemMapping
-from pilothouse.fleet.journals.base import FleetJournalError, Journal
-from pilothouse.fleet.journals.memory import MemoryJournal
+from pilothouse.client.structured_output import OutputSchema
+from pilothouse.errors import OptionsError, UsageError
+from pilothouse.fleet.journals.base import FleetJournalError, Journal, MemoryJournal
 from pilothouse.fleet.journals.postgres import PostgresJournal
 from pilothouse.fleet.journals.sqlite import SqliteJournal
 from pilothouse.fleet.results import Items, ResultBuffer, RunSubscribers, iterate_batches
-from pilothouse.fleet.run import Run
-from pilothouse.fleet.run_policy import RunOptionsPolicy
+from pilothouse.fleet.run import Run, prompt_digest
+from pilothouse.messages.base import to_json_values
+from pilothouse.options import TABLE, Options
+from pilothouse.options.secrets import mask
+from pilothouse.options.value_types import MODES_BY_PERMISSIVENESS, permits_more
+
+MAX_KEY_CHARS = 512
+
+_MISSING = object()
+
+
+class ItemMapping:
+    """Converts items as the arguments of `Fleet.map` say. Arguments as there.
+
+    Args:
+        is_persistent: whether a journal keeps the runs.
+
+    Raises:
+        UsageError: an argument is not valid.
+    """
+
+    def __init__(
+        self, key: Any, prompt: Any, options: Any, output_type: Any, priority: Any, *, is_persistent: bool
+    ) -> None:
+        self._prompt = make_getter(prompt, "prompt", get_prompt)
+        self._key = None if key is None else make_getter(key, "key", str)
+        self._options: Callable[[Any], Any] | None = options if callable(options) else None
+        self._settings = {} if callable(options) else validate_settings(options, is_persistent=is_persistent)
+        # Another process, which does not know the type, may execute the run.
+        self._schema = OutputSchema.from_type(output_type).schema if is_persistent and output_type is not None else None
+        self._priority = priority
+        self._is_persistent = is_persistent
+
+    def make_run(self, item: Any, number: int, now: float) -> Run:
+        """Make the run of one item.
+
+        Args:
+            item: the caller's item.
+            number: the item's number, which is the default key without a journal.
+            now: the time, in Unix seconds.
+
+        Raises:
+            UsageError: its prompt, key, priority or options are not valid.
+        """
+        prompt = validate_prompt(self._prompt(item))
+        settings = self._settings
+        if self._options is not None:
+            settings = validate_settings(self._options(item), is_persistent=self._is_persistent)
+        if self._schema is not None:
+            settings = {**settings, "json_schema": dict(self._schema)}
+        if self._key is not None:
+            key = validate_key(self._key(item))
+        else:
+            key = prompt_digest(prompt, settings) if self._is_persistent else str(number)
+        priority = self._priority(item) if callable(self._priority) else self._priority
+        if not isinstance(priority, int):
+            raise UsageError(f"the priority of a run is a whole number, not {priority!r}")
+        return Run(key=key, prompt=prompt, settings=settings, priority=priority, created=now)
+
+
+def validate_key(key: object) -> str:
+    """Return `key` as text.
+
+    Raises:
+        UsageError: the key is neither printable text nor a whole number, is empty, or is too long.
+    """
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(int(key))
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS or "\0" in key or not key.isprintable():
+        raise UsageError(
+            f"the key of a run is a whole number, or printable text of at most {MAX_KEY_CHARS} characters: {key!a:.200}"
+        )
+    return str.__str__(key)
+
+
+def validate_prompt(prompt: object) -> str | list[Any]:
+    """Return `prompt` as plain text or plain JSON values.
+
+    Raises:
+        UsageError: the prompt is neither text nor a list of content blocks, or is empty.
+    """
+    if isinstance(prompt, str) and prompt.strip():
+        return str.__str__(prompt)
+    if isinstance(prompt, list | tuple) and prompt:
+        try:
+            return to_json_values(list(prompt))  # pyright: ignore[reportUnknownArgumentType]
+        except TypeError as error:
+            raise UsageError(f"the prompt of a run: {error}") from error
+    told = "empty" if isinstance(prompt, str | list | tuple) else type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
+    raise UsageError(f"the prompt of a run is text or a list of content blocks, not {told}")
+
+
+def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persistent: bool) -> dict[str, Any]:
+    """Return the options of one run, by name.
+
+    Args:
+        options: the caller's options.
+        is_persistent: whether a journal keeps the options, so that they must be JSON and contain no keys.
+
+    Raises:
+        UsageError: unknown or invalid options, or options that a journal cannot keep.
+    """
+    if options is None:
+        return {}
+    layer = options if isinstance(options, Options) else Options.layer(**options)
+    values = layer.as_dict()
+    if not is_persistent:
+        return values
+    for name, value in values.items():
+        if TABLE[name].secret:
+            raise UsageError(f"option {name!r} may hold keys, which no journal keeps: set it on the agent of the fleet")
+        try:
+            values[name] = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(value, enc_hook=str)))
+            Options.layer(**{name: values[name]})
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"option {name!r} cannot be kept in a journal: set it on the agent of the fleet"
+            ) from error
+        # A schema may have fields named like keys, but contains no keys.
+        if name != "json_schema" and mask({name: values[name]}) != {name: values[name]}:
+            raise UsageError(
+                f"option {name!r} holds what may be a key, which no journal keeps: set it on the agent of the fleet"
+            )
+    return values
+
+
+def make_getter(
+    source: Callable[[Any], Any] | str | None, name: str, default: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Make the function that gets a part of an item: the given function, or one that reads the named field.
+
+    Raises:
+        UsageError: `source` is neither.
+    """
+    if source is None:
+        return default
+    if isinstance(source, str):
+        return partial(_get_field, source)
+    if callable(source):
+        return source
+    raise UsageError(f"{name}= is a function of an item, or the name of a field of it, not {type(source).__name__}")
+
+
+def get_prompt(item: Any) -> Any:
+    """Return the default prompt of an item: the item itself, or its field "prompt"."""
+    if isinstance(item, str | list | tuple):
+        return cast("Any", item)
+    with suppress(UsageError):
+        return _get_field("prompt", item)
+    raise UsageError(
+        f"an item of a fleet is a prompt, or has one as .prompt, or prompt= says where it is: {item!r:.200}"
+    )
+
+
+def _get_field(name: str, item: Any) -> Any:
+    if isinstance(item, Mapping):
+        found = cast("Mapping[str, Any]", item).get(name, _MISSING)
+    else:
+        found = getattr(item, name, _MISSING)
+    if found is _MISSING:
+        raise UsageError(f"this item has no {name!r}: {item!r:.200}")
+    return found
+
+
+AcceptedOptions = Collection[str] | Literal["all"]
+
+_REQUEST_OPTIONS = frozenset(
+    {
+        "agent",
+        "append_subagent_system_prompt",
+        "append_system_prompt",
+        "betas",
+        "client_app",
+        "continue_conversation",
+        "cwd",
+        "debug",
+        "enable_file_checkpointing",
+        "fork_session",
+        "json_schema",
+        "max_line_bytes",
+        "per_task_stop_affordance",
+        "permission_prompts",
+        "persist_session",
+        "plan_mode_instructions",
+        "prompt_via",
+        "restart",
+        "resume",
+        "resume_drops_turn",
+        "resume_session_at",
+        "session_id",
+        "session_lease",
+        "session_store_flush",
+        "skills",
+        "supported_dialog_kinds",
+        "system_prompt",
+        "title",
+        "tool_bridge",
+        "tool_config",
+    }
+)
+"""Options that a run may set although an untrusted file may not: they define the request and the form of the answer.
+"""
+_RESTRICTING_OPTIONS = frozenset({"bare", "isolation", "restricted", "safe_mode"})
+"""Options that a run may switch on, but not off."""
+
+
+class RunOptionsPolicy:
+    """Which options a fleet accepts from runs of other programs.
+
+    Args:
+        accepts: names of options accepted although they run, redirect or permit something; or "all".
+        permission_mode: the highest permission mode; None: that of the worker's agent, or "default".
+        starts_runs: whether this program starts runs; otherwise the settings of its own runs are not kept.
+
+    Attributes:
+        trusts_journal: whether all runs keep all their options, because the caller requested what is left in the
+            journal.
+
+    Raises:
+        UsageError: there is no such option or mode.
+    """
+
+    def __init__(
+        self, accepts: AcceptedOptions = (), permission_mode: str | None = None, *, starts_runs: bool = True
+    ) -> None:
+        names = set(TABLE) if accepts == "all" else {accepts} if isinstance(accepts, str) else set(accepts)
+        if unknown := names - set(TABLE):
+            raise UsageError(f"accepts: names of options, or 'all'; there is none called {min(unknown)!r}")
+        if permission_mode is not None and permission_mode not in MODES_BY_PERMISSIVENESS:
+            raise UsageError(
+                f"max_permission_mode: expected one of {', '.join(MODES_BY_PERMISSIVENESS)}, got {permission_mode!r}"
+            )
+        self._accepts = names
+        self._permission_mode = permission_mode
+        self._starts_runs = starts_runs
+        self._own_settings: dict[str, Mapping[str, Any]] = {}
+        self.trusts_journal = False
+
+    def register_own(self, runs: Iterable[Run]) -> None:
+        """Register runs that this program adds: they keep their current options."""
+        if self._starts_runs:
+            self._own_settings |= {run.key: run.settings for run in runs if run.settings}
+
+    def discard(self, key: str) -> None:
+        """Forget the settings of an ended run."""
+        self._own_settings.pop(key, None)
+
+    def check(self, run: Run, get_worker_options: Callable[[], Options]) -> None:
+        """Check the options of a run that is to start.
+
+        Args:
+            run: the run from the journal.
+            get_worker_options: returns the options of the agent that executes it.
+
+        Raises:
+            OptionsError: an option is not accepted here.
+        """
+        if not run.settings or self.trusts_journal or self._own_settings.get(run.key) == run.settings:
+            return
+        given, own = Options.layer(**dict(run.settings)).as_dict(), get_worker_options().as_dict()
+        for name, value in given.items():
+            if name not in self._accepts and (why := self._explain_refusal(name, value, own)):
+                raise OptionsError(
+                    f"option {name!r} of run {run.key!r} does not hold here: {why}. Set it on the agent of the worker, "
+                    f"or accept it from the journal: accepts=[{name!r}], --accept {name}",
+                    option=name,
+                )
+
+    def _explain_refusal(self, name: str, value: Any, own: Mapping[str, Any]) -> str:
+        """Return why an option is not accepted; "" if it is."""
+        if value is None or (name in own and own[name] == value):
+            return ""
+        if name == "permission_mode":
+            highest = self._permission_mode or own.get(name) or "default"
+            return f"the worker goes up to {highest!r}" if permits_more(value, highest) else ""
+        if name in _REQUEST_OPTIONS:
+            return ""
+        if name in _RESTRICTING_OPTIONS:
+            return "" if value else "it gives back what the worker takes away"
+        may_replace = TABLE[name].untrusted
+        if may_replace is None:
+            return "what runs, redirects or permits is the worker's own"
+        return "" if name not in own or may_replace(value, own[name]) else "it loosens what the worker says"
+
 
 T = TypeVar("T")
 

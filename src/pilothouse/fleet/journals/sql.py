@@ -22,11 +22,10 @@ from pilothouse import errors
 from pilothouse.client import QueryResult
 from pilothouse.client.result import essential_messages
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.items import prompt_digest
 from pilothouse.fleet.journals.base import FleetJournalError, HeartbeatResult, key_conflict_message
 from pilothouse.fleet.journals.group_commit import AccessLevel, GroupCommitter, SqlTransaction
 from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
-from pilothouse.fleet.run import FleetStatus, Run, RunState
+from pilothouse.fleet.run import FleetStatus, Run, RunState, prompt_digest
 from pilothouse.messages import decode, encode
 
 

@@ -22,8 +22,7 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
-from pilothouse.fleet.workspaces.base import RunDirectory, Workspace
-from pilothouse.fleet.workspaces.local import directory_name
+from pilothouse.fleet.workspaces.base import RunDirectory, Workspace, directory_name
 from pilothouse.stores.backend import find_address_secrets, find_setting_secrets, redact_address, remove_secrets
 from pilothouse.stores.objects import ObjectBucket, describe_object_failure, open_bucket
 from pilothouse.transports.errands import run_briefly, run_errand

@@ -1,16 +1,33 @@
-"""A working directory for each run: the protocol of workspaces, and `RunDirectory`.
+"""A working directory for each run: the protocol of workspaces, and the base of those on a local disk.
 
-`WorkspaceRunner` uses them; the other modules of this package create directories.
+`WorkspaceRunner` uses them; the other modules of this package fill directories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import hashlib
+import logging
+import os
+import random
+import re
+import shutil
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
+import anyio
+import msgspec
+from msgspec import Struct
+
+from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet.run import Run, RunState
+from pilothouse.provision.lock import exclusive
+from pilothouse.provision.paths import cache_root
+from pilothouse.transports.errands import run_briefly, run_errand
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +88,303 @@ class Workspace(Protocol):
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """Write all changes in a directory to a file for `git apply`; no file if there are none."""
         ...
+
+
+log = logging.getLogger("pilothouse.fleet")
+
+Keep = Literal["always", "failed", "never"]
+_REMOVED_STATES: dict[Keep, frozenset[RunState]] = {
+    "always": frozenset(),
+    "failed": frozenset({"succeeded"}),
+    "never": frozenset({"succeeded", "failed", "cancelled"}),
+}
+"""The states of runs whose directories are removed."""
+
+IN_USE_SECONDS = 20.0
+"""Seconds a run waits for another process in its directory: a process declared dead stops within that time."""
+LOCK_RETRY_SECONDS = 0.03
+"""Seconds between two attempts to get a lock."""
+UNDO_SECONDS = 5.0
+"""Seconds a cancelled run has to remove a partly made directory; the next user removes what is left."""
+MAX_CHECKED_DIRECTORIES = 1000
+"""Number of directories that are checked when a fleet starts, newest first."""
+
+_ADMIN_DIRECTORY = ".pilothouse"
+_MAX_SLUG_CHARS = 40
+
+
+class DirectoryRecord(Struct, kw_only=True):
+    """The stored data of a directory."""
+
+    key: str
+    is_ready: bool = False
+    facts: dict[str, str] = {}
+
+
+class LocalWorkspace(ABC):
+    """Directories on this machine, or on a shared disk.
+
+    Args:
+        source: the source of the directories; its path is part of the default root.
+        root: directory of the run directories; None: a directory for this source in pilothouse's cache.
+        keep: which directories are kept when their run has ended.
+        subdirectory: working directory inside the run's directory.
+
+    Raises:
+        UsageError: an unknown `keep`, or a subdirectory that leads out.
+    """
+
+    has_patches = False
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        root: str | os.PathLike[str] | None,
+        keep: Keep,
+        subdirectory: str | os.PathLike[str] | None,
+    ) -> None:
+        if keep not in _REMOVED_STATES:
+            raise UsageError(f"keep is one of {', '.join(map(repr, _REMOVED_STATES))}, not {keep!r}")
+        self._source = Path(source).absolute()
+        self._root = Path(root).absolute() if root is not None else _default_root(self._source)
+        self._removed_states = _REMOVED_STATES[keep]
+        self._subdirectory = None if subdirectory is None else Path(subdirectory)
+        if self._subdirectory is not None and (self._subdirectory.is_absolute() or ".." in self._subdirectory.parts):
+            raise UsageError(f"subdirectory: a path inside the directory of a run, not {str(subdirectory)!r}")
+        self._locks: dict[Path, ExitStack] = {}
+
+    @property
+    def root(self) -> Path:
+        """The directory of all run directories."""
+        return self._root
+
+    @abstractmethod
+    async def _check(self) -> None:
+        """Raise `UsageError` if directories can never be made."""
+
+    @abstractmethod
+    async def _fill(self, path: Path) -> dict[str, str]:
+        """Create the directory; return the facts to store."""
+
+    async def _on_removed(self, path: Path, facts: Mapping[str, str]) -> None:  # noqa: B027 - optional
+        """Called after a directory was removed."""
+
+    async def patch(self, run_directory: RunDirectory, target: Path) -> None:
+        """See `Workspace`."""
+        raise UsageError("only a git repository can tell what was changed")
+
+    async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
+        """See `Workspace`."""
+        await self._check()
+        with _WorkspaceErrors("the directories of runs cannot be made", self._root):
+            names = await run_briefly(self._prepare)
+        for name in names:
+            with suppress(OSError, WorkspaceError):  # the fleet starts even if a directory cannot be removed
+                await self._clean(name, get_run)
+
+    def _prepare(self) -> list[str]:
+        admin = self._root / _ADMIN_DIRECTORY
+        admin.mkdir(parents=True, exist_ok=True)
+        self._root = self._root.resolve()  # as the process sees its directory
+        if not self._removed_states:
+            return []
+        found = sorted(admin.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        return [path.stem for path in found[:MAX_CHECKED_DIRECTORIES]]
+
+    async def _clean(self, name: str, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
+        """Remove the directory of an ended run that a dead process has left."""
+        record = await run_briefly(self._read_record, name)
+        run = None if record is None else await get_run(record.key)
+        if record is not None and run is not None and run.state in self._removed_states:
+            with suppress(TimeoutError):  # in use
+                async with hold_lock(self._admin_path(name, "lock"), 0):
+                    await self._remove_directory(name, record)
+
+    async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
+        """See `Workspace`."""
+        name = directory_name(key)
+        path, lock = self._root / name, self._admin_path(name, "lock")
+        with _WorkspaceErrors("no directory could be made for the run", path):
+            try:
+                self._locks[path] = await _acquire_lock(lock, IN_USE_SECONDS)
+            except TimeoutError:
+                raise WorkspaceError(
+                    f"somebody else is at work in {path}; give each fleet a root of its own", path=str(path)
+                ) from None
+            try:
+                record = await run_briefly(self._read_record, name)
+                if record is None or not (is_resumed and record.is_ready and await run_briefly(path.is_dir)):
+                    record = await self._create(key, name, record)
+                    return self._make_run_directory(path, record, is_new=True)
+                return self._make_run_directory(path, record, is_new=False)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._release_lock(path)
+                raise
+
+    def _make_run_directory(self, path: Path, record: DirectoryRecord, *, is_new: bool) -> RunDirectory:
+        return RunDirectory(path, path / (self._subdirectory or ""), is_new, record.facts)
+
+    async def _create(self, key: str, name: str, old_record: DirectoryRecord | None) -> DirectoryRecord:
+        path = self._root / name
+        await self._remove_directory(name, old_record)
+        record = DirectoryRecord(key=key)
+        try:
+            await run_briefly(self._write_record, name, record)
+            record.facts = await self._fill(path)
+            record.is_ready = True
+            await run_briefly(self._write_record, name, record)
+        except BaseException:
+            with anyio.move_on_after(UNDO_SECONDS, shield=True), suppress(OSError, WorkspaceError):
+                await self._remove_directory(name, record)
+            raise
+        return record
+
+    async def release(self, run_directory: RunDirectory, state: RunState) -> None:
+        """See `Workspace`."""
+        try:
+            if state in self._removed_states:
+                await self._remove_directory(
+                    run_directory.path.name, DirectoryRecord(key="", facts=dict(run_directory.facts))
+                )
+        except (OSError, WorkspaceError) as error:
+            log.warning("the directory %s cannot be removed: %s", run_directory.path, error)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._release_lock(run_directory.path)
+
+    async def _release_lock(self, path: Path) -> None:
+        if (lock := self._locks.pop(path, None)) is not None:
+            await run_briefly(_unlock, self._admin_path(path.name, "lock"), lock)
+
+    async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
+        """Remove a directory, then its record, so that remains are found after a failure."""
+        path = self._root / name
+        if record is not None or await run_briefly(os.path.lexists, path):
+            await run_errand(lambda check: remove_tree(path, check))
+            await self._on_removed(path, {} if record is None else record.facts)
+        await run_briefly(self._admin_path(name, "json").unlink, True)
+
+    # Records.
+
+    def _admin_path(self, name: str, kind: str) -> Path:
+        return self._root / _ADMIN_DIRECTORY / f"{name}.{kind}"
+
+    def _read_record(self, name: str) -> DirectoryRecord | None:
+        try:
+            return msgspec.json.decode(self._admin_path(name, "json").read_bytes(), type=DirectoryRecord)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def _write_record(self, name: str, record: DirectoryRecord) -> None:
+        path, fresh = self._admin_path(name, "json"), self._admin_path(name, "new")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(msgspec.json.encode(record))
+        fresh.replace(path)
+
+
+def directory_name(key: str) -> str:
+    """Return the directory name for a key: readable, with few plain characters, and unique per key."""
+    slug = re.sub(r"[^a-z0-9]+", "-", key.lower())[:_MAX_SLUG_CHARS].strip("-")
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+    return f"{slug}-{digest}" if slug else digest
+
+
+def _default_root(source: Path) -> Path:
+    return cache_root() / "workspaces" / directory_name(str(source))
+
+
+def remove_tree(path: Path, check: Callable[[], object]) -> None:
+    """Remove a directory, even a write-protected one; a missing one is not an error.
+
+    Args:
+        path: the directory; if it is a link, only the link is removed.
+        check: called regularly; an exception of it stops the work.
+    """
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        try:
+            _remove_entries(path, check)
+        except PermissionError:
+            _restore_permissions(str(path))
+            _remove_entries(path, check)
+
+
+def _remove_entries(path: Path, check: Callable[[], object]) -> None:
+    for child in path.iterdir():  # one by one, so that cancellation takes effect soon
+        check()
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    path.rmdir()
+
+
+def _restore_permissions(directory: str) -> None:
+    """Restore the permissions to change a directory and its subdirectories, as far as this user owns them."""
+    with suppress(PermissionError):
+        os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | stat.S_IRWXU)  # noqa: PTH101 - by the thousand
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _restore_permissions(entry.path)
+
+
+# Locks.
+
+
+@asynccontextmanager
+async def hold_lock(path: Path, timeout: float) -> AsyncGenerator[None]:
+    """Hold the lock on a file; the file is removed afterwards.
+
+    Args:
+        path: the file.
+        timeout: seconds to wait for other holders; 0 tries once.
+
+    Raises:
+        TimeoutError: another process still holds it.
+    """
+    stack = await _acquire_lock(path, timeout)
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_briefly(_unlock, path, stack)
+
+
+async def _acquire_lock(path: Path, timeout: float) -> ExitStack:
+    deadline = anyio.current_time() + timeout
+    while True:
+        try:
+            return await run_briefly(_try_lock, path)
+        except TimeoutError:
+            if anyio.current_time() >= deadline:
+                raise
+        await anyio.sleep(LOCK_RETRY_SECONDS * (0.5 + random.random()))  # noqa: S311 - not secret
+
+
+def _try_lock(path: Path) -> ExitStack:
+    stack = ExitStack()
+    stack.enter_context(exclusive(path, wait=0, waiting=lambda: None))
+    return stack
+
+
+def _unlock(path: Path, stack: ExitStack) -> None:
+    with stack, suppress(OSError):  # Windows cannot remove an open file
+        path.unlink()
+
+
+class _WorkspaceErrors:
+    """Converts operating system errors to `WorkspaceError`."""
+
+    def __init__(self, prefix: str, path: Path) -> None:
+        self._prefix = prefix
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            words = error.strerror or str(error)
+            raise WorkspaceError(f"{self._prefix}: {self._path}: {words}", path=str(self._path)) from error

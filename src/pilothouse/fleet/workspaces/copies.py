@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet.workspaces.base import RunDirectory
+from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory
 from pilothouse.fleet.workspaces.git import GitRepository, run_git, write_patch
-from pilothouse.fleet.workspaces.local import Keep, LocalWorkspace
 from pilothouse.transports.errands import run_briefly, run_errand
 
 MAX_BYTES = 16 * 1024**3

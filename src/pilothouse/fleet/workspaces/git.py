@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pilothouse.errors import UsageError, WorkspaceError
-from pilothouse.fleet.workspaces.base import RunDirectory
-from pilothouse.fleet.workspaces.local import Keep, LocalWorkspace, hold_lock
+from pilothouse.fleet.workspaces.base import Keep, LocalWorkspace, RunDirectory, hold_lock
 from pilothouse.transports.errands import run_briefly
 
 MAX_ERROR_CHARS = 500
