@@ -14,9 +14,10 @@ import pytest
 
 from pilothouse.cli.arguments import ChatRequest, parse
 from pilothouse.cli.chat import CHAT_COMMANDS, _resolve_model, complete_input, run_command, split_command  # pyright: ignore[reportPrivateUsage]
-from pilothouse.cli.chat_input import InterruptiblePrompt, PlainInput
-from pilothouse.cli.chat_permissions import (
+from pilothouse.cli.chat_input import (
     MAX_LINES,
+    InterruptiblePrompt,
+    PlainInput,
     TerminalPrompter,
     describe_updates,
     find_session_updates,

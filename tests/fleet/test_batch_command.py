@@ -20,8 +20,8 @@ from rich.console import Console
 
 from pilothouse.cli import main
 from pilothouse.cli.arguments import parse
-from pilothouse.cli.fleet_command import LiveRunTable, format_status, make_run_printer
-from pilothouse.cli.fleet_flags import BatchRequest
+from pilothouse.cli.batch import LiveRunTable, format_status, make_run_printer
+from pilothouse.cli.flags import BatchRequest
 from pilothouse.cli.rich_screen import RichScreen
 from pilothouse.fleet import FleetStatus, Run
 from pilothouse.testing import FakeCLI, frames

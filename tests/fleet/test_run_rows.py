@@ -13,7 +13,8 @@ from scripted_runners import answer
 import pilothouse as ph
 from pilothouse import errors
 from pilothouse.fleet import Run, RunWriter, run_row
-from pilothouse.fleet.journals.sql import decode_error, drop_messages, encode_error, encode_result
+from pilothouse.fleet.journals.sql import decode_error, encode_error, encode_result
+from pilothouse.fleet.run import drop_messages
 from pilothouse.messages import AssistantMessage, InitMessage, ResultMessage, encode
 
 NAMES = sorted(n for n, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ph.PilothouseError))

@@ -21,8 +21,8 @@ import pytest
 
 from pilothouse.cli import main
 from pilothouse.cli.arguments import parse
-from pilothouse.cli.fleet_command import log_warnings_to, make_redactor, redact_journal
-from pilothouse.cli.fleet_flags import STOP_AFTER, BatchRequest, WorkerRequest
+from pilothouse.cli.batch import log_warnings_to, make_redactor, redact_journal
+from pilothouse.cli.flags import STOP_AFTER, BatchRequest, WorkerRequest
 from pilothouse.cli.screen import Screen
 from pilothouse.fleet import limits
 from pilothouse.fleet.limits import RESUME_PROMPT

@@ -172,7 +172,7 @@ class AskRun:
         return options
 
     async def _local_options(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.local_model import start_local_model
+        from pilothouse.cli.install import start_local_model
 
         return (await start_local_model(self._options, stack, self._screen)).merge(self._options)
 

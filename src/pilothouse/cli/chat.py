@@ -19,8 +19,7 @@ import anyio
 
 from pilothouse.cli.arguments import ChatRequest, find_closest
 from pilothouse.cli.ask import print_failure
-from pilothouse.cli.chat_input import ChatInput, CtrlC, PlainInput, Terminal
-from pilothouse.cli.chat_permissions import TerminalPrompter
+from pilothouse.cli.chat_input import ChatInput, CtrlC, PlainInput, Terminal, TerminalPrompter
 from pilothouse.cli.failures import describe_failure, get_own_command, suggest_login
 from pilothouse.cli.progress import (
     TRUNCATED_NOTE,
@@ -31,7 +30,7 @@ from pilothouse.cli.progress import (
     shorten_text,
 )
 from pilothouse.cli.screen import Screen, Style, escape_invisible
-from pilothouse.cli.signals import forward_signals
+from pilothouse.cli.terminal import SIGNAL_BASE, forward_signals
 from pilothouse.client import Query, QueryResult, Session, default_agent
 from pilothouse.client.controls import ModelInfo, to_results
 from pilothouse.errors import CLIExitedError, CLINotFoundError, Interrupted, PilothouseError, UsageError
@@ -229,9 +228,6 @@ CHAT_COMMANDS: dict[str, ChatCommand] = {
 }
 
 
-SIGNAL_BASE = 128
-
-
 async def chat(request: ChatRequest, screen: Screen) -> int:
     """Run a conversation until the user leaves or the piped lines end; return the exit code.
 
@@ -339,7 +335,7 @@ class Chat:
         return own if not self._request.local else (await self._start_local_model(stack)).merge(own)
 
     async def _start_local_model(self, stack: AsyncExitStack) -> Options:
-        from pilothouse.cli.local_model import start_local_model
+        from pilothouse.cli.install import start_local_model
 
         options = default_agent().options.merge(Options(**cast("Settings", self._request.settings)))
         return await start_local_model(options, stack, self._screen)

@@ -1,8 +1,12 @@
-"""`pilothouse demo`: two short programs against the real Claude Code."""
+"""`pilothouse demo`: two short programs against the real Claude Code.
+
+Owns the program that part 2 shows and runs, its data file, and the replies of the scripted model.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from pilothouse._version import __version__
-from pilothouse.cli import demo_script
 from pilothouse.cli.arguments import DemoRequest
 from pilothouse.cli.ask import forward_messages, print_failure
 from pilothouse.cli.failures import FAILED, describe_failure, find_credentials, get_own_command
@@ -24,7 +27,116 @@ from pilothouse.client import Query
 from pilothouse.errors import PilothouseError, UsageError
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
+from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.testing.scripted_model import hermetic_environment
+
+DATA_FILE, ANSWER_FILE = "soundings.txt", "shallowest.txt"
+PROMPT = f"{DATA_FILE} holds depths in metres. Where is it shallowest? Note the answer in {ANSWER_FILE}, then tidy up."
+PLACE_NAMES = (
+    "Gull Rock",
+    "North Channel",
+    "the harbour mouth",
+    "Long Bank",
+    "Seal Point",
+    "the anchorage",
+    "Mill Creek",
+)
+MAX_DEPTH = 90  # metres
+DELTA_SECONDS = 0.02  # between the chunks of a text, so that streaming is visible
+
+PROGRAM = '''\
+import pilothouse as ph
+
+def find_place(depth: int) -> str:                      # a tool: the model may call it
+    """Where a depth in metres was measured."""
+    return LOGBOOK[depth]
+
+def keep_files(event):                                  # a hook: sees each command first
+    if event.tool_input["command"].startswith("rm "):
+        return ph.HookOutput.deny("Nothing is deleted here.")
+
+def may_run(request):                                   # asked when a tool needs permission
+    print(f"may {request.tool_name} run? yes")
+    return True
+
+agent = ph.Agent(custom_tools=[find_place], hooks={"PreToolUse": [ph.HookMatcher("Bash", keep_files)]},
+                 can_use_tool=may_run)
+'''
+"""Shown and run unchanged. `LOGBOOK` and `print` are defined for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthFile:
+    """The file that the tools work on, and the expected result."""
+
+    path: Path
+    places: dict[int, str]
+
+    @classmethod
+    def write(cls, directory: Path) -> DepthFile:
+        """Generate distinct depths and write them."""
+        depths = random.sample(range(2, MAX_DEPTH), len(PLACE_NAMES))
+        path = directory / DATA_FILE
+        path.write_text("".join(f"{depth}\n" for depth in depths))
+        return cls(path, dict(zip(depths, PLACE_NAMES, strict=True)))
+
+    def is_answered_by(self, answer: str) -> bool:
+        """Whether an answer names the least depth and its place, and the files are correct."""
+        least = min(self.places)
+        noted = self.path.with_name(ANSWER_FILE)
+        found = f"{least} m" in answer and self.places[least] in answer
+        return found and self.path.exists() and noted.exists() and self.places[least] in noted.read_text()
+
+
+def make_agent(depths: DepthFile, show: Callable[[str], object]) -> Any:
+    """Make the agent of `PROGRAM`.
+
+    Args:
+        depths: the data of its tool.
+        show: replaces `print`.
+    """
+    names: dict[str, Any] = {"LOGBOOK": depths.places, "print": show, "__name__": "demo"}
+    exec(PROGRAM, names)  # noqa: S102 - a constant: the shown program is executed
+    return names["agent"]
+
+
+def script_replies(model: ScriptedModel, depths: DepthFile) -> None:
+    """Script the model's replies: Bash for the least depth, the tool for its place, Write, Bash again, the answer."""
+    found: list[str] = []
+
+    def find_place(request: RecordedRequest) -> list[Text | ToolUse]:
+        found.append(_last_text(request))
+        depth = int(found[0]) if found[0].isdigit() else 0
+        return [Text("Now where that was.", delay=DELTA_SECONDS), ToolUse("mcp__tools__find_place", {"depth": depth})]
+
+    def note_it(request: RecordedRequest) -> ToolUse:
+        found.append(_last_text(request))
+        noted = {"file_path": str(depths.path.with_name(ANSWER_FILE)), "content": f"{found[1]}: {found[0]} m\n"}
+        return ToolUse("Write", noted)
+
+    def answer(request: RecordedRequest) -> Text:
+        kept = f" I left {DATA_FILE} where it is: I may not delete it." if depths.path.exists() else ""
+        text = f"It is shallowest at {found[1]}, with {found[0]} m. I noted that in {ANSWER_FILE}.{kept}"
+        return Text(text, delay=DELTA_SECONDS)
+
+    plan = Steps(
+        [
+            Text("I sort the depths first.", delay=DELTA_SECONDS),
+            ToolUse("Bash", {"command": f"sort -n {DATA_FILE} | head -n 1", "description": "Find the least depth"}),
+        ],
+        find_place,
+        note_it,
+        ToolUse("Bash", {"command": f"rm {DATA_FILE}", "description": "Tidy up"}),
+        answer,
+    )
+    model.on(DATA_FILE, reply=plan, name="the plan of the demo")
+
+
+def _last_text(request: RecordedRequest) -> str:
+    # Claude Code may append a reminder to the output of a tool.
+    result = request.last_tool_result
+    return result.text.partition("<system-reminder>")[0].strip() if result is not None else ""
+
 
 QUERY_TIMEOUT_SECONDS = 180.0
 """Timeout in seconds, so that a demo fails instead of hanging; on a slow machine an answer takes some 20 s."""
@@ -133,17 +245,16 @@ async def _run_tools(request: DemoRequest, context: DemoContext) -> None:
     """Part 2: real tools, scripted model."""
     if not all(map(find_spec, ("starlette", "uvicorn"))):
         raise UsageError("the scripted model needs an extra: pip install 'pilothouse[testing]'")
-    from pilothouse.testing import ScriptedModel
 
     directory = context.directory / "work"
     directory.mkdir()
-    soundings = demo_script.DepthFile.write(directory)
+    soundings = DepthFile.write(directory)
     async with ScriptedModel() as model:
-        demo_script.script_replies(model, soundings)
+        script_replies(model, soundings)
         _print_prompt(
             context.screen,
             "scripted: no AI, this program plays its part, so no key is needed; Claude Code and its tools are real",
-            demo_script.PROMPT,
+            PROMPT,
         )
         asked: list[str] = []
 
@@ -151,8 +262,8 @@ async def _run_tools(request: DemoRequest, context: DemoContext) -> None:
             asked.append(line)
             context.screen.note(f"  ? {line}", "warning")
 
-        agent = demo_script.make_agent(soundings, show)
-        _print_program(context.screen, demo_script.PROGRAM, "result = await agent.query(prompt)")
+        agent = make_agent(soundings, show)
+        _print_program(context.screen, PROGRAM, "result = await agent.query(prompt)")
         settings: dict[str, Any] = {
             "cwd": str(directory),
             "env": model.env(),
@@ -165,7 +276,7 @@ async def _run_tools(request: DemoRequest, context: DemoContext) -> None:
         }
         # The program's settings, and nothing of this machine's configuration.
         settings |= {name: getattr(agent.options, name) for name in ("can_use_tool", "custom_tools", "hooks")}
-        answer, used = await _run_query(context, demo_script.PROMPT, settings, free=True)
+        answer, used = await _run_query(context, PROMPT, settings, free=True)
     if used != ["Bash", "mcp__tools__find_place", "Write"] or not asked or not soundings.is_answered_by(answer):
         raise PilothouseError("the tools did not do what the program says")
 

@@ -1,7 +1,7 @@
 """`pilothouse install-cli`: installs, checks, shows or removes the managed copy of Claude Code.
 
-Owns the flags of this command and the display of an installation, also for other commands. `provision` knows what is
-downloaded from where, and how it is verified.
+Owns the flags of this command and the display of an installation, also for other commands, and `--local`, which starts
+the embedded model. `provision` knows what is downloaded from where, and how it is verified.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
     from pathlib import Path
 
     from pilothouse.cli.screen import Progress, Screen
+    from pilothouse.options import Options, Settings
 
 InstallAction = Literal["install", "check", "uninstall"]
 InstallFormat = Literal["text", "path", "json"]
@@ -259,3 +261,38 @@ async def _install_in_thread(progress: Progress, *, force: bool = False) -> Path
         return install_cli(force=force, progress=report)
 
     return await run_errand(work)
+
+
+LOCAL_MODEL_NOTES = {
+    False: "the answer comes from a small open model on this machine; it is weak and calls no tools",
+    True: "the answer comes from a small open model on this machine; it is weak, and calls tools with little sense",
+}
+"""By whether the model gets tools."""
+
+
+async def start_local_model(options: Options, stack: AsyncExitStack, screen: Screen) -> Options:
+    """Start the model, and return the settings for Claude Code to use it, merged with those of the command.
+
+    Args:
+        options: the options of the command.
+        stack: ends the model.
+        screen: the output of notes and progress.
+
+    Raises:
+        UsageError: an extra is missing.
+        PilothouseError: Claude Code or the model cannot be downloaded or started.
+    """
+    import os
+
+    from pilothouse.local import LocalModel
+    from pilothouse.local.model import check_extra
+    from pilothouse.options import Options
+
+    check_extra()
+    await ensure_cli(options.cli, os.environ, screen)
+    # A JSON Schema needs a tool. With tools the model answers more slowly.
+    calls_tools = bool(options.tools) or options.json_schema is not None
+    screen.note(LOCAL_MODEL_NOTES[calls_tools], "quiet")
+    with screen.progress("local model") as progress:
+        model = await stack.enter_async_context(LocalModel(calls_tools=calls_tools, progress=progress))
+    return Options(**cast("Settings", model.options()))

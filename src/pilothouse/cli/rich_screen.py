@@ -1,6 +1,6 @@
 """What a person sees in a terminal: colours, a spinner and progress bars.
 
-Only this file and the table of `batch` (in `fleet_command`) import rich.
+Only this file and the table of `batch` import rich.
 """
 
 from __future__ import annotations

@@ -1,16 +1,24 @@
-"""The standard streams of a command, and its screen: rich on a terminal, else plain.
+"""What a command has of its terminal: standard streams, the screen (rich on a terminal, else plain), and signals.
 
-Imports rich only on use.
+Imports rich and the event loop only on use.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TextIO
+from types import FrameType
+from typing import Any, TextIO
 
 from pilothouse.cli.screen import Screen
+
+SIGNAL_BASE = 128
+"""Exit code of a command that a signal has ended, minus the number of the signal."""
+_FORWARDED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def make_screen(out: TextIO, notes: TextIO) -> Screen:
@@ -31,3 +39,28 @@ def open_streams() -> tuple[TextIO, TextIO]:
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     return sys.stdout, sys.stderr
+
+
+@contextmanager
+def forward_signals(on_signal: Callable[[int], object]) -> Generator[None]:
+    """A block in which these signals call `on_signal` with their number, soon, in the running loop.
+
+    Ignored signals, as under nohup, stay ignored.
+    """
+    from pilothouse.driver import make_loop_caller  # not every command has an event loop
+
+    call = make_loop_caller()
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        call(lambda: on_signal(signum))
+
+    before: dict[signal.Signals, Any] = {}
+    for name in _FORWARDED_SIGNALS:
+        signum: signal.Signals | None = getattr(signal, name, None)
+        if signum is not None and signal.getsignal(signum) is not signal.SIG_IGN:
+            before[signum] = signal.signal(signum, pass_on)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -30,6 +30,7 @@ from pilothouse.driver.tasks import make_loop_caller
 from pilothouse.errors import RemoteError, SessionClosedError, StructuredOutputError, UsageError, WorkerLostError
 from pilothouse.fleet.runner import AgentRunner, Attempt, AttemptHost, Runner, unpickle_answer
 from pilothouse.fleet.submission import validate_count
+from pilothouse.options import RetryPolicy
 
 T = TypeVar("T")
 
@@ -155,9 +156,9 @@ log = logging.getLogger("pilothouse.fleet")
 UNAVAILABLE_SECONDS = 60.0
 """Seconds after which an unreachable actor counts as lost; Ray reports lost nodes sooner."""
 RETRY_SECONDS = 0.5
-"""Seconds between two calls to an unreachable actor, and base of the delay before a failed start is retried."""
-MAX_RETRY_SECONDS = 30.0
-"""Maximum seconds between two attempts to start an actor."""
+"""Seconds between two calls to an unreachable actor."""
+START_RETRY_POLICY = RetryPolicy(first_delay=1.0, max_delay=30.0, jitter=0.0)
+"""The delay before a failed start of an actor is retried."""
 
 
 @dataclass(slots=True, eq=False)
@@ -391,7 +392,7 @@ class ActorPool:
     def _on_failed(self, slot: ActorSlot, error: BaseException) -> None:
         log.warning("an actor has not started: %s", shorten_error(error))
         slot.is_gone, slot.start_error, slot.start_failures = True, error, slot.start_failures + 1
-        slot.retry_at = anyio.current_time() + min(RETRY_SECONDS * 2**slot.start_failures, MAX_RETRY_SECONDS)
+        slot.retry_at = anyio.current_time() + START_RETRY_POLICY.delay(slot.start_failures, 0.0)
 
 
 class _StartDeadline:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.client import QueryResult
-from pilothouse.client.result import OutputT
+from pilothouse.client.result import OutputT, essential_messages
 from pilothouse.errors import UsageError
 from pilothouse.messages.json_lines import to_plain_scalar
 
@@ -148,3 +148,24 @@ def prompt_digest(prompt: str | Sequence[Any], settings: Mapping[str, Any] | Non
     except (TypeError, ValueError, UnicodeError) as error:
         raise UsageError(f"a prompt of a fleet is text or JSON: {error}") from error
     return hashlib.sha256(data).hexdigest()[:32]
+
+
+def has_all_messages(result: QueryResult) -> bool:
+    """Whether a result has all its messages."""
+    try:
+        return bool(result.messages)
+    except UsageError:
+        return False
+
+
+def drop_messages(result: QueryResult) -> QueryResult:
+    """Return the result with only its essential messages, as a journal returns it."""
+    small = QueryResult(
+        essential_messages(result),
+        output=result.output if result.is_success else None,
+        failure=result.error,
+        incomplete=True,
+    )
+    small.structured, small.output_attempts = result.structured, result.output_attempts
+    small.callback_errors = result.callback_errors
+    return small

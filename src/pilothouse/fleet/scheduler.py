@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from pilothouse.client import QueryResult
 from pilothouse.errors import BudgetError, OptionsError, PilothouseError, WorkerLostError
 from pilothouse.fleet.journals.base import FleetJournalError, HeartbeatResult, Journal
-from pilothouse.fleet.journals.sql import drop_messages
 from pilothouse.fleet.limits import (
     Budget,
     CircuitBreaker,
@@ -29,7 +28,7 @@ from pilothouse.fleet.limits import (
     undo_failure,
 )
 from pilothouse.fleet.observers import AttemptObservers, FleetObservers
-from pilothouse.fleet.run import Run, RunState
+from pilothouse.fleet.run import Run, RunState, drop_messages
 from pilothouse.fleet.runner import Attempt, Runner
 from pilothouse.messages import AssistantMessage, Message
 from pilothouse.options import RetryPolicy

@@ -14,10 +14,15 @@ Knows no database.
 
 from __future__ import annotations
 
+import getpass
+import os
+import platform
 from collections import Counter
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -315,3 +320,64 @@ class MemoryJournal:
         """See `Journal`."""
         found = [run for run in self._runs.values() if run.number > after and state in (None, run.state)]
         return sorted(found, key=lambda run: run.number)[:limit]
+
+
+class ProcessIdentity(NamedTuple):
+    """The identity of a process for other processes.
+
+    Attributes:
+        host: name of its machine.
+        pid_namespace: the namespace of its pid; pids of different namespaces cannot be compared.
+        pid: its process id.
+        user: name of its user.
+    """
+
+    host: str
+    pid_namespace: str
+    pid: int
+    user: str
+
+
+def identify_on_host() -> ProcessIdentity:
+    """Identify this process for others on this machine. Each container counts as a machine."""
+    return ProcessIdentity(platform.node(), _read_pid_namespace(), os.getpid(), _read_user())
+
+
+def identify_globally() -> ProcessIdentity:
+    """Identify this process for others on any machine: two machines may have the same name."""
+    try:
+        start = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        start = uuid4().hex
+    return ProcessIdentity(platform.node(), f"{start} {_read_pid_namespace()}", os.getpid(), _read_user())
+
+
+def is_gone(process: ProcessIdentity, own_process: ProcessIdentity) -> bool:
+    """Whether a process has certainly ended, as seen from `own_process`, which is not one of its workers."""
+    return process[:2] == own_process[:2] and (process.pid == own_process.pid or not _exists(process.pid))
+
+
+def _exists(pid: int) -> bool:
+    if os.name == "nt":  # os.kill would end the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a process of another user
+        return True
+    return True
+
+
+def _read_pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _read_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # containers may have no user name
+        return str(os.getuid()) if hasattr(os, "getuid") else "?"

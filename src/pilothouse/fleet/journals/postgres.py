@@ -18,15 +18,18 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.journals.base import FleetJournalError
-from pilothouse.fleet.journals.group_commit import (
+from pilothouse.fleet.journals.base import FleetJournalError, identify_globally
+from pilothouse.fleet.journals.sql import (
+    CREATE_TABLES,
+    LEASE_SECONDS,
     AccessLevel,
     CommitJob,
     GroupCommitter,
+    SqlJournal,
     SqlTransaction,
     StatementResult,
+    WorkerRow,
 )
-from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJournal, WorkerRow, identify_globally
 from pilothouse.fleet.limits import OnInterrupted
 from pilothouse.options import RetryPolicy
 from pilothouse.stores.backend import remove_secrets

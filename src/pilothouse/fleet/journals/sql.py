@@ -1,20 +1,22 @@
 """The journal in SQL tables, shared by SQLite and PostgreSQL.
 
-Owns tables, rows, statements, worker identities and leases.
+Owns tables, rows, statements, worker identities and leases; and the worker thread that runs transactions, in which
+requests that arrive meanwhile share the next transaction.
 """
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
-import platform
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import anyio
+import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
 
@@ -22,72 +24,162 @@ from pilothouse import errors
 from pilothouse.client import QueryResult
 from pilothouse.client.result import essential_messages
 from pilothouse.errors import PilothouseError, UsageError
-from pilothouse.fleet.journals.base import FleetJournalError, HeartbeatResult, key_conflict_message
-from pilothouse.fleet.journals.group_commit import AccessLevel, GroupCommitter, SqlTransaction
+from pilothouse.fleet.journals.base import (
+    FleetJournalError,
+    HeartbeatResult,
+    ProcessIdentity,
+    is_gone,
+    key_conflict_message,
+)
 from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
-from pilothouse.fleet.run import FleetStatus, Run, RunState, prompt_digest
+from pilothouse.fleet.run import FleetStatus, Run, RunState, has_all_messages, prompt_digest
 from pilothouse.messages import decode, encode
 
-
-class ProcessIdentity(NamedTuple):
-    """The identity of a process for other processes.
-
-    Attributes:
-        host: name of its machine.
-        pid_namespace: the namespace of its pid; pids of different namespaces cannot be compared.
-        pid: its process id.
-        user: name of its user.
-    """
-
-    host: str
-    pid_namespace: str
-    pid: int
-    user: str
+T = TypeVar("T")
 
 
-def identify_on_host() -> ProcessIdentity:
-    """Identify this process for others on this machine. Each container counts as a machine."""
-    return ProcessIdentity(platform.node(), _read_pid_namespace(), os.getpid(), _read_user())
+class StatementResult(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """Number of changed rows."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        ...
 
 
-def identify_globally() -> ProcessIdentity:
-    """Identify this process for others on any machine: two machines may have the same name."""
-    try:
-        start = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        start = uuid4().hex
-    return ProcessIdentity(platform.node(), f"{start} {_read_pid_namespace()}", os.getpid(), _read_user())
+class SqlTransaction(Protocol):
+    """A transaction; statements have a `?` for each value."""
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> StatementResult:
+        """Execute one statement."""
+        ...
+
+    def executemany(self, statement: str, values: Sequence[Sequence[Any]], /) -> object:
+        """Execute one statement for each row of values."""
+        ...
 
 
-def is_gone(process: ProcessIdentity, own_process: ProcessIdentity) -> bool:
-    """Whether a process has certainly ended, as seen from `own_process`, which is not one of its workers."""
-    return process[:2] == own_process[:2] and (process.pid == own_process.pid or not _exists(process.pid))
+class AccessLevel(IntEnum):
+    """What a job accesses. A transaction has the strongest level of its jobs."""
+
+    READ = 0
+    """Changes nothing."""
+    OWN = 1
+    """Changes rows that belong to this worker, or will."""
+    WRITE = 2
+    """Changes rows that others change too: only one such transaction runs at a time, across all processes."""
 
 
-def _exists(pid: int) -> bool:
-    if os.name == "nt":  # os.kill would end the process
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a process of another user
-        return True
-    return True
+@dataclass(slots=True, eq=False)
+class CommitJob:
+    """A function to run in a transaction, and its result."""
+
+    work: Callable[[SqlTransaction], Any]
+    access: AccessLevel
+    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    value: Any = None
+    error: Exception | None = None
+    is_done: bool = False
+
+    def fail(self, error: Exception) -> None:
+        """Set the error of the job."""
+        self.error, self.is_done = error, True
 
 
-def _read_pid_namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
+class GroupCommitter(ABC):
+    """The transactions of one connection."""
 
+    def __init__(self) -> None:
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._batch_lock = anyio.Lock()
+        self._queue: list[CommitJob] = []
+        self._batch: list[CommitJob] = []
 
-def _read_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # containers may have no user name
-        return str(os.getuid()) if hasattr(os, "getuid") else "?"
+    async def transact(self, work: Callable[[SqlTransaction], T], access: AccessLevel = AccessLevel.WRITE) -> T:
+        """Run `work` in a transaction, in a thread; requests that arrive meanwhile share the next transaction.
+
+        While the database responds, the work is done even if the caller is cancelled: runs that a journal has leased
+        must not get lost. If the database is gone, a cancelled caller does not wait for it.
+
+        Raises:
+            FleetJournalError: the work failed.
+        """
+        job = CommitJob(work, access)
+        self._queue.append(job)
+        try:
+            with job.scope:
+                async with self._batch_lock:
+                    if not job.is_done:
+                        await self._lead_batch(job)
+        finally:
+            if not job.is_done and job in self._queue:
+                self._queue.remove(job)
+        if job.error is not None:
+            raise job.error
+        return cast("T", job.value)
+
+    async def _lead_batch(self, own: CommitJob) -> None:
+        self._batch, self._queue = self._queue, []
+        try:
+            await self._commit_batch()
+        finally:
+            self._queue[:0] = [job for job in self._batch if not job.is_done and job is not own]
+            self._batch = []
+
+    async def _commit_batch(self) -> None:
+        """Run all jobs of the batch."""
+        await self._run_in_thread(partial(self._commit_or_split, self._batch))
+
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(1)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def _set_shielded(self, *, shielded: bool) -> None:
+        """Set whether waiting callers are shielded from cancellation."""
+        for job in [*self._batch, *self._queue]:
+            job.scope.shield = shielded
+
+    def _commit_or_split(self, jobs: list[CommitJob]) -> None:
+        """Commit all jobs in one transaction; if one fails, commit each in its own."""
+        try:
+            self._commit_jobs(jobs)
+        except self.unavailable_errors:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            if len(jobs) == 1:
+                jobs[0].fail(error)
+                return
+            for job in jobs:
+                if not job.is_done:
+                    self._commit_or_split([job])
+
+    unavailable_errors: tuple[type[Exception], ...] = ()
+    """Errors that are not caused by the jobs."""
+
+    @abstractmethod
+    def _commit_jobs(self, jobs: list[CommitJob]) -> None:
+        """Run all jobs in one transaction, in this thread; mark each as done after the commit."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            FleetJournalError: the database cannot be used.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect. Idempotent."""
 
 
 RUN_COLUMNS = (
@@ -152,27 +244,6 @@ def decode_run(row: tuple[Any, ...]) -> Run:
     values |= {name: msgspec.json.decode(values[name]) for name in ("prompt", "settings")}
     values["artifacts"] = tuple(msgspec.json.decode(values["artifacts"] or b"[]"))
     return Run(**values, error=error, result=result, cost_usd=cost)
-
-
-def has_all_messages(result: QueryResult) -> bool:
-    """Whether a result has all its messages."""
-    try:
-        return bool(result.messages)
-    except errors.UsageError:
-        return False
-
-
-def drop_messages(result: QueryResult) -> QueryResult:
-    """Return the result with only its essential messages, as a journal returns it."""
-    small = QueryResult(
-        essential_messages(result),
-        output=result.output if result.is_success else None,
-        failure=result.error,
-        incomplete=True,
-    )
-    small.structured, small.output_attempts = result.structured, result.output_attempts
-    small.callback_errors = result.callback_errors
-    return small
 
 
 CREATE_TABLES = """

@@ -9,9 +9,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pilothouse.fleet.journals.base import FleetJournalError
-from pilothouse.fleet.journals.group_commit import CommitJob, GroupCommitter, SqlTransaction
-from pilothouse.fleet.journals.sql import CREATE_TABLES, LEASE_SECONDS, SqlJournal, WorkerRow, identify_on_host
+from pilothouse.fleet.journals.base import FleetJournalError, identify_on_host
+from pilothouse.fleet.journals.sql import (
+    CREATE_TABLES,
+    LEASE_SECONDS,
+    CommitJob,
+    GroupCommitter,
+    SqlJournal,
+    SqlTransaction,
+    WorkerRow,
+)
 from pilothouse.sqlite_files import SqliteFileError, create_private_file, open_database
 
 APPLICATION_ID = 0x50484A31
