@@ -16,7 +16,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, ToolUse
-from pilothouse.tools.bridges.deferred import LOST_CALL_MESSAGE
+from pilothouse.tools.bridges import LOST_CALL_MESSAGE
 
 SOON = 5.0  # seconds on a machine that has much to do; on one that has not, one is enough
 

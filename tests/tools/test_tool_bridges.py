@@ -13,9 +13,15 @@ import pilothouse as ph
 from pilothouse.messages import Message, ResultMessage, UserMessage, from_dict
 from pilothouse.testing import frames, mock_transport
 from pilothouse.tools import ToolContext, ToolFailure, as_tool, image_content
-from pilothouse.tools.bridges import DeferredBridge, ToolExecutor, ToolPermissionRules
-from pilothouse.tools.bridges.deferred import LOST_CALL_MESSAGE
-from pilothouse.tools.bridges.executor import ToolCallLog, ToolInvocation, make_results_message
+from pilothouse.tools.bridges import (
+    LOST_CALL_MESSAGE,
+    DeferredBridge,
+    ToolCallLog,
+    ToolExecutor,
+    ToolInvocation,
+    ToolPermissionRules,
+    make_results_message,
+)
 from pilothouse.tools.content import to_model_content
 
 pytestmark = pytest.mark.anyio
@@ -433,7 +439,7 @@ def test_a_results_message_reads_like_one_of_the_cli() -> None:
 
 
 async def test_the_text_bridge_reports_a_call_without_the_suffix_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilothouse.tools.bridges.xml.new_nonce", lambda: "n0nce")
+    monkeypatch.setattr("pilothouse.tools.bridges.new_nonce", lambda: "n0nce")
     body = '<tool_name>weather</tool_name><arguments>{"city": "Rome"}</arguments>'
     bare, right = (f"<tool_use{end}>{body}</tool_use{end}>" for end in ("", "-n0nce"))
     told = [[frames.init(), frames.assistant(text), frames.result(text)] for text in (bare, right, "done")]

@@ -15,9 +15,17 @@ from pilothouse.events import ToolCall, ToolCallError
 from pilothouse.messages import ImageBlock, TextBlock, ToolUseBlock
 from pilothouse.tools import ToolResult, image_content
 from pilothouse.tools.content import make_error_result, to_result
-from pilothouse.tools.xml.framing import CallAnswer, call_frame, encode_history, result_frame, results_content
 from pilothouse.tools.xml.parser import parse
-from pilothouse.tools.xml.prompt import declare_tools, new_nonce, system_prompt
+from pilothouse.tools.xml.prompt import (
+    CallAnswer,
+    call_frame,
+    declare_tools,
+    encode_history,
+    new_nonce,
+    result_frame,
+    results_content,
+    system_prompt,
+)
 
 NONCE = "k3v9x0q2zz"
 PNG = b"\x89PNG\r\n\x1a\n....."

@@ -46,16 +46,18 @@ from pilothouse.messages import (
 from pilothouse.messages.base import to_json_values
 from pilothouse.options import Options
 from pilothouse.tools import sdk_server
-from pilothouse.tools.bridges import LoopStep, ToolExecutor, ToolPermissionRules
-from pilothouse.tools.bridges.executor import (
+from pilothouse.tools.bridges import (
     InvocationResult,
+    LoopStep,
     RequestCallback,
     ToolCallLog,
+    ToolExecutor,
     ToolInvocation,
+    ToolPermissionRules,
     make_results_message,
 )
+from pilothouse.tools.calls import ToolError, ToolFailure, ToolInputError, unknown_tool_message
 from pilothouse.tools.content import to_model_content
-from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError, unknown_tool_message
 from pilothouse.tools.xml import CallAnswer, ParsedReply, ReplyReader, StreamParser, results_content
 from pilothouse.tools.xml.reply_reader import has_missing_suffix
 from pilothouse.tracebacks import user_class

@@ -4,6 +4,13 @@ Owns `@tool`, input schemas, the in-process MCP servers and the dispatcher for `
 the driver, the client, hooks or permissions. Start reading in `tool`.
 """
 
+from pilothouse.tools.calls import ToolContext as ToolContext
+from pilothouse.tools.calls import ToolError as ToolError
+from pilothouse.tools.calls import ToolExecutionError as ToolExecutionError
+from pilothouse.tools.calls import ToolFailure as ToolFailure
+from pilothouse.tools.calls import ToolInputError as ToolInputError
+from pilothouse.tools.calls import ToolResultError as ToolResultError
+from pilothouse.tools.calls import ToolTimeout as ToolTimeout
 from pilothouse.tools.content import ToolContent as ToolContent
 from pilothouse.tools.content import ToolResult as ToolResult
 from pilothouse.tools.content import audio_content as audio_content
@@ -11,15 +18,8 @@ from pilothouse.tools.content import embedded_resource as embedded_resource
 from pilothouse.tools.content import image_content as image_content
 from pilothouse.tools.content import resource_link as resource_link
 from pilothouse.tools.content import text_content as text_content
-from pilothouse.tools.context import ToolContext as ToolContext
 from pilothouse.tools.dispatcher import McpDispatcher as McpDispatcher
 from pilothouse.tools.dispatcher import make_mcp_dispatcher as make_mcp_dispatcher
-from pilothouse.tools.errors import ToolError as ToolError
-from pilothouse.tools.errors import ToolExecutionError as ToolExecutionError
-from pilothouse.tools.errors import ToolFailure as ToolFailure
-from pilothouse.tools.errors import ToolInputError as ToolInputError
-from pilothouse.tools.errors import ToolResultError as ToolResultError
-from pilothouse.tools.errors import ToolTimeout as ToolTimeout
 from pilothouse.tools.mcp_mount import MountedServer as MountedServer
 from pilothouse.tools.mcp_mount import mount as mount
 from pilothouse.tools.server import Prompt as Prompt

@@ -17,7 +17,7 @@ from pilothouse.messages import DocumentBlock, ImageBlock, TextBlock
 from pilothouse.messages.base import to_json_values
 from pilothouse.messages.json_lines import to_plain_scalar, to_plain_values
 from pilothouse.protocol import encode_line
-from pilothouse.tools.errors import ToolResultError
+from pilothouse.tools.calls import ToolResultError
 
 JsonObject: TypeAlias = dict[str, Any]
 

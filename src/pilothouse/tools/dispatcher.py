@@ -11,11 +11,19 @@ from typing import Any, Final
 import anyio
 
 from pilothouse.errors import ControlError
-from pilothouse.tools import jsonrpc
-from pilothouse.tools.errors import ToolFailure
-from pilothouse.tools.jsonrpc import InProcessServer, JsonObject, RpcError, ServerContext, ServerEndpoint
+from pilothouse.tools.calls import ToolFailure
 from pilothouse.tools.mcp_mount import MountedEndpoint, MountedServer
-from pilothouse.tools.server import SdkServer
+from pilothouse.tools.server import (
+    METHOD_NOT_FOUND,
+    InProcessServer,
+    JsonObject,
+    Message,
+    RpcError,
+    SdkServer,
+    ServerContext,
+    ServerEndpoint,
+    make_error,
+)
 
 MCP_MESSAGE: Final = "mcp_message"
 
@@ -121,11 +129,11 @@ class McpDispatcher:
         """
         if not isinstance(body.get("message"), dict):
             raise ControlError("mcp_message without a message", subtype=MCP_MESSAGE)
-        message: jsonrpc.Message = body["message"]
+        message: Message = body["message"]
         endpoint = self._endpoints.get(str(body.get("server_name")))
         if endpoint is None:
-            error = RpcError(jsonrpc.METHOD_NOT_FOUND, f"there is no server {body.get('server_name')!r}")
-            return {"mcp_response": jsonrpc.make_error(message, error)}
+            error = RpcError(METHOD_NOT_FOUND, f"there is no server {body.get('server_name')!r}")
+            return {"mcp_response": make_error(message, error)}
         return {"mcp_response": await endpoint.handle(message)}
 
     def _make_context(self, name: str) -> ServerContext:

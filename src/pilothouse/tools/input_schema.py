@@ -22,9 +22,8 @@ import msgspec
 from pilothouse.errors import ToolDefinitionError
 from pilothouse.json_schema import ROOT, inline_root_reference, make_checker, mentions_pydantic
 from pilothouse.messages.json_lines import to_plain_scalar
+from pilothouse.tools.calls import ToolContext, ToolInputError
 from pilothouse.tools.content import ToolResultError, to_json_value
-from pilothouse.tools.context import ToolContext
-from pilothouse.tools.errors import ToolInputError
 
 REQUIRED: Final[Any] = inspect.Parameter.empty
 

@@ -14,8 +14,22 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.tools import jsonrpc
-from pilothouse.tools.jsonrpc import JsonObject, Message, RpcError, ServerContext
+from pilothouse.tools.server import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    INITIALIZE,
+    INITIALIZED,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    REQUEST_CANCELLED,
+    JsonObject,
+    Message,
+    RpcError,
+    ServerContext,
+    is_request,
+    make_error,
+    make_notification,
+)
 from pilothouse.tools.tool import check_server_name
 
 SHUTDOWN_SECONDS: Final = 2.0  # seconds for a server to finish after its input was closed
@@ -96,18 +110,18 @@ class MountedEndpoint:
     async def handle(self, message: Message) -> JsonObject:
         """Pass a message to the server, and return its response."""
         try:
-            if message.get("method") == jsonrpc.INITIALIZE:
+            if message.get("method") == INITIALIZE:
                 return await self._initialize(message)
             if self._run is None:
-                raise RpcError(jsonrpc.INVALID_REQUEST, "the first request must be initialize")
-            if message.get("method") == jsonrpc.INITIALIZED:
-                return jsonrpc.ACKNOWLEDGED  # the server has it already
-            if not jsonrpc.is_request(message):
+                raise RpcError(INVALID_REQUEST, "the first request must be initialize")
+            if message.get("method") == INITIALIZED:
+                return ACKNOWLEDGED  # the server has it already
+            if not is_request(message):
                 self._run.notify(message)
-                return jsonrpc.ACKNOWLEDGED
+                return ACKNOWLEDGED
             answer = await self._run.request(message)
         except RpcError as error:
-            return jsonrpc.make_error(message, error)
+            return make_error(message, error)
         if self._always_load and message["method"] == "tools/list":
             _set_always_load(answer)
         return answer
@@ -116,14 +130,14 @@ class MountedEndpoint:
         with anyio.move_on_after(START_SECONDS):
             await self._has_tasks.wait()
         if self._tasks is None:
-            raise RpcError(jsonrpc.INTERNAL_ERROR, "nobody runs the mounted servers")
+            raise RpcError(INTERNAL_ERROR, "nobody runs the mounted servers")
         if self._run is not None:
             await self._run.close()
         run = self._run = _ServerRun(self._server, self._context)
         self._tasks.start_soon(run.serve)
         answer = await run.request(message)
         # Requests run in separate tasks, in any order: `initialized` must reach the server before the next one.
-        run.notify(jsonrpc.make_notification(jsonrpc.INITIALIZED))
+        run.notify(make_notification(INITIALIZED))
         return answer
 
 
@@ -159,7 +173,7 @@ class _ServerRun:
             self._to_server.close()
             self._ended.set()
             for waiter in [*self._pending.values()]:
-                waiter.resolve(RpcError(jsonrpc.INTERNAL_ERROR, failure))
+                waiter.resolve(RpcError(INTERNAL_ERROR, failure))
 
     async def close(self) -> None:
         """Close the input of the server, wait up to `SHUTDOWN_SECONDS`, then cancel it."""
@@ -170,12 +184,12 @@ class _ServerRun:
 
     def notify(self, message: Message) -> None:
         """Pass on a message without a response: a notification, or a response to a request of the server."""
-        if message.get("method") == jsonrpc.CANCELLED:
+        if message.get("method") == CANCELLED:
             params: dict[str, Any] = message.get("params") or {}
             for number, waiter in [*self._pending.items()]:
                 if waiter.key == params.get("requestId"):
                     self._send({**message, "params": {**params, "requestId": number}})
-                    waiter.resolve(RpcError(jsonrpc.REQUEST_CANCELLED, "Request cancelled"))
+                    waiter.resolve(RpcError(REQUEST_CANCELLED, "Request cancelled"))
             return
         self._send(message)
 
@@ -188,7 +202,7 @@ class _ServerRun:
             RpcError: the server has ended, or the request was cancelled.
         """
         if self._ended.is_set():
-            raise RpcError(jsonrpc.INTERNAL_ERROR, "the server has ended")
+            raise RpcError(INTERNAL_ERROR, "the server has ended")
         self._last_id += 1
         number, waiter = self._last_id, _PendingResponse(message["id"])
         self._pending[number] = waiter
@@ -197,7 +211,7 @@ class _ServerRun:
             return {**await waiter.wait(), "id": message["id"]}
         except BaseException:
             if not waiter.done.is_set():
-                self._send(jsonrpc.make_notification(jsonrpc.CANCELLED, {"requestId": number, "reason": "withdrawn"}))
+                self._send(make_notification(CANCELLED, {"requestId": number, "reason": "withdrawn"}))
             raise
         finally:
             del self._pending[number]
@@ -218,7 +232,7 @@ class _ServerRun:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return  # the server has ended; its pending requests get that error
         except ValueError as error:
-            raise RpcError(jsonrpc.INVALID_REQUEST, "that is no message of JSON-RPC") from error
+            raise RpcError(INVALID_REQUEST, "that is no message of JSON-RPC") from error
 
 
 class _PendingResponse:
@@ -248,7 +262,7 @@ class _MessageCodec:
     def __init__(self) -> None:
         types: Any = import_module("mcp.types")
         adapter = getattr(types, "jsonrpc_message_adapter", None)
-        self._validate: Any = adapter.validate_python if adapter is not None else types.JSONRPCMessage.model_validate
+        self._validate: Any = adapter.validate_python if adapter is not None else types.jsonrpcMessage.model_validate
         self._wrap: Any = import_module("mcp.shared.message").SessionMessage
 
     def encode(self, message: Message) -> Any:

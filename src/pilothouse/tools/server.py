@@ -1,6 +1,7 @@
 """An MCP server in this process: its tools, resources and prompts, and a table of the methods it handles.
 
-Knows nothing of the control protocol that carries the messages, nor of other servers.
+Owns also JSON-RPC 2.0 as MCP uses it, for this server and for mounted ones. Knows nothing of the control protocol that
+carries the messages, nor of other servers.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
 import anyio
@@ -16,13 +18,104 @@ import anyio
 from pilothouse._version import __version__
 from pilothouse.callbacks import call_function, is_async
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.tools import jsonrpc
+from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError
 from pilothouse.tools.content import as_block, json_text, make_error_result, make_resource_contents, to_json_value
-from pilothouse.tools.context import ToolContext
-from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError
 from pilothouse.tools.input_schema import ParametersInput, caller_locals, function_name, read_signature
-from pilothouse.tools.jsonrpc import JsonObject, Message, RpcError, ServerContext
 from pilothouse.tools.tool import Tool, as_tool, check_full_name, check_server_name
+
+Message: TypeAlias = Mapping[str, Any]
+JsonObject: TypeAlias = dict[str, Any]
+
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+RESOURCE_NOT_FOUND: Final = -32002
+REQUEST_CANCELLED: Final = -32800  # not read: in MCP a cancelled request gets no response
+
+CANCELLED: Final = "notifications/cancelled"
+INITIALIZE: Final = "initialize"
+INITIALIZED: Final = "notifications/initialized"
+PROGRESS: Final = "notifications/progress"
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+
+# The control protocol requires a response to every message; this one is for messages that have none in MCP.
+ACKNOWLEDGED: Final[JsonObject] = {"jsonrpc": "2.0", "result": {}}
+
+
+class RpcError(Exception):
+    """Makes the response to a request a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """The parts of a conversation that a server can use.
+
+    Attributes:
+        server_name: the name under which the CLI knows the server.
+        notify: sends a message of the server to the CLI.
+        report_failure: called with each failed tool call.
+        get_session: returns the query or session, for the context of tools.
+    """
+
+    server_name: str
+    notify: Callable[[JsonObject], None]
+    report_failure: Callable[[ToolFailure], None]
+    get_session: Callable[[], Any]
+
+
+class ServerEndpoint(Protocol):
+    """One server in one conversation."""
+
+    async def handle(self, message: Message) -> JsonObject:
+        """Respond to a request; acknowledge a notification, or a response to a request of the server."""
+        ...
+
+
+class InProcessServer(Protocol):
+    """A server that can be connected to a conversation, or to several at the same time."""
+
+    @property
+    def timeout(self) -> float | None:
+        """How long the CLI waits for a call, in seconds; None for the CLI's default."""
+        ...
+
+    def connect(self, context: ServerContext) -> ServerEndpoint:
+        """Make an endpoint for one conversation."""
+        ...
+
+    def check_name(self, server_name: str) -> None:
+        """Raise ToolDefinitionError if the server cannot have this name."""
+        ...
+
+
+def is_request(message: Message) -> bool:
+    """Whether the sender expects a response."""
+    return "method" in message and message.get("id") is not None
+
+
+def make_result(message: Message, result: Any) -> JsonObject:
+    """Make the response to a request."""
+    return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def make_error(message: Message, error: RpcError) -> JsonObject:
+    """Make the response to a request that failed."""
+    body: JsonObject = {"code": error.code, "message": str(error)}
+    if error.data is not None:
+        body["data"] = error.data
+    return {"jsonrpc": "2.0", "id": message.get("id"), "error": body}
+
+
+def make_notification(method: str, params: JsonObject | None = None) -> JsonObject:
+    """Make a message that gets no response."""
+    return {"jsonrpc": "2.0", "method": method} | ({} if params is None else {"params": params})
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -359,7 +452,7 @@ class SdkServer:
 
     def _notify_tools_changed(self) -> None:
         for endpoint in tuple(self._endpoints):
-            endpoint.context.notify(jsonrpc.make_notification(jsonrpc.TOOLS_CHANGED))
+            endpoint.context.notify(make_notification(TOOLS_CHANGED))
 
 
 def sdk_server(
@@ -407,29 +500,27 @@ class _SdkEndpoint:
 
     async def handle(self, message: Message) -> JsonObject:
         """Respond to a request; acknowledge every other message."""
-        if not jsonrpc.is_request(message):
-            if message.get("method") == jsonrpc.CANCELLED:
+        if not is_request(message):
+            if message.get("method") == CANCELLED:
                 self._cancel(message)
-            return jsonrpc.ACKNOWLEDGED
+            return ACKNOWLEDGED
         try:
             method = _METHODS.get(message["method"])
             if method is None:
-                raise RpcError(jsonrpc.METHOD_NOT_FOUND, f"Method not found: {message['method']}")
+                raise RpcError(METHOD_NOT_FOUND, f"Method not found: {message['method']}")
             params: Any = message.get("params", {})
             if not isinstance(params, dict):
-                raise RpcError(jsonrpc.INVALID_PARAMS, "params must be an object")
-            return jsonrpc.make_result(
-                message, await self._run_cancellable(method, message["id"], cast("JsonObject", params))
-            )
+                raise RpcError(INVALID_PARAMS, "params must be an object")
+            return make_result(message, await self._run_cancellable(method, message["id"], cast("JsonObject", params)))
         except RpcError as error:
-            return jsonrpc.make_error(message, error)
+            return make_error(message, error)
         except Exception as error:  # noqa: BLE001 - user code; the CLI needs a response
             told = f"{type(error).__name__}: {error}"
-            return jsonrpc.make_error(message, RpcError(jsonrpc.INTERNAL_ERROR, told))
+            return make_error(message, RpcError(INTERNAL_ERROR, told))
 
     async def _run_cancellable(self, method: _Method, key: Any, params: JsonObject) -> JsonObject:
         if not isinstance(key, str | int):
-            raise RpcError(jsonrpc.INVALID_REQUEST, "the id of a request is a text or a number")
+            raise RpcError(INVALID_REQUEST, "the id of a request is a text or a number")
         scope = anyio.CancelScope()
         self._running[key] = scope
         try:
@@ -438,7 +529,7 @@ class _SdkEndpoint:
         finally:
             if self._running.get(key) is scope:
                 del self._running[key]
-        raise RpcError(jsonrpc.REQUEST_CANCELLED, "Request cancelled")
+        raise RpcError(REQUEST_CANCELLED, "Request cancelled")
 
     def _cancel(self, message: Message) -> None:
         params: Any = message.get("params")
@@ -450,7 +541,7 @@ class _SdkEndpoint:
     async def call_tool(self, params: JsonObject) -> JsonObject:
         tool = self.server.get_tool(_require_text(params, "name"))
         if tool is None:
-            raise RpcError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params['name']}")
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {params['name']}")
         arguments: Any = params.get("arguments") or {}
         meta: Any = params.get("_meta") or {}
         context = ToolContext(
@@ -479,7 +570,7 @@ class _SdkEndpoint:
             said: JsonObject = {"progressToken": token, "progress": progress}
             extra = {"total": total, "message": message}
             said |= {key: value for key, value in extra.items() if value is not None}
-            self.context.notify(jsonrpc.make_notification(jsonrpc.PROGRESS, said))
+            self.context.notify(make_notification(PROGRESS, said))
 
         return report
 
@@ -504,7 +595,7 @@ class _SdkEndpoint:
             values = each.match(uri)
             if values is not None:
                 return {"contents": await each.read(uri, values)}
-        raise RpcError(jsonrpc.RESOURCE_NOT_FOUND, f"Resource not found: {uri}", {"uri": uri})
+        raise RpcError(RESOURCE_NOT_FOUND, f"Resource not found: {uri}", {"uri": uri})
 
     async def list_prompts(self, params: JsonObject) -> JsonObject:
         return {"prompts": [each.definition() for each in self.server.prompts]}
@@ -513,17 +604,17 @@ class _SdkEndpoint:
         name = _require_text(params, "name")
         found = next((each for each in self.server.prompts if each.name == name), None)
         if found is None:
-            raise RpcError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {name}")
+            raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name}")
         try:
             return await found.fill(params.get("arguments") or {})
         except ToolInputError as error:
-            raise RpcError(jsonrpc.INVALID_PARAMS, str(error)) from error
+            raise RpcError(INVALID_PARAMS, str(error)) from error
 
 
 _Method: TypeAlias = Callable[[_SdkEndpoint, JsonObject], Awaitable[JsonObject]]
 
 _METHODS: dict[str, _Method] = {
-    jsonrpc.INITIALIZE: _SdkEndpoint.initialize,
+    INITIALIZE: _SdkEndpoint.initialize,
     "ping": _SdkEndpoint.ping,
     "prompts/get": _SdkEndpoint.get_prompt,
     "prompts/list": _SdkEndpoint.list_prompts,
@@ -538,7 +629,7 @@ _METHODS: dict[str, _Method] = {
 def _require_text(params: JsonObject, name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise RpcError(jsonrpc.INVALID_PARAMS, f"{name} must be a text")
+        raise RpcError(INVALID_PARAMS, f"{name} must be a text")
     return value
 
 

@@ -21,9 +21,8 @@ from anyio.lowlevel import RunVar
 
 from pilothouse.callbacks import call_function, is_async, is_stray_cancellation
 from pilothouse.errors import ToolDefinitionError
+from pilothouse.tools.calls import ToolContext, ToolError, ToolExecutionError, ToolResultError, ToolTimeout
 from pilothouse.tools.content import make_error_result, result_size, to_json_value, to_result
-from pilothouse.tools.context import ToolContext
-from pilothouse.tools.errors import ToolError, ToolExecutionError, ToolResultError, ToolTimeout
 from pilothouse.tools.input_schema import (
     REQUIRED,
     ParametersInput,

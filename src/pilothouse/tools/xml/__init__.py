@@ -5,18 +5,18 @@ when that bridge is used. The events are those of `pilothouse.events`. Must not 
 reading in `parser`.
 """
 
-from pilothouse.tools.xml.framing import CallAnswer as CallAnswer
-from pilothouse.tools.xml.framing import EncodedHistory as EncodedHistory
-from pilothouse.tools.xml.framing import call_frame as call_frame
-from pilothouse.tools.xml.framing import encode_history as encode_history
-from pilothouse.tools.xml.framing import result_frame as result_frame
-from pilothouse.tools.xml.framing import results_content as results_content
 from pilothouse.tools.xml.parser import StreamParser as StreamParser
 from pilothouse.tools.xml.parser import merge_deltas as merge_deltas
 from pilothouse.tools.xml.parser import parse as parse
+from pilothouse.tools.xml.prompt import CallAnswer as CallAnswer
+from pilothouse.tools.xml.prompt import EncodedHistory as EncodedHistory
+from pilothouse.tools.xml.prompt import call_frame as call_frame
 from pilothouse.tools.xml.prompt import declare as declare
 from pilothouse.tools.xml.prompt import declare_tools as declare_tools
+from pilothouse.tools.xml.prompt import encode_history as encode_history
 from pilothouse.tools.xml.prompt import new_nonce as new_nonce
+from pilothouse.tools.xml.prompt import result_frame as result_frame
+from pilothouse.tools.xml.prompt import results_content as results_content
 from pilothouse.tools.xml.prompt import system_prompt as system_prompt
 from pilothouse.tools.xml.reply_reader import ParsedReply as ParsedReply
 from pilothouse.tools.xml.reply_reader import ReplyReader as ReplyReader

@@ -29,7 +29,7 @@ from typing import Any, Final, TypeAlias, cast
 from pilothouse.errors import UsageError
 from pilothouse.events import ParserEvent, ToolCall, ToolCallDelta, ToolCallError, ToolCallStarted
 from pilothouse.messages import ToolUseBlock
-from pilothouse.tools.errors import unknown_tool_message
+from pilothouse.tools.calls import unknown_tool_message
 from pilothouse.tools.tool import Tool
 from pilothouse.tools.xml.scanner import (
     CDATA,

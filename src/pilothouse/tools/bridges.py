@@ -1,7 +1,8 @@
-"""Runs tool calls in this process instead of in the CLI.
+"""Bridges: ways other than MCP to run the model's tool calls in this process.
 
-Owns the order (the CLI's own): hooks and permissions, then the tool, then the hooks after it. Owns also the
-permission rules for such calls, and the loop that sends results back to the model.
+Owns the calls that run here: the order of hooks, permissions and the tool (the CLI's own order), the permission rules
+for such calls, and the loop that sends results back to the model. Must not know the driver or the client. Start reading
+at `ToolExecutor`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any, Final, Literal, Protocol, cast
 import anyio
 from msgspec import Struct, field, structs
 
+from pilothouse.events import ToolCall, ToolCallError
 from pilothouse.messages import (
+    AssistantMessage,
     InitMessage,
     Message,
     PermissionDenial,
@@ -26,10 +29,13 @@ from pilothouse.messages import (
     from_dict,
     to_dict,
 )
+from pilothouse.protocol.hook_outputs import merge_hook_outputs
+from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError, unknown_tool_message
 from pilothouse.tools.content import make_error_result, to_model_content
-from pilothouse.tools.context import ToolContext
-from pilothouse.tools.errors import ToolError, ToolFailure, ToolInputError, unknown_tool_message
 from pilothouse.tools.tool import Tool
+from pilothouse.tools.xml.parser import StreamParser
+from pilothouse.tools.xml.prompt import CallAnswer, new_nonce, results_content, system_prompt
+from pilothouse.tools.xml.reply_reader import ParsedReply, ReplyReader, has_missing_suffix
 
 RequestCallback = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Handles a request in the format of the control protocol."""
@@ -454,3 +460,249 @@ def _make_final_result(result: ResultMessage, how: Mapping[str, Any]) -> ResultM
     made = from_dict({**said, "uuid": str(uuid.uuid4()), **how})
     assert isinstance(made, ResultMessage)
     return made
+
+
+# The bridge `deferred`: MCP declares the tools, and a hook defers each call of them to this process. The CLI's turn
+# then ends, all its calls run here, and their results go back together in one user message (CLI 2.1.330).
+
+
+TOOL_DEFERRED: Final = "tool_deferred"
+LOST_CALL_MESSAGE: Final = "The process that ran this call ended; whether it was done is not known."
+
+
+class DeferredBridge:
+    """The bridge of one conversation.
+
+    Args:
+        executor: runs the calls.
+        max_turns: limit as in the option; counts all steps of a query.
+    """
+
+    def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
+        self.executor = executor
+        self._max_turns = max_turns
+        self._loop: DeferredToolLoop | None = None
+        self._hook_outputs: dict[str, dict[str, Any]] = {}
+        self._has_spoken = False
+        self.is_sending_results = False  # the next prompt holds results
+
+    is_declared_by_server: Final = True
+    """Whether the CLI needs the tools declared by an MCP server."""
+
+    @property
+    def matcher(self) -> str:
+        """Matcher of the hook `defer`: the names of the tools."""
+        return "|".join(sorted(self.executor.tool_names))
+
+    def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
+        """Set the handlers of a new child process.
+
+        Returns:
+            The handler to use in place of `hook`, so that each hook runs once.
+        """
+        self.executor.hook_handler, self.executor.permission_handler = hook, permission
+        self._hook_outputs.clear()
+        self._has_spoken = False
+        return None if hook is None else self._wrap_hook(hook)
+
+    def start_loop(self) -> DeferredToolLoop:
+        """Start the tool loop of a query."""
+        self.is_sending_results = False
+        return DeferredToolLoop(self, ToolCallLog(self.executor, self._max_turns))
+
+    def defer(self, event: Any) -> dict[str, Any] | None:
+        """Hook: decide whether a call is deferred to this process.
+
+        Calls of sub-agents, and of turns that belong to no query, are not deferred, because no loop would continue
+        them. The CLI runs those through the MCP server.
+        """
+        if event.agent_id is not None or event.tool_name not in self.executor.tool_names:
+            return None
+        if self._loop is not None and self._loop.claim_call(event.tool_use_id):
+            return {"permission_decision": "defer"}
+        if self._has_spoken:
+            return None
+        # A resumed CLI repeats a call that was deferred before; the call may have run.
+        return {"permission_decision": "deny", "permission_decision_reason": LOST_CALL_MESSAGE}
+
+    def pop_hook_output(self, tool_use_id: str) -> dict[str, Any]:
+        """Return and remove the output of the user's hooks for a call."""
+        return self._hook_outputs.pop(tool_use_id, {})
+
+    def model_spoke(self, loop: DeferredToolLoop) -> None:
+        """Record that the model produced output in the query of `loop`."""
+        self._loop, self._has_spoken, self.is_sending_results = loop, True, False
+
+    def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
+        async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            data: Any = body.get("input")
+            event: Mapping[str, Any] = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {}
+            if (
+                self.is_sending_results
+                and event.get("hook_event_name") == "UserPromptSubmit"
+                and not event.get("prompt")
+            ):
+                return {}
+            answer = await hook(body)
+            if event.get("hook_event_name") == "PreToolUse" and event.get("tool_name") in self.executor.tool_names:
+                self._record_hook_output(str(event.get("tool_use_id")), answer)
+            return answer
+
+        return ask
+
+    def _record_hook_output(self, tool_use_id: str, answer: Mapping[str, Any]) -> None:
+        own: Mapping[str, Any] = answer.get("hookSpecificOutput") or {}
+        if own.get("permissionDecision") != "defer":  # "defer" is the output of our own hook
+            self._hook_outputs[tool_use_id] = merge_hook_outputs([self._hook_outputs.get(tool_use_id, {}), answer])
+
+
+class DeferredToolLoop:
+    """The tool loop of one query; see `ToolLoop`."""
+
+    def __init__(self, bridge: DeferredBridge, call_log: ToolCallLog) -> None:
+        self._bridge = bridge
+        self._call_log = call_log
+        self._calls: dict[str, ToolInvocation] = {}
+        self._deferred: list[str] = []
+        self._accepts_calls = True
+
+    def read(self, batch: list[Message]) -> list[Message]:
+        """Record the calls; changes only the result message, if calls were denied here."""
+        for at, message in enumerate(batch):
+            self._call_log.observe(message)
+            if isinstance(message, AssistantMessage) and message.parent_tool_use_id is None:
+                self._bridge.model_spoke(self)
+                for use in message.tool_uses:
+                    self._calls[use.id] = ToolInvocation(use.id, use.name, use.input)
+            elif isinstance(message, UserMessage):  # the CLI has already sent a result
+                for answered in message.tool_results:
+                    self._calls.pop(answered.tool_use_id, None)
+            elif isinstance(message, ResultMessage):
+                batch[at] = self._call_log.add_denials(message)
+        return batch
+
+    def claim_call(self, tool_use_id: str) -> bool:
+        """Defer a call if it is part of the reply being read, and return whether it was."""
+        if not self._accepts_calls or tool_use_id not in self._calls:
+            return False
+        self._deferred.append(tool_use_id)
+        return True
+
+    async def next_step(self, result: ResultMessage) -> LoopStep:
+        """Run the deferred calls; their results are the next user message."""
+        left = [each for each in self._deferred if each in self._calls]
+        calls = [self._calls[each] for each in left] if result.stop_reason == TOOL_DEFERRED else []
+        self._calls.clear()
+        self._deferred.clear()
+        if not calls:
+            self._accepts_calls = False
+            return LoopStep()
+        self._accepts_calls = False  # no loop runs calls of a model woken meanwhile by a task
+        ran, messages = await self._call_log.run([self._add_hook_output(call) for call in calls], result)
+        self._accepts_calls = self._bridge.is_sending_results = bool(ran)
+        return LoopStep([make_tool_result(each) for each in ran] or None, messages)
+
+    def _add_hook_output(self, call: ToolInvocation) -> ToolInvocation:
+        return ToolInvocation(call.id, call.name, call.arguments, self._bridge.pop_hook_output(call.id))
+
+
+# The bridge `xml`: calls and results are text, without MCP and without the CLI's tools. `tools.xml` has the protocol;
+# here is its use in a conversation: the system prompt and the tool loop.
+
+
+# The field that holds the text, in the hook events at the start and the end of a turn.
+_TEXT_FIELDS: Final = {"UserPromptSubmit": "prompt", "Stop": "last_assistant_message"}
+
+
+class XmlBridge:
+    """The bridge of one conversation.
+
+    Args:
+        executor: runs the calls.
+        max_turns: limit as in the option; counts all steps of a query.
+    """
+
+    is_declared_by_server: Final = False
+    """Whether the CLI needs the tools declared by an MCP server."""
+
+    def __init__(self, executor: ToolExecutor, max_turns: int | None = None) -> None:
+        self.executor = executor
+        self.nonce = new_nonce()
+        self._max_turns = max_turns
+
+    def system_prompt(self) -> str:
+        """Make the part of the system prompt that explains the protocol and the tools."""
+        return system_prompt(self.executor.available_tools, self.nonce)
+
+    def bind_handlers(self, hook: RequestCallback | None, permission: RequestCallback | None) -> RequestCallback | None:
+        """Set the handlers of a new child process. Returns the handler to use in place of `hook`."""
+        self.executor.hook_handler, self.executor.permission_handler = hook, permission
+        return None if hook is None else self._wrap_hook(hook)
+
+    def _wrap_hook(self, hook: RequestCallback) -> RequestCallback:
+        """Hide from user hooks the turn events that are part of a tool loop, whose text holds calls or results."""
+
+        async def ask(body: Mapping[str, Any]) -> Mapping[str, Any]:
+            data: Any = body.get("input")
+            if isinstance(data, Mapping):
+                event = cast("Mapping[str, Any]", data)
+                said = event.get(_TEXT_FIELDS.get(str(event.get("hook_event_name")), ""))
+                if isinstance(said, str) and f"-{self.nonce}>" in said:
+                    return {}
+            return await hook(body)
+
+        return ask
+
+    def start_loop(self) -> XmlToolLoop:
+        """Start the tool loop of a query."""
+        return XmlToolLoop(self, ToolCallLog(self.executor, self._max_turns))
+
+
+class XmlToolLoop:
+    """The tool loop of one query; see `ToolLoop`."""
+
+    def __init__(self, bridge: XmlBridge, call_log: ToolCallLog) -> None:
+        self._bridge = bridge
+        self._call_log = call_log
+        tools = bridge.executor.available_tools
+        self._knows_suffix = False
+        self._reader = ReplyReader(
+            lambda: StreamParser(tools=tools, nonce=bridge.nonce, refuse_bare=bool(tools) and not self._knows_suffix),
+            full_name=bridge.executor.full_name,
+        )
+        self._reply = ParsedReply()
+
+    def read(self, batch: list[Message]) -> list[Message]:
+        """Take the markup out of a batch: calls become `ToolUseBlock`s, like those of any tool."""
+        read: list[Message] = []
+        for message in batch:
+            self._call_log.observe(message)
+            told = self._reader.rewrite(message)
+            read += [self._finish_result(each) if isinstance(each, ResultMessage) else each for each in told]
+        return read
+
+    def _finish_result(self, result: ResultMessage) -> ResultMessage:
+        if result.is_woken:
+            return result
+        self._reply = self._reader.end(result)
+        self._knows_suffix = self._knows_suffix or has_missing_suffix(self._reply)
+        if self._reply.calls:  # the CLI takes the calls for a final answer
+            return structs.replace(result, stop_reason=TOOL_DEFERRED)
+        return self._call_log.add_denials(result)
+
+    async def next_step(self, result: ResultMessage) -> LoopStep:
+        """Run the calls in the reply; their results are the next user message."""
+        reply, self._reply = self._reply, ParsedReply()
+        if not reply.calls:
+            return LoopStep()
+        ran, messages = await self._call_log.run([self._make_invocation(each) for each in reply.calls], result)
+        return LoopStep(results_content(map(self._make_answer, ran), self._bridge.nonce) or None, messages)
+
+    def _make_invocation(self, call: ToolCall | ToolCallError) -> ToolInvocation:
+        name = self._bridge.executor.full_name(call.name or "")
+        if isinstance(call, ToolCall):
+            return ToolInvocation(call.id, name, call.input)
+        return ToolInvocation(call.id, name, error=call.message)
+
+    def _make_answer(self, ran: InvocationResult) -> CallAnswer:
+        return CallAnswer(ran.invocation.id, self._bridge.executor.short_name(ran.invocation.name), ran.result)
