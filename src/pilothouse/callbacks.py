@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextvars import ContextVar
 from functools import partial
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -71,6 +73,46 @@ class UserCallback:
             raise PilothouseError(f"{self.name}: something that it awaits was cancelled") from error
 
 
+class CallbackScope:
+    """Marks the task or thread that runs a callback, for the length of a `with` block.
+
+    What the callback starts in other tasks has its context, but no mark: the callback may not wait for it.
+    """
+
+    __slots__ = ("_runner",)
+
+    def __enter__(self) -> None:
+        self._runner: object = _get_runner()
+        _scope.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._runner = None
+
+    def is_here(self) -> bool:
+        """Whether this task or thread runs the callback."""
+        return self._runner is not None and self._runner == _get_runner()
+
+
+_scope: ContextVar[CallbackScope | None] = ContextVar("pilothouse callback", default=None)
+
+
+def is_in_callback() -> bool:
+    """Whether this task or thread runs a callback."""
+    scope = _scope.get()
+    return scope is not None and scope.is_here()
+
+
+def _get_runner() -> object:
+    """The current task; the id of the thread where no event loop runs."""
+    trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        return trio.lowlevel.current_task()
+    try:
+        return asyncio.current_task() if asyncio is not None else threading.get_ident()
+    except RuntimeError:
+        return threading.get_ident()
+
+
 class TimeLimited(Generic[T]):
     """An awaitable with a time limit. Await it; or await `awaitable` and enforce the limit in another way.
 
@@ -111,11 +153,13 @@ async def call_function(
         inline: whether it runs on the event loop; if not, in a worker thread, which a cancellation does not stop.
     """
     if inline:
-        return await function(*args, **kwargs)
-
-    # Wrapped in a tuple because trio rejects a bare coroutine returned from a worker thread.
-    (answer,) = await run_in_worker(lambda: (function(*args, **kwargs),))
-    return await answer if inspect.isawaitable(answer) else answer
+        answer = function(*args, **kwargs)
+    else:  # wrapped in a tuple because trio rejects a bare coroutine returned from a worker thread
+        (answer,) = await run_in_worker(lambda: (function(*args, **kwargs),))
+    if not inspect.isawaitable(answer):
+        return answer
+    with CallbackScope():
+        return await answer
 
 
 async def run_in_worker(work: Callable[[], T]) -> T:
@@ -124,6 +168,11 @@ async def run_in_worker(work: Callable[[], T]) -> T:
     At most `MAX_THREADS` calls are awaited at a time. They take none of the threads that the rest of the program
     shares. Threads of cancelled calls, which may never end, do not count.
     """
+
+    def run() -> T:
+        with CallbackScope():
+            return work()
+
     places, place = _get_limiter(), object()
     try:
         places.acquire_on_behalf_of_nowait(place)  # the other way waits for a round of the loop
@@ -131,7 +180,7 @@ async def run_in_worker(work: Callable[[], T]) -> T:
         await places.acquire_on_behalf_of(place)
     try:
         # With a shared limiter of trio, a thread of a cancelled call would keep its slot.
-        return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+        return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=CapacityLimiter(1))
     finally:
         places.release_on_behalf_of(place)
 

@@ -353,3 +353,30 @@ async def test_control_does_not_wait_behind_unread_messages(talk: Talk, scripted
             await query.interrupt()
             assert anyio.current_time() - begun < 5
         assert (await session.query("next")).full_text == "re: next"
+
+
+@pytest.mark.parametrize("tool_bridge", ["mcp", "deferred"])
+async def test_a_tool_that_asks_its_own_session_or_a_fork_of_it(
+    talk: Talk, scripted_model: ScriptedModel, tool_bridge: Any
+) -> None:
+    heard: list[str] = []
+
+    async def ask() -> str:
+        """Ask."""
+        if tool_bridge == "mcp":  # the conversation on disk ends with the call, which a deferring CLI would call again
+            async with session.fork() as branch:
+                heard.append((await branch.query("in a fork")).text)
+        try:
+            await session.query("in itself")
+        except ph.UsageError as error:
+            heard.append(str(error))
+            raise
+        return "never said"
+
+    scripted_model.on("go", reply=Steps([ToolUse("mcp__tools__ask", {})], "went on"))
+    with anyio.fail_after(60):
+        async with talk(custom_tools=[ask], tool_bridge=tool_bridge, tools=[]) as session:
+            assert (await session.query("go")).text == "went on"
+            assert (await session.query("then")).text == "re: then"
+    assert "a callback cannot wait for a query of its own session" in heard.pop()
+    assert heard == (["re: in a fork"] if tool_bridge == "mcp" else [])

@@ -496,3 +496,14 @@ def test_whatever_fits_the_schema_is_read_as_it_was_given(arguments: dict[str, A
     jsonschema.validate(arguments, f.input_schema)
     result = anyio.run(f.invoke, arguments)
     assert result["content"][0]["text"] == "[]"
+
+
+def test_a_tool_may_use_a_variable_that_has_no_value_yet() -> None:
+    def ask() -> str:
+        """Ask."""
+        return later
+
+    made = tool(ask)
+    later = "now"
+    assert made.definition()["inputSchema"]["properties"] == {}
+    assert made() == later

@@ -26,6 +26,7 @@ from pilothouse.client.query_plan import QueryPlan, make_limits
 from pilothouse.client.result import OutputT
 from pilothouse.client.supervisor import ChildOptions, ChildSupervisor, RuntimeSettings, split_settings
 from pilothouse.driver import Prompts, QueryMiddleware
+from pilothouse.driver.failures import self_wait_error
 from pilothouse.driver.session_run import SessionChild, SessionTurn
 from pilothouse.driver.subscriptions import MessageSubscription
 from pilothouse.errors import OptionsError, PilothouseError, UsageError
@@ -270,6 +271,7 @@ class Session(SessionControls):
             enter = partial(self._take_turn, changes, middleware=continuation, child=child)
             turn = SessionTurn(enter, prompts, make_limits(final), continuation, wants_partial=final.partial_messages)
             turn.get_query = found[0]  # weak: a query that is dropped has to end
+            turn.check_session = self._check_caller
             return turn
 
         found: list[Callable[[], Any]] = []
@@ -352,7 +354,21 @@ class Session(SessionControls):
     async def _ensure_running(self) -> SessionChild:
         return await self._supervisor.ensure_running(in_turn=self._turn is not None)
 
+    def _check_caller(self) -> None:
+        """Raise if the turn that runs waits for the callback that calls this."""
+        turn, child = self._turn, self._child
+        by_child = child is not None and child.is_in_own_callback and (turn is not None or child.is_working)
+        if by_child or (turn is not None and turn.is_in_own_callback):  # a turn runs some tools without the CLI
+            raise self_wait_error()
+
+    @asynccontextmanager
+    async def _between_turns(self) -> AsyncGenerator[None]:
+        self._check_caller()
+        async with self._turn_lock:
+            yield
+
     async def _wait_idle(self) -> None:
+        self._check_caller()
         while True:
             while self._queue:
                 async with self._turn_lock:  # until earlier queries have ended
@@ -449,7 +465,7 @@ class Session(SessionControls):
         if wrong := sorted(handlers.keys() - REPLACEABLE_OPTIONS):
             raise OptionsError(f"option {wrong[0]!r} is no handler; change settings with a query, or make a session")
         # Not `async def`: mypy (2.4) takes an async method with `Unpack` for a coroutine that returns a coroutine.
-        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._turn_lock)
+        return self._supervisor.update(make_custom_tools(Options.layer(**handlers)), self._between_turns())
 
     async def detach(self) -> str:
         """Leave the session, which goes on at its host; this object is closed.

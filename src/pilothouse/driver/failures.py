@@ -21,6 +21,7 @@ from pilothouse.errors import (
     ProcessError,
     QueryTimeout,
     SessionExistsError,
+    UsageError,
 )
 from pilothouse.messages import SystemMessage
 from pilothouse.options import TABLE
@@ -61,6 +62,15 @@ def session_ended_error(
     error = _exited_error(exit_info, last_output, "before the answer was complete" if is_busy else "while it was idle")
     error.__cause__ = exit_info.error or problem
     return error
+
+
+def self_wait_error() -> UsageError:
+    """Make the error for a callback that waits for the session or query that it is called by."""
+    return UsageError(
+        "a callback cannot wait for a query of its own session: the CLI waits for the callback first, so neither would "
+        "ever end. Ask in another session, such as session.fork(), or with pilothouse.query(…), or await the query "
+        "after the callback has returned"
+    )
 
 
 def oversize_error(size: int) -> OversizeLineError:

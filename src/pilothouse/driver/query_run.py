@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from pilothouse.driver.failures import IdleTimer, make_note, timeout_error
+from pilothouse.driver.failures import IdleTimer, make_note, self_wait_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
 from pilothouse.driver.prompts import PendingPrompts, PromptMessage, Prompts, QueryLimits
 from pilothouse.driver.tasks import LazyEvent, OwnedTask
@@ -120,8 +120,23 @@ class QueryRun(OwnedTask, ABC):
         ...
 
     async def next_batch(self) -> tuple[list[Message], int]:
-        """Wait for the next messages and their size in bytes; none at the end. Raises what ended the query early."""
+        """Wait for the next messages and their size in bytes; none at the end. Raises what ended the query early.
+
+        Raises:
+            UsageError: a callback would wait for itself.
+        """
+        self.check_caller()
         return await self._buffer.get()
+
+    async def start(self) -> None:
+        """Wait until it has started, in a session until its turn has come; see `OwnedTask.start`."""
+        self.check_caller()
+        await super().start()
+
+    def check_caller(self) -> None:
+        """Raise if a callback that the query waits for is about to wait for the query."""
+        if self.is_in_own_callback and not self.is_finished:
+            raise self_wait_error()
 
     async def interrupt(self) -> None:
         """Stop the turn and wait until it has ended. Returns at once when nothing runs.

@@ -56,6 +56,7 @@ class SessionTurn(QueryRun):
         was_sent: whether a prompt may have reached the CLI.
         get_query: returns the `Query` of this turn, if that still exists.
         get_next_child: returns another child when this one has exited and certainly received none of the prompts.
+        check_session: raises if the session waits for the callback that calls this.
     """
 
     TIMEOUT_CONSEQUENCE = "the turn was stopped"
@@ -85,8 +86,14 @@ class SessionTurn(QueryRun):
         self.was_sent = False
         self.get_query: Callable[[], Any] = lambda: None
         self.get_next_child: Callable[[], Awaitable[SessionChild]] | None = None
+        self.check_session: Callable[[], object] = lambda: None
 
     # Called by the consumer.
+
+    def check_caller(self) -> None:
+        """Raise if a callback that the session waits for is about to wait for the query."""
+        if not self.is_finished:
+            self.check_session()
 
     @property
     def session_id(self) -> str | None:

@@ -16,6 +16,8 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
+from pilothouse.callbacks import is_in_callback
+
 _running: set[asyncio.Task[None]] = set()  # asyncio keeps only weak references to its tasks
 
 
@@ -157,6 +159,11 @@ class OwnedTask(ABC):
     def is_finished(self) -> bool:
         """Whether it has ended and released everything."""
         return self._finished.is_set()
+
+    @property
+    def is_in_own_callback(self) -> bool:
+        """Whether the code that asks is a callback that was called in this task, or in a task of its own group."""
+        return is_in_callback() and current_owners.get()[-1:] == (self._mark,)
 
     def stop(self) -> None:
         """End it now, from any task of the loop. `wait_finished` waits until everything is released."""

@@ -22,6 +22,7 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from pilothouse.callbacks import CallbackScope, is_in_callback
 from pilothouse.errors import SessionClosedError, UsageError
 from pilothouse.tracebacks import user_function
 
@@ -70,6 +71,9 @@ class PendingCall(Generic[T]):
         self._work = work
         self._mailbox: SimpleQueue[Any] = SimpleQueue()
         self._context = copy_context()
+        self._scope = (
+            CallbackScope() if is_in_callback() else contextlib.nullcontext()
+        )  # the work does what a callback waits for
         self._task: asyncio.Task[None] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -145,7 +149,8 @@ class PendingCall(Generic[T]):
 
     async def _run_work(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         try:
-            value = await work()
+            with self._scope:
+                value = await work()
             if not self._is_abandoned:
                 self._value = value
         except BaseException as error:  # noqa: BLE001 - SystemExit too belongs to the caller

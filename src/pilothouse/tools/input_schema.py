@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -155,6 +156,15 @@ def _is_context(annotation: Any) -> bool:
     return any(isinstance(option, type) and issubclass(option, ToolContext) for option in options)
 
 
+def _closure_variables(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of enclosing functions that `function` uses, except those that have no value yet."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
+
+
 def _resolve_annotations(function: Any, found: list[inspect.Parameter], namespace: Mapping[str, Any]) -> dict[str, Any]:
     written = {each.name: each.annotation for each in found if each.annotation is not REQUIRED}
     inner: Callable[..., Any] = inspect.unwrap(_unwrap_partial(function))
@@ -163,7 +173,7 @@ def _resolve_annotations(function: Any, found: list[inspect.Parameter], namespac
         code = getattr(type(inner).__call__, "__func__", type(inner).__call__)
     names = getattr(code, "__globals__", {})
     try:
-        closure: Mapping[str, Any] = inspect.getclosurevars(code).nonlocals if inspect.isfunction(code) else {}
+        closure = _closure_variables(code) if inspect.isfunction(code) else {}
         shell: Any = types.SimpleNamespace(__annotations__=written)
         return typing.get_type_hints(shell, names, {**namespace, **closure}, include_extras=True)
     except Exception as error:
