@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pilothouse import errors
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
 from pilothouse.integrations import genai
-from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages, blocks
+from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
 from pilothouse.messages.base import Message
 from pilothouse.options import TABLE, Option, value_structs
 from pilothouse.options.targets import describe_target
@@ -88,7 +88,7 @@ def system() -> str:
 
 
 def content_blocks() -> str:
-    return struct_rows([(tag(cls), cls) for cls in get_args(blocks.KnownBlock)], frozenset())
+    return struct_rows([(tag(cls), cls) for cls in get_args(api_messages.KnownBlock)], frozenset())
 
 
 def stream_events() -> str:

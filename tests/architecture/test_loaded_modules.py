@@ -21,10 +21,10 @@ PACKAGES: dict[str, str] = {
     "": "callbacks errors lazy_exports tracebacks",
     "client": "agent config_file custom_tools handlers prompt queries query_plan rate_limits result",
     "driver": "background connection failures incoming_requests message_buffer one_shot prompts query_run tasks",
-    "messages": "api_messages base blocks coercion core decoder json_lines system",
+    "messages": "api_messages base core decoder json_lines system",
     "options": "invocation option options renderer secrets signatures sources table targets value_checks "
     "value_types values",
-    "protocol": "connection control_frames encoding events frame_reader framing validator",
+    "protocol": "connection control_frames encoding events frame_reader validator",
     "transports": "asyncio_watch base child cli discovery errands exits first_starts pipes stderr versions watchdog",
 }
 """What one answered `query()` loads, by package."""

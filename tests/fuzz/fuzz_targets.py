@@ -21,7 +21,7 @@ from pilothouse.messages import FrameDecoder, Message, decode, encode
 from pilothouse.messages.json_lines import decode_line, encode_json
 from pilothouse.protocol import Connection, RequestReceived
 from pilothouse.protocol.encoding import encode_line
-from pilothouse.protocol.framing import LineFramer
+from pilothouse.protocol.frame_reader import LineFramer
 from pilothouse.testing import frames
 from pilothouse.tools.xml import StreamParser, merge_deltas, parse
 from pilothouse.transports import MemoryPeer, MemoryTransport

@@ -25,7 +25,7 @@ from pilothouse.permissions import (
     deny_all,
     make_permission_dispatcher,
 )
-from pilothouse.permissions.decisions import (
+from pilothouse.permissions.requests import (
     DENIED_MESSAGE,
     NO_APPROVER_MESSAGE,
     NO_CONFIRMER_MESSAGE,

@@ -19,7 +19,7 @@ from pilothouse.permissions import (
     make_elicitation_dispatcher,
     make_permission_dispatcher,
 )
-from pilothouse.permissions.decisions import FAILED_MESSAGE, TIMEOUT_MESSAGE
+from pilothouse.permissions.requests import FAILED_MESSAGE, TIMEOUT_MESSAGE
 
 SECRET = "sk-ant-secret"
 ELICITATION = {"subtype": "elicitation", "mcp_server_name": "files", "message": "Name?"}

@@ -16,7 +16,7 @@ from pilothouse.permissions import (
     UserQuestion,
     make_permission_dispatcher,
 )
-from pilothouse.permissions.decisions import FAILED_MESSAGE, NO_ANSWER_MESSAGE
+from pilothouse.permissions.requests import FAILED_MESSAGE, NO_ANSWER_MESSAGE
 
 TOPPINGS = {
     "question": "Which toppings?",

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilothouse.protocol.framing import HEAD_BYTES, LineFramer, OversizeLine
+from pilothouse.protocol.events import HEAD_BYTES
+from pilothouse.protocol.frame_reader import LineFramer, OversizeLine
 
 
 def frame(chunks: list[bytes], limit: int = 1 << 20) -> tuple[list[bytes], list[tuple[int, bytes]], bytes]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from pilothouse.messages.base import Number, short_value
-from pilothouse.messages.coercion import convert_fields
+from pilothouse.messages.decoder import convert_fields
 
 # The wire key of the name of an event.
 EVENT_NAME_KEY = "hook_event_name"

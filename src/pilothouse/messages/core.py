@@ -14,22 +14,20 @@ from msgspec import Struct, field
 from pilothouse.messages.api_messages import (
     AnyApiEvent,
     AssistantBody,
+    ContentBlock,
     ContentBlockDelta,
     ModelUsage,
-    Usage,
-    UserBody,
-    WireTextDelta,
-    WireThinkingDelta,
-)
-from pilothouse.messages.base import Message, Number
-from pilothouse.messages.blocks import (
-    ContentBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    Usage,
+    UserBody,
+    WireTextDelta,
+    WireThinkingDelta,
     content_text,
 )
+from pilothouse.messages.base import Message, Number
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 

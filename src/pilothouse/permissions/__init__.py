@@ -1,16 +1,9 @@
 """Decisions that the CLI asks the host for: permissions, questions, plans, elicitations, dialogs.
 
 Owns the requests as typed values, the decisions, and a dispatcher for each control subtype. Must not know how
-requests and responses travel, hooks, or tools. Start with `requests` and `decisions`, then `dispatcher`.
+requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`.
 """
 
-from pilothouse.permissions.decisions import Allow as Allow
-from pilothouse.permissions.decisions import Answers as Answers
-from pilothouse.permissions.decisions import Confirm as Confirm
-from pilothouse.permissions.decisions import Decision as Decision
-from pilothouse.permissions.decisions import Deny as Deny
-from pilothouse.permissions.decisions import allow_all as allow_all
-from pilothouse.permissions.decisions import deny_all as deny_all
 from pilothouse.permissions.dialogs import Accept as Accept
 from pilothouse.permissions.dialogs import Cancel as Cancel
 from pilothouse.permissions.dialogs import Decline as Decline
@@ -30,11 +23,18 @@ from pilothouse.permissions.dispatcher import PermissionDispatcher as Permission
 from pilothouse.permissions.dispatcher import PlanCallback as PlanCallback
 from pilothouse.permissions.dispatcher import QuestionCallback as QuestionCallback
 from pilothouse.permissions.dispatcher import make_permission_dispatcher as make_permission_dispatcher
+from pilothouse.permissions.requests import Allow as Allow
+from pilothouse.permissions.requests import Answers as Answers
+from pilothouse.permissions.requests import Confirm as Confirm
+from pilothouse.permissions.requests import Decision as Decision
+from pilothouse.permissions.requests import Deny as Deny
 from pilothouse.permissions.requests import PermissionRequest as PermissionRequest
 from pilothouse.permissions.requests import PlanRequest as PlanRequest
 from pilothouse.permissions.requests import QuestionOption as QuestionOption
 from pilothouse.permissions.requests import QuestionRequest as QuestionRequest
 from pilothouse.permissions.requests import UserQuestion as UserQuestion
+from pilothouse.permissions.requests import allow_all as allow_all
+from pilothouse.permissions.requests import deny_all as deny_all
 from pilothouse.permissions.requests import read_plan as read_plan
 from pilothouse.permissions.requests import read_questions as read_questions
 from pilothouse.permissions.requests import read_request as read_request

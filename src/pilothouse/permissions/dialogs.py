@@ -16,8 +16,8 @@ from msgspec import Struct
 from pilothouse.callbacks import UserCallback
 from pilothouse.errors import ControlError, OptionsError
 from pilothouse.messages.base import short_repr
-from pilothouse.permissions.decisions import InvalidAnswerError
 from pilothouse.permissions.dispatcher import DECIDED_BY_NOBODY, Report, check_timeout, decide_safely, make_callback
+from pilothouse.permissions.requests import InvalidAnswerError
 from pilothouse.protocol import encode_line
 
 

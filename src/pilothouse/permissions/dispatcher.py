@@ -16,7 +16,7 @@ from pilothouse.callbacks import TimeLimited, UserCallback, accepts_arguments
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.messages import PermissionDeniedMessage
 from pilothouse.messages.system import ASKED, SETTLED
-from pilothouse.permissions.decisions import (
+from pilothouse.permissions.requests import (
     FAILED_MESSAGE,
     NO_APPROVER_MESSAGE,
     NO_CONFIRMER_MESSAGE,
@@ -24,6 +24,8 @@ from pilothouse.permissions.decisions import (
     NO_USER_MESSAGE,
     PLAN_FEEDBACK_PREFIX,
     PLAN_REJECTED_MESSAGE,
+    PLAN_TOOL,
+    QUESTION_TOOL,
     TIMEOUT_MESSAGE,
     Allow,
     Answers,
@@ -32,17 +34,13 @@ from pilothouse.permissions.decisions import (
     Deny,
     FinalDecision,
     InvalidAnswerError,
+    PermissionRequest,
+    PlanRequest,
+    QuestionRequest,
     encode_decision,
     encode_denial,
     parse_answers,
     parse_decision,
-)
-from pilothouse.permissions.requests import (
-    PLAN_TOOL,
-    QUESTION_TOOL,
-    PermissionRequest,
-    PlanRequest,
-    QuestionRequest,
     read_plan,
     read_questions,
     read_request,

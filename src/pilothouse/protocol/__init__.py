@@ -24,8 +24,8 @@ from pilothouse.protocol.events import OutputEnd as OutputEnd
 from pilothouse.protocol.events import RequestCancelled as RequestCancelled
 from pilothouse.protocol.events import RequestReceived as RequestReceived
 from pilothouse.protocol.events import ResponseReceived as ResponseReceived
-from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES as DEFAULT_MAX_LINE_BYTES
-from pilothouse.protocol.framing import LineFramer as LineFramer
+from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES as DEFAULT_MAX_LINE_BYTES
+from pilothouse.protocol.frame_reader import LineFramer as LineFramer
 from pilothouse.protocol.validator import StreamFault as StreamFault
 from pilothouse.protocol.validator import StreamFaultKind as StreamFaultKind
 from pilothouse.protocol.validator import StreamValidator as StreamValidator

@@ -52,8 +52,7 @@ from pilothouse.protocol.events import (
     RequestReceived,
     ResponseReceived,
 )
-from pilothouse.protocol.frame_reader import FrameReader
-from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
+from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES, FrameReader
 
 
 class ConnectionState(StrEnum):

@@ -5,12 +5,15 @@ Owns these small immutable structs and the counters. Must not know what creates 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from pilothouse.errors import PeerError
 from pilothouse.messages import Message
+
+HEAD_BYTES: Final = 400
+"""How many bytes of a dropped line are kept to recognise it by."""
 
 
 class ResponseReceived(msgspec.Struct, frozen=True):

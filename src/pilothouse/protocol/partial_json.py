@@ -15,7 +15,7 @@ import re
 from enum import Enum, StrEnum
 from typing import Final
 
-from pilothouse.protocol.framing import HEAD_BYTES
+from pilothouse.protocol.events import HEAD_BYTES
 
 
 class ScanResult(Enum):

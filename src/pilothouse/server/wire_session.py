@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pilothouse.errors import PilothouseError, ProtocolError
 from pilothouse.options import Invocation
-from pilothouse.protocol.framing import DEFAULT_MAX_LINE_BYTES
+from pilothouse.protocol.frame_reader import DEFAULT_MAX_LINE_BYTES
 from pilothouse.remote import WINDOW, Inbound, WholeLines
 from pilothouse.server.hosted import HostedSession
 from pilothouse.server.input_check import InputCheck, RequestRefused

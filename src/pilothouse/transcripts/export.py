@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from pilothouse.errors import SessionNotFoundError, UsageError
 from pilothouse.messages import AssistantMessage, Message, UserMessage
+from pilothouse.messages.api_messages import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from pilothouse.messages.base import to_json_values
-from pilothouse.messages.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.transcripts.conversation import get_session_messages
 from pilothouse.transcripts.paths import StrPath, require_file

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from pilothouse.errors import LineDecodeError, MessageParseError
 from pilothouse.messages import AssistantMessage, CompactBoundaryMessage, Message, UserMessage, decode
-from pilothouse.messages.coercion import CoercionFailure, coerce_struct
+from pilothouse.messages.decoder import CoercionFailure, coerce_struct
 from pilothouse.messages.json_lines import decode_line
 from pilothouse.messages.system_subtypes import CompactMetadata
 from pilothouse.transcripts.paths import open_file

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from pilothouse.errors import LineDecodeError, MessageParseError, UsageError
 from pilothouse.messages import AssistantMessage, UserMessage, decode
-from pilothouse.messages.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from pilothouse.messages.api_messages import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.transcripts.conversation import list_agent_files
 from pilothouse.transcripts.paths import StrPath, find_worktree_project_directories, list_session_entries

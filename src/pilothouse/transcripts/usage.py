@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.messages import ModelUsage, Usage
-from pilothouse.messages.coercion import CoercionFailure, coerce_struct
+from pilothouse.messages.decoder import CoercionFailure, coerce_struct
 from pilothouse.transcripts.conversation import list_agent_files
 from pilothouse.transcripts.paths import StrPath, require_file
 from pilothouse.transcripts.rows import (

@@ -29,7 +29,7 @@ from pilothouse.messages import (
     WireTextDelta,
     WireThinkingDelta,
 )
-from pilothouse.messages.blocks import ContentBlock
+from pilothouse.messages.api_messages import ContentBlock
 from pilothouse.tools.xml.turn_state import (
     CALL,
     TEXT,
