@@ -274,7 +274,7 @@ def test_a_schema_that_is_none(schema: Any) -> None:
 def test_bad_tools() -> None:
     with pytest.raises(ToolDefinitionError, match="no name"):
         declare_tools([{"description": "d"}])
-    with pytest.raises(ToolDefinitionError, match="cannot be told"):
+    with pytest.raises(ToolDefinitionError, match="cannot be declared"):
         declare("t", "d", {"type": "object", "properties": {"a": {"default": [object()]}}})
 
 

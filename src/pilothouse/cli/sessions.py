@@ -212,12 +212,12 @@ def _usage(request: SessionsRequest, screen: Screen) -> int:
         _print_json(report)
         return 0
     rows: dict[str, list[tuple[str, UsageTotals]]] = {
-        "day": [(day.isoformat(), spent) for day, spent in report.days.items()],
-        "session": [(spent.session_id[:8], spent) for spent in report.sessions],
+        "day": [(day.isoformat(), usage) for day, usage in report.days.items()],
+        "session": [(usage.session_id[:8], usage) for usage in report.sessions],
         "model": list(report.models.items()),
     }
     head = (request.by, "answers", "input", "cache write", "cache read", "output", "cost")
-    screen.table(head, [(name, *_format_usage(spent)) for name, spent in (*rows[request.by], ("total", report.total))])
+    screen.table(head, [(name, *_format_usage(usage)) for name, usage in (*rows[request.by], ("total", report.total))])
     if report.total.unpriced_tokens:
         screen.note(f"{report.total.unpriced_tokens:,} tokens have no price: Claude Code has noted none", "quiet")
     return 0

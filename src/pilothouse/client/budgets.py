@@ -146,12 +146,12 @@ def limit_to_remaining(options: Options, costs: CostTracker) -> Options:
     Raises:
         BudgetError: no dollars are left.
     """
-    limit, spent = options.max_budget_usd, costs.usd
-    if limit is None or not spent:
+    limit, used = options.max_budget_usd, costs.usd
+    if limit is None or not used:
         return options
-    if spent >= limit:
-        raise BudgetError(f"${spent:.4f} were spent, and max_budget_usd is {limit:g} (raise it to go on)")
-    return options.with_(max_budget_usd=limit - spent)
+    if used >= limit:
+        raise BudgetError(f"${used:.4f} were spent, and max_budget_usd is {limit:g} (raise it to go on)")
+    return options.with_(max_budget_usd=limit - used)
 
 
 def _budget_error(costs: CostTracker, limit: int) -> BudgetError:

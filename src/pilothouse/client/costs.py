@@ -183,8 +183,8 @@ class CostTracker:
 
     def _record_usage(self, key: str, model: str | None, usage: Usage) -> None:
         """Record the usage of an API message. Each of its blocks repeats it, and it grows until it is complete."""
-        told = self._last_usage.get(key)
-        if (told is not None and told == usage) or key in self._counted or model == NO_MODEL:
+        last = self._last_usage.get(key)
+        if (last is not None and last == usage) or key in self._counted or model == NO_MODEL:
             return
         self._last_usage[key] = usage
         known_model, known = self._running.get(key, ("", Usage()))

@@ -132,9 +132,9 @@ class EventReader:
             speaker.thinking += thought
             yield ThinkingDelta(thought, agent)
         elif message.abandoned_blocks is not None and len(speaker.text) > speaker.text_confirmed:
-            withdrawn = speaker.text[speaker.text_confirmed :]
+            retracted = speaker.text[speaker.text_confirmed :]
             speaker.text = speaker.text[: speaker.text_confirmed]
-            yield TextRetracted(withdrawn, agent=agent)
+            yield TextRetracted(retracted, agent=agent)
 
     def _on_assistant(self, message: AssistantMessage) -> Iterator[QueryEvent]:
         agent = message.parent_tool_use_id
@@ -230,11 +230,11 @@ class TextReader:
         return ""
 
     def _new_part(self, text: str) -> str:
-        retold = self._repeated + text
-        if self._emitted.startswith(retold):
-            self._repeated = retold
+        repeated = self._repeated + text
+        if self._emitted.startswith(repeated):
+            self._repeated = repeated
             return ""
-        fresh = retold.removeprefix(self._emitted)
+        fresh = repeated.removeprefix(self._emitted)
         self._emitted = self._repeated = ""
         return fresh
 

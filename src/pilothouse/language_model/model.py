@@ -127,8 +127,7 @@ class LanguageModel:
             Interrupted: the request was aborted, or a permission callback stopped it.
             ProcessError, QueryTimeout: the CLI could not be started, or did not respond.
         """
-        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
-        async with self._make_stream(messages, tools, settings | {"partial_messages": False}, **asked) as stream:
+        async with self._make_stream(messages, tools, tool_choice, max_steps, abort, settings, partial=False) as stream:
             return await stream.result()
 
     def stream(
@@ -147,20 +146,19 @@ class LanguageModel:
             UsageError: a message, tool or setting is not valid; raised here. Other errors are an `AnswerFailed` event
                 of the stream.
         """
-        asked: dict[str, Any] = {"tool_choice": tool_choice, "max_steps": max_steps, "abort": abort}
-        return self._make_stream(messages, tools, settings | {"partial_messages": True}, **asked)
+        return self._make_stream(messages, tools, tool_choice, max_steps, abort, settings, partial=True)
 
     def _make_stream(
         self,
         messages: Any,
         tools: ToolSources | None,
-        settings: dict[str, Any],
-        *,
         tool_choice: Any,
         max_steps: Any,
         abort: AbortSignal | None,
+        settings: dict[str, Any],
+        *,
+        partial: bool,
     ) -> Stream:
-        partial = settings.pop("partial_messages")
         warnings = [_make_ignored_warning(name) for name in sorted(settings.keys() & _IGNORED_SETTINGS)]
         settings = {name: value for name, value in settings.items() if name not in _IGNORED_SETTINGS}
         _check_settings(settings)
@@ -171,7 +169,7 @@ class LanguageModel:
         model = check_model(settings.pop("model", None) or self._model)
         options = self._agent.with_options(**settings).options
         reading = MessageConverter()
-        told, nonce = reading.convert(messages), new_nonce()
+        history, nonce = reading.convert(messages), new_nonce()
         offer, demand = _apply_tool_choice(tool_choice, RequestTools(tools))
         plan = RunRequest(
             tools=offer,
@@ -182,7 +180,7 @@ class LanguageModel:
             warnings=(*warnings, *reading.warnings),
         )
         run = ModelRun(plan, options)
-        written = encode_history(told, nonce)
+        written = encode_history(history, nonce)
         base = "\n\n".join(filter(None, [_get_system_prompt(options), written.system])) or None
         prompt = system_prompt(run.available_tools, nonce, base=base)
         changes: dict[str, Any] = {

@@ -116,15 +116,15 @@ class ModelStep(Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The step as messages for a history."""
-        said: list[dict[str, Any]] = []
+        written: list[dict[str, Any]] = []
         if self.reasoning:
-            said.append({"type": "thinking", "thinking": self.reasoning})
+            written.append({"type": "thinking", "thinking": self.reasoning})
         if self.text.strip():  # the API rejects blank texts
-            said.append({"type": "text", "text": self.text})
-        said += [_make_call_block(call) for call in self.tool_calls]
-        answered = [to_json_values(each.result) for each in self.tool_results]
-        told = (("assistant", said), ("tool", answered))
-        return [{"role": role, "content": content} for role, content in told if content]
+            written.append({"type": "text", "text": self.text})
+        written += [_make_call_block(call) for call in self.tool_calls]
+        results = [to_json_values(each.result) for each in self.tool_results]
+        parts = (("assistant", written), ("tool", results))
+        return [{"role": role, "content": content} for role, content in parts if content]
 
 
 class ResponseInfo(Struct, frozen=True, kw_only=True):
@@ -346,18 +346,18 @@ class ModelRun:
         mine = [call for call in calls if call.name not in declared or call.error is not None]
         if not mine:
             return LoopStep()
-        ran, told = await self._call_log.run([self._make_host_call(call) for call in mine], result)
+        ran, messages = await self._call_log.run([self._make_host_call(call) for call in mine], result)
         self._add_results(ran)
-        closing = next((each for each in told if isinstance(each, ResultMessage)), None)
+        closing = next((each for each in messages if isinstance(each, ResultMessage)), None)
         if closing is not None:
             self.error = make_result_error(closing)
-            return LoopStep(None, told)
+            return LoopStep(None, messages)
         if len(mine) < len(calls) or len(self._steps) >= self._request.max_steps:
-            return LoopStep(None, told)
+            return LoopStep(None, messages)
         answers = [
             CallAnswer(each.invocation.id, self.executor.short_name(each.invocation.name), each.result) for each in ran
         ]
-        return LoopStep(results_content(answers, self._request.nonce), told)
+        return LoopStep(results_content(answers, self._request.nonce), messages)
 
     # After the end.
 
@@ -373,7 +373,7 @@ class ModelRun:
         reason: FinishReason = "error" if failed else self._steps[-1].finish_reason if self._steps else "other"
         warnings = self._request.warnings
         if self._request.must_call and not failed and not any(step.tool_calls for step in self._steps):
-            warnings += (CallWarning("tool-choice", "the model was told to call a tool, and called none"),)
+            warnings += (CallWarning("tool-choice", "the model was instructed to call a tool, and called none"),)
         if self._knows_suffix and self._steps and _BARE_CALL.search(self._steps[-1].text):
             text = "the text of the last answer holds a call without its suffix, which was not run"
             warnings += (CallWarning("tool-call", text),)

@@ -265,18 +265,16 @@ class ControlRequestHandler:
         return {"version": CLI_VERSION}
 
     async def _cost(self, request: JsonObject) -> JsonObject:
-        spending = self._state.totals
-        unknown = " (models without a known price not counted)" if spending.has_unknown_cost else ""
-        return {
-            "text": f"Estimated cost: ${spending.cost_usd:.4f}{unknown}\nTime of the API: {spending.api_seconds:.1f} s"
-        }
+        totals = self._state.totals
+        unknown = " (models without a known price not counted)" if totals.has_unknown_cost else ""
+        return {"text": f"Estimated cost: ${totals.cost_usd:.4f}{unknown}\nTime of the API: {totals.api_seconds:.1f} s"}
 
     async def _usage(self, request: JsonObject) -> JsonObject:
-        spending = self._state.totals
+        totals = self._state.totals
         session = {
-            "total_cost_usd": spending.cost_usd,
-            "total_api_duration_ms": round(spending.api_seconds * 1000),
-            "model_usage": spending.models,
+            "total_cost_usd": totals.cost_usd,
+            "total_api_duration_ms": round(totals.api_seconds * 1000),
+            "model_usage": totals.models,
         }
         return {"session": session, "subscription_type": None, "rate_limits_available": False, "rate_limits": None}
 

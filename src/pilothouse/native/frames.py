@@ -115,17 +115,17 @@ def system(subtype: str, **fields: Any) -> JsonObject:
 
 def result(state: SessionState, began: float, **fields: Any) -> JsonObject:
     """`result`: the end of a turn. `fields` has what differs: subtype, is_error, num_turns, …"""
-    spending = state.totals
+    totals = state.totals
     index, state.result_count = state.result_count, state.result_count + 1
     return {
         "type": "result",
         "duration_ms": round((time.monotonic() - began) * 1000),
-        "duration_api_ms": round(spending.turn_api_seconds * 1000),
+        "duration_api_ms": round(totals.turn_api_seconds * 1000),
         "stop_reason": None,
-        "total_cost_usd": spending.cost_usd,
-        "usage": spending.usage,
-        "modelUsage": {name: dict(entry) for name, entry in spending.models.items()},
-        "model_usage_since_last_result": {name: dict(entry) for name, entry in spending.turn_models.items()},
+        "total_cost_usd": totals.cost_usd,
+        "usage": totals.usage,
+        "modelUsage": {name: dict(entry) for name, entry in totals.models.items()},
+        "model_usage_since_last_result": {name: dict(entry) for name, entry in totals.turn_models.items()},
         "permission_denials": [],
         "result_index": index,
         **fields,

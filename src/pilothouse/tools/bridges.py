@@ -168,8 +168,8 @@ class ToolExecutor:
         reason = str(own.get("permissionDecisionReason") or opinion.get("reason") or opinion.get("stopReason") or "")
         ends = opinion.get("continue") is False
         if ends or decision == "deny" or opinion.get("decision") == "block":
-            told = f"PreToolUse:{call.name} hook error: {reason}"  # the wording of the CLI (2.1.330)
-            return call, InvocationResult(call, make_error_result(told), is_denied=True, stops_query=ends)
+            text = f"PreToolUse:{call.name} hook error: {reason}"  # the wording of the CLI (2.1.330)
+            return call, InvocationResult(call, make_error_result(text), is_denied=True, stops_query=ends)
         if isinstance(own.get("updatedInput"), Mapping):
             call = _replace_arguments(call, own["updatedInput"])
         ruling = self._rules.decide(call.name, self.permission_mode)
@@ -191,8 +191,8 @@ class ToolExecutor:
         answer = await self.permission_handler(body)
         if answer.get("behavior") != "allow":
             stops = answer.get("interrupt") is True
-            told = make_error_result(str(answer.get("message") or ""))
-            return call, InvocationResult(call, told, is_denied=True, stops_query=stops, is_interrupt=stops)
+            result = make_error_result(str(answer.get("message") or ""))
+            return call, InvocationResult(call, result, is_denied=True, stops_query=stops, is_interrupt=stops)
         self._rules.update(answer.get("updatedPermissions"))
         updated = answer.get("updatedInput")
         return (
@@ -408,14 +408,14 @@ class ToolCallLog:
             for each in ran
             if each.is_denied
         ]
-        told = make_results_message(ran, result.session_id)
+        message = make_results_message(ran, result.session_id)
         if any(each.stops_query for each in ran):
             how = _INTERRUPTED if any(each.is_interrupt for each in ran) else _STOPPED_BY_HOOK
         elif self._turns >= self._limit:  # the last calls still run, as in the CLI
             how = _OUT_OF_TURNS | {"errors": [f"Reached maximum number of turns ({self._limit})"]}
         else:
-            return ran, [told]
-        return [], [told, self.add_denials(_make_final_result(result, how))]
+            return ran, [message]
+        return [], [message, self.add_denials(_make_final_result(result, how))]
 
 
 def make_tool_result(ran: InvocationResult) -> dict[str, Any]:
@@ -677,8 +677,8 @@ class XmlToolLoop:
         read: list[Message] = []
         for message in batch:
             self._call_log.observe(message)
-            told = self._reader.rewrite(message)
-            read += [self._finish_result(each) if isinstance(each, ResultMessage) else each for each in told]
+            rewritten = self._reader.rewrite(message)
+            read += [self._finish_result(each) if isinstance(each, ResultMessage) else each for each in rewritten]
         return read
 
     def _finish_result(self, result: ResultMessage) -> ResultMessage:

@@ -515,8 +515,8 @@ class _SdkEndpoint:
         except RpcError as error:
             return make_error(message, error)
         except Exception as error:  # noqa: BLE001 - user code; the CLI needs a response
-            told = f"{type(error).__name__}: {error}"
-            return make_error(message, RpcError(INTERNAL_ERROR, told))
+            text = f"{type(error).__name__}: {error}"
+            return make_error(message, RpcError(INTERNAL_ERROR, text))
 
     async def _run_cancellable(self, method: _Method, key: Any, params: JsonObject) -> JsonObject:
         if not isinstance(key, str | int):

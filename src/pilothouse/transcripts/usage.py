@@ -144,19 +144,19 @@ def usage_report(
     ]
     # A response belongs to the session that requested it; if that one is gone, it is counted in the oldest copy.
     for copies in (False, True):
-        for one, spending in zip(reversed(read), reversed(by_session), strict=True):
+        for one, totals in zip(reversed(read), reversed(by_session), strict=True):
             rates = {**pooled, **_estimate_rates(one.prices)}
-            for key, spent in one.answers.items():
-                day = _parse_day(spent.timestamp, utc)
-                if spent.is_copy is not copies or key in seen or not _is_between(day, since, until):
+            for key, usage in one.answers.items():
+                day = _parse_day(usage.timestamp, utc)
+                if usage.is_copy is not copies or key in seen or not _is_between(day, since, until):
                     continue
                 seen.add(key)
-                rate = rates.get(spent.model)
-                for entry in (spending, report.total, report.models.setdefault(spent.model, UsageTotals())):
-                    entry.add(spent, rate)
+                rate = rates.get(usage.model)
+                for entry in (totals, report.total, report.models.setdefault(usage.model, UsageTotals())):
+                    entry.add(usage, rate)
                 if day is not None:
-                    report.days.setdefault(day, UsageTotals()).add(spent, rate)
-    report.sessions.extend(spending for spending in by_session if spending.messages)
+                    report.days.setdefault(day, UsageTotals()).add(usage, rate)
+    report.sessions.extend(totals for totals in by_session if totals.messages)
     days = dict(sorted(report.days.items()))
     return msgspec.structs.replace(report, days=days, models=dict(sorted(report.models.items())))
 
@@ -254,13 +254,13 @@ def _count_row(row: _UsageRow, into: _FileUsage) -> None:
     if key is None:
         return
     is_copy = row.forked_from is not None or row.request_session_id not in (None, row.session_id)
-    spent = into.answers.setdefault(key, _AnswerUsage(body.model or "", row.timestamp, is_copy))
+    known = into.answers.setdefault(key, _AnswerUsage(body.model or "", row.timestamp, is_copy))
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-    spent.counts = (
-        max(spent.counts[0], counts[0]),
-        max(spent.counts[1], counts[1]),
-        max(spent.counts[2], counts[2]),
-        max(spent.counts[3], counts[3]),
+    known.counts = (
+        max(known.counts[0], counts[0]),
+        max(known.counts[1], counts[1]),
+        max(known.counts[2], counts[2]),
+        max(known.counts[3], counts[3]),
     )
 
 

@@ -155,7 +155,7 @@ def declare(name: str, description: str | None, schema: Any) -> str:
     try:
         parameters = _SchemaWriter(cast("Schema", schema)).root(description or "")
     except UsageError as error:
-        raise ToolDefinitionError(f"{name}: its schema cannot be told: {error}") from error
+        raise ToolDefinitionError(f"{name}: its schema cannot be declared: {error}") from error
     tool = _XmlElement("tool", {"name": name})
     if description:
         tool.children.append(_XmlElement("description", text=description))
@@ -663,21 +663,21 @@ def encode_history(messages: Iterable[Any], nonce: str) -> EncodedHistory:
         UsageError: a message has no known role, or its content cannot be encoded.
     """
     system: list[str] = []
-    told: list[tuple[str, list[JsonObject]]] = []
+    turns: list[tuple[str, list[JsonObject]]] = []
     for at, message in enumerate(messages):
         role, blocks = _read_message(at, message)
         if role in _SYSTEM_ROLES:
             system += _system_texts(at, blocks)
-        elif told and told[-1][0] == role:
-            told[-1][1].extend(blocks)
+        elif turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
         else:
-            told.append((role, blocks))
-    if not told:
+            turns.append((role, blocks))
+    if not turns:
         raise UsageError("there is no message to answer")
     page = _BlockWriter(nonce)
-    last = told.pop() if told[-1][0] == "user" else None
-    if told:
-        _write_turns(page, told)
+    last = turns.pop() if turns[-1][0] == "user" else None
+    if turns:
+        _write_turns(page, turns)
     if last is not None:
         for block in last[1]:
             _write_block(page, block)

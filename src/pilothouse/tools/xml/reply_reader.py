@@ -215,7 +215,7 @@ class ReplyReader:
                 yield _replace_delta(message, WireThinkingDelta(event.text))
 
     def _rewrite_whole(self, message: AssistantMessage, events: list[ParserEvent | TextRetracted]) -> Iterator[Message]:
-        told = "".join([event.text for event in events if isinstance(event, TextDelta)])
+        parsed = "".join([event.text for event in events if isinstance(event, TextDelta)])
         blocks = iter(self._rewrite_state.blocks.get(_message_key(message), ()))
         content: list[ContentBlock] = []
         early: list[str] = []
@@ -231,7 +231,7 @@ class ReplyReader:
             if rest and delta is not None:
                 yield _replace_delta(delta, WireTextDelta(rest))
             content += [self._rewrite_state.to_block(part) for part in shown]
-        self._rewrite_state.record_shown("".join(early), told)
+        self._rewrite_state.record_shown("".join(early), parsed)
         yield structs.replace(message, message=structs.replace(message.message, content=content))
         self._rewrite_state.last_message = message
 

@@ -172,7 +172,7 @@ class ParserRun:
                 self._open.pop(call_id, None)
                 return part
             case ReplyFinished():
-                raise AssertionError("nothing is told of the end of a parser")
+                raise AssertionError("the end of a reply belongs to no part")
 
     def _get_call_part(self, call_id: str) -> ReplyPart:
         part = self._open.get(call_id)
@@ -284,10 +284,10 @@ class TurnBlock:
 
     def complete(self, text: str, uuid: str | None) -> str | None:
         """Set the whole text; returns what the deltas lacked, or None if they differ."""
-        told = self.full_text
+        known = self.full_text
         self._deltas = []
         self._whole, self.uuid, self.is_whole = text, uuid, True
-        return text[len(told) :] if text.startswith(told) else None
+        return text[len(known) :] if text.startswith(known) else None
 
     def _join_deltas(self) -> str:
         if len(self._deltas) > 1:
@@ -469,8 +469,8 @@ class TurnState:
             return again[0]
         streamed = [each for each in own if not each.is_whole]
         being_streamed = [each for each in streamed if each.index == self._open]
-        told = [each for each in streamed if text.startswith(each.full_text)]
-        return next(iter([*being_streamed, *told, *streamed]), None)
+        matching = [each for each in streamed if text.startswith(each.full_text)]
+        return next(iter([*being_streamed, *matching, *streamed]), None)
 
     def _drop(self, blocks: list[TurnBlock]) -> None:
         if not blocks:
