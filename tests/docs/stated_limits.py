@@ -149,7 +149,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
         "Unsupported control request": "driver/test_incoming_requests.py::test_an_unknown_request_is_refused_at_once"
     },
     "language_model/request.py": {
-        "media_type: it is needed": no_guessed_media_type,
+        "media_type: it cannot be detected": no_guessed_media_type,
         "cannot be sent": no_part_of_an_unknown_kind,
     },
     "native/model_request.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},

@@ -229,7 +229,7 @@ class MessageConverter:
 
     def _block(self, part: Mapping[str, Any], source: WireObject, kind: Any) -> list[WireObject]:
         if not isinstance(kind, str):
-            raise self._make_error("media_type: it is needed, because the data does not show it")
+            raise self._make_error("media_type: it cannot be detected from the data, and is needed")
         by_url = "url" in source
         if kind in _IMAGES or (by_url and kind.startswith("image/")):
             made: WireObject = {"type": "image", "source": source | _make_source(kind, by_url=by_url)}
