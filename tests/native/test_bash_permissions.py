@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pilothouse as ph
-from pilothouse.native.permissions import RuleSet, decide
+from pilothouse.native.permissions import decide
 from pilothouse.native.tools.base import Workplace
+from pilothouse.options.permission_rules import RuleSet
 from pilothouse.testing import ScriptedModel, Steps, ToolUse
 
 NONE = RuleSet()

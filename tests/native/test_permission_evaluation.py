@@ -12,9 +12,10 @@ import pytest
 from permission_table import ROWS, Row, made, tool_input
 
 import pilothouse as ph
-from pilothouse.native.permissions import Decision, RuleSet, decide, make_hidden_filter
+from pilothouse.native.permissions import Decision, decide, make_hidden_filter
 from pilothouse.native.tools import BUILTIN_TOOLS
 from pilothouse.native.tools.base import Workplace
+from pilothouse.options.permission_rules import RuleSet
 from pilothouse.testing import ScriptedModel, ToolUse
 
 RANK = {"allow": 0, "ask": 1, "deny": 2}

@@ -186,6 +186,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"allowed_tools": ["mcp__*"]}, "passes over 'mcp__\\*'"),
     ({"allowed_tools": ["Write(src/**)"]}, r"'Edit\(src/\*\*\)' holds"),
     ({"disallowed_tools": ["Write(src/**)"]}, r"'Edit\(src/\*\*\)' holds"),
+    ({"disallowed_tools": ["Bash(rm:*"]}, r"passes over 'Bash\(rm:\*'"),
+    ({"allowed_tools": ["Bash (git:*)"]}, "as a rule for all of Bash; leave out the blank"),
     ({"disallowed_tools": ["bash"]}, "it is 'Bash'"),
     ({"tools": ["read"]}, "it is 'Read'"),
     ({"hooks": on_bash("bash")}, "can match nothing: there is no tool 'bash'"),

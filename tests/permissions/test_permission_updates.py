@@ -1,13 +1,10 @@
-"""Permission rules and updates: as typed values, as text, as the wire has them."""
+"""Permission updates: as typed values, and as the wire has them."""
 
 from __future__ import annotations
 
-import string
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from permission_frames import BASH
 
 from pilothouse.errors import UsageError
@@ -120,34 +117,3 @@ def test_an_invalid_update_cannot_be_made(make: Any, message: str) -> None:
 def test_only_updates_go_to_the_wire() -> None:
     with pytest.raises(UsageError, match="not a permission update: dict"):
         update_to_wire({"type": "setMode", "mode": "plan", "destination": "session"})
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("Bash", PermissionRule("Bash")),
-        ("mcp__server__tool", PermissionRule("mcp__server__tool")),
-        ("Bash(git:*)", GIT),
-        ("Bash()", PermissionRule("Bash")),
-        ("Bash(*)", PermissionRule("Bash")),
-        (r"Bash(python -c \"print\(1\)\")", PermissionRule("Bash", r"python -c \"print(1)\"")),
-        ("Bash(echo $(date))", PermissionRule("Bash", "echo $(date)")),
-        ("Bash(a\nb)", PermissionRule("Bash", "a\nb")),
-    ],
-)
-def test_a_rule_is_read_as_the_cli_reads_it(text: str, rule: PermissionRule) -> None:
-    assert PermissionRule.parse(text) == rule
-
-
-@pytest.mark.parametrize(
-    "text", ["", "(git)", "Bash(git", "Bash)", "Bash(git) ", "Bash)(x", ")(", r"Bash(x\)", r"Bash\(x)"]
-)
-def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a permission rule"):
-        PermissionRule.parse(text)
-
-
-@given(st.text(string.ascii_letters + "_", min_size=1), st.text(min_size=1).filter(lambda text: text != "*"))
-def test_a_rule_survives_its_own_text(name: str, content: str) -> None:
-    rule = PermissionRule(name, content)
-    assert PermissionRule.parse(str(rule)) == rule

@@ -91,7 +91,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "allowed": {**ASKED, "allowed_tools": ["Read", "Bash", "Write", "WebFetch", "mcp__own__f"]},
     "allowed and nobody": {"allowed_tools": ["Read", "Edit"]},
     "allowed, asks": {**ASKED, "allowed_tools": ["Bash"], "settings": {"permissions": {"ask": ["Bash"]}}},
-    "allowed, rules passed over": {**ASKED, "allowed_tools": ["*", "mcp__*", "bash"]},
+    "allowed, rules passed over": {**ASKED, "allowed_tools": ["*", "mcp__*", "bash", "Bash(curl"]},
+    "allowed, a blank in the rule": {**ASKED, "allowed_tools": ["WebFetch (domain:example.com)", "mcp__own__f(*)"]},
+    "denied, rules passed over": {
+        **ASKED,
+        "settings": {"permissions": {"deny": ["Bash(curl", "WebFetch (*)", "Bash)"]}},
+    },
     "denied": {**ASKED, "disallowed_tools": ["Bash", "Edit"]},
     "denied, all": {**ASKED, "disallowed_tools": ["*"]},
     "denied, mcp": {**ASKED, "disallowed_tools": ["mcp__*"]},

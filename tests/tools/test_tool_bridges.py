@@ -11,6 +11,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.messages import Message, ResultMessage, UserMessage, from_dict
+from pilothouse.options.permission_rules import RuleSet
 from pilothouse.testing import frames, mock_transport
 from pilothouse.tools import ToolContext, ToolFailure, as_tool, image_content
 from pilothouse.tools.bridges import (
@@ -19,7 +20,7 @@ from pilothouse.tools.bridges import (
     ToolCallLog,
     ToolExecutor,
     ToolInvocation,
-    ToolPermissionRules,
+    decide_call,
     make_results_message,
 )
 from pilothouse.tools.content import to_model_content
@@ -38,7 +39,7 @@ async def weather(city: str) -> str:
 
 
 def host(*allowed: str, disallowed: tuple[str, ...] = (), **attributes: Any) -> ToolExecutor:
-    made = ToolExecutor("tools", [as_tool(weather)], ToolPermissionRules(allowed, disallowed))
+    made = ToolExecutor("tools", [as_tool(weather)], RuleSet.parse(allow=allowed, deny=disallowed))
     for name, value in attributes.items():
         setattr(made, name, value)
     return made
@@ -79,6 +80,12 @@ def decided(decision: str, **more: Any) -> dict[str, Any]:
         (("mcp__tools",), (WEATHER,), None, "deny"),
         ((), (), "bypassPermissions", "allow"),
         ((), (WEATHER,), "bypassPermissions", "deny"),
+        (("*", "mcp__*", "mcp", f"{WEATHER}(city:Rome)"), (), None, "ask"),
+        ((f"{WEATHER}(*)",), (), None, "allow"),
+        ((f"{WEATHER} (*)",), (), None, "ask"),
+        ((), ("*",), None, "deny"),
+        ((), ("mcp__t*",), "bypassPermissions", "deny"),
+        ((), (f"{WEATHER}(city:Rome)",), "bypassPermissions", "deny"),
         ((), (), "dontAsk", "deny"),
         (("mcp__tools",), (), "dontAsk", "allow"),
         ((), (), "acceptEdits", "ask"),
@@ -86,20 +93,29 @@ def decided(decision: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_rules(allowed: tuple[str, ...], disallowed: tuple[str, ...], mode: str | None, ruling: str) -> None:
-    assert ToolPermissionRules(allowed, disallowed).decide(WEATHER, mode) == ruling
+    assert decide_call(RuleSet.parse(allow=allowed, deny=disallowed), WEATHER, mode) == ruling
+
+
+@pytest.mark.parametrize(("behavior", "ruling"), [("allow", "ask"), ("ask", "ask"), ("deny", "deny")])
+def test_a_rule_about_some_calls_allows_none_and_denies_all(behavior: str, ruling: str) -> None:
+    rule = {"toolName": WEATHER, "ruleContent": "city:Rome"}
+    rules = RuleSet().with_updates([{"type": "addRules", "behavior": behavior, "rules": [rule]}])
+    assert decide_call(rules, WEATHER, None) == ruling
 
 
 def test_rules_change_while_a_conversation_runs() -> None:
-    rules = ToolPermissionRules()
-    rules.update([{"type": "addRules", "behavior": "allow", "rules": [{"toolName": WEATHER}]}])
-    assert rules.decide(WEATHER, None) == "allow"
-    rules.update([{"type": "addRules", "behavior": "deny", "rules": [{"toolName": "mcp__tools"}]}])
-    assert rules.decide(WEATHER, None) == "deny"
-    rules.update([{"type": "removeRules", "behavior": "deny", "rules": [{"toolName": "mcp__tools"}]}])
-    assert rules.decide(WEATHER, None) == "allow"
-    rules.update([{"type": "replaceRules", "behavior": "allow", "rules": []}, {"type": "setMode", "mode": "plan"}, 7])
-    rules.update("nonsense")
-    assert rules.decide(WEATHER, None) == "ask"
+    rules = RuleSet()
+    rules = rules.with_updates([{"type": "addRules", "behavior": "allow", "rules": [{"toolName": WEATHER}]}])
+    assert decide_call(rules, WEATHER, None) == "allow"
+    rules = rules.with_updates([{"type": "addRules", "behavior": "deny", "rules": [{"toolName": "mcp__tools"}]}])
+    assert decide_call(rules, WEATHER, None) == "deny"
+    rules = rules.with_updates([{"type": "removeRules", "behavior": "deny", "rules": [{"toolName": "mcp__tools"}]}])
+    assert decide_call(rules, WEATHER, None) == "allow"
+    rules = rules.with_updates(
+        [{"type": "replaceRules", "behavior": "allow", "rules": []}, {"type": "setMode", "mode": "plan"}, 7]
+    )
+    rules = rules.with_updates("nonsense")
+    assert decide_call(rules, WEATHER, None) == "ask"
 
 
 # --- one call
@@ -127,7 +143,7 @@ async def test_an_allowed_call_runs_with_its_hooks() -> None:
 async def test_a_failure_is_reported_to_the_model_the_hooks_and_the_owner() -> None:
     failures: list[ToolFailure] = []
     desk = Desk()
-    made = ToolExecutor("tools", [as_tool(weather)], ToolPermissionRules(ALLOWED), failures.append)
+    made = ToolExecutor("tools", [as_tool(weather)], RuleSet.parse(allow=ALLOWED), failures.append)
     made.hook_handler = desk
     ran = await made.run(call("nowhere"))
     assert ran.is_error
@@ -239,7 +255,7 @@ async def test_fifty_calls_run_at_once_and_answer_in_order() -> None:
         await everybody.wait()
         return n
 
-    made = ToolExecutor("tools", [as_tool(slow)], ToolPermissionRules(ALLOWED))
+    made = ToolExecutor("tools", [as_tool(slow)], RuleSet.parse(allow=ALLOWED))
     with anyio.fail_after(10):
         ran = await made.run_all([ToolInvocation(str(n), "mcp__tools__slow", {"n": n}) for n in range(50)])
     assert [each.result["content"][0]["text"] for each in ran] == [str(n) for n in range(50)]
@@ -253,7 +269,7 @@ async def test_a_cancelled_call_cancels_its_tool() -> None:
         contexts.append(context)
         await anyio.sleep_forever()
 
-    made = ToolExecutor("tools", [as_tool(forever)], ToolPermissionRules(ALLOWED))
+    made = ToolExecutor("tools", [as_tool(forever)], RuleSet.parse(allow=ALLOWED))
     made.session = "the session"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run_all, [ToolInvocation("toolu_9", "mcp__tools__forever", {})])

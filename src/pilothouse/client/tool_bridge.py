@@ -18,8 +18,9 @@ from pilothouse.driver import NextPrompt, PromptMessage, Prompts, QueryMiddlewar
 from pilothouse.errors import OptionsError
 from pilothouse.messages import ResultMessage
 from pilothouse.options import Options
+from pilothouse.options.permission_rules import RuleSet
 from pilothouse.tools import sdk_server
-from pilothouse.tools.bridges import DeferredBridge, ToolExecutor, ToolLoop, ToolPermissionRules, XmlBridge
+from pilothouse.tools.bridges import DeferredBridge, ToolExecutor, ToolLoop, XmlBridge
 
 
 class PromptQueue:
@@ -62,7 +63,7 @@ def make_bridge(options: Options) -> Bridge:
         OptionsError: an option that cannot be combined with it.
         ToolDefinitionError: a tool that cannot work.
     """
-    rules = ToolPermissionRules(allowed_tools_for(options), options.disallowed_tools or ())
+    rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
     host = ToolExecutor(TOOL_SERVER, sdk_server(TOOL_SERVER, options.custom_tools or ()).tools, rules, log_tool_failure)
     host.permission_mode = options.permission_mode
     if options.tool_bridge == "deferred":

@@ -45,6 +45,7 @@ from pilothouse.messages import (
 )
 from pilothouse.messages.base import to_json_values
 from pilothouse.options import Options
+from pilothouse.options.permission_rules import RuleSet
 from pilothouse.tools import sdk_server
 from pilothouse.tools.bridges import (
     InvocationResult,
@@ -53,7 +54,6 @@ from pilothouse.tools.bridges import (
     ToolCallLog,
     ToolExecutor,
     ToolInvocation,
-    ToolPermissionRules,
     make_results_message,
 )
 from pilothouse.tools.calls import ToolError, ToolFailure, ToolInputError, unknown_tool_message
@@ -284,7 +284,7 @@ class ModelRun:
     is_declared_by_server: Final = False
 
     def __init__(self, request: RunRequest, options: Options) -> None:
-        rules = ToolPermissionRules(allowed_tools_for(options), options.disallowed_tools or ())
+        rules = RuleSet.parse(allow=allowed_tools_for(options), deny=options.disallowed_tools or ())
         self.executor = ToolExecutor(
             TOOL_SERVER, sdk_server(TOOL_SERVER, request.tools.local_tools).tools, rules, self._record_failure
         )

@@ -26,13 +26,13 @@ from pilothouse.native.controls import ControlRequestHandler
 from pilothouse.native.history import History
 from pilothouse.native.json_values import JsonObject, as_objects
 from pilothouse.native.mcp import McpServer
-from pilothouse.native.permissions import RuleSet
 from pilothouse.native.state import SessionState, find_config_dir
 from pilothouse.native.tool_calls import PermissionChecker
 from pilothouse.native.tools.base import BuiltinTool, Workplace
 from pilothouse.native.turn import EngineTurn, TranscriptWriter, TurnEnd, TurnPrompt
 from pilothouse.native.wire import Wire, WirePort
 from pilothouse.options import PrivateFile
+from pilothouse.options.permission_rules import RuleSet
 from pilothouse.options.secrets import mask
 from pilothouse.transcripts import list_sessions
 from pilothouse.transports.errands import run_briefly

@@ -77,6 +77,8 @@ BARE_TOOLS = frozenset({"Bash", "Edit", "Read"})
 """The only tools under `bare`."""
 FILE_TOOLS = frozenset({"Edit", "NotebookEdit", "Write"})
 """A path in a rule for Edit applies to all of these."""
+READ_TOOLS = frozenset({"Glob", "Grep", "Read"})
+"""A path in a rule for Read applies to all of these."""
 
 BELOW_CWD_PATTERNS = frozenset({"**", "./**", "/**"})
 """Paths that mean everything below the working directory, in a rule for Edit."""

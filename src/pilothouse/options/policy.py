@@ -22,18 +22,18 @@ from pilothouse.options import cli_permissions as facts
 from pilothouse.options.cli_permissions import MODE_OUTCOMES, TOOL_ALIASES
 from pilothouse.options.cli_permissions import Outcome as Outcome
 from pilothouse.options.explanation import Explanation
+from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, split_rule
 from pilothouse.options.values import OptionValues
 
 if TYPE_CHECKING:
     from pilothouse.options.settings import Settings
 
 
-Behavior: TypeAlias = Literal["deny", "ask", "allow"]
-BEHAVIORS: tuple[Behavior, ...] = ("deny", "ask", "allow")
-"""The behaviors of rules, in the order in which the CLI checks them."""
-
 CUSTOM_TOOL_SERVER = "mcp__tools"
 """The name in rules for the server of `custom_tools`."""
+
+
+_FLAG_OPTIONS = ("allowed_tools", "disallowed_tools")
 
 
 class PolicyRule(Struct, frozen=True):
@@ -46,13 +46,13 @@ class PolicyRule(Struct, frozen=True):
     """
 
     text: str
-    behavior: Behavior
+    behavior: PermissionBehavior
     option: str
 
     @property
     def tool(self) -> str:
-        """The tool of the rule; "*" and "mcp__*" mean many tools."""
-        name = self.text.partition("(")[0].strip()
+        """The tool of the rule; "*" and "mcp__*" mean many tools, "" means that the CLI passes over the rule."""
+        name = self._split()[0]
         if name.startswith("mcp__") and name != "mcp__*":
             name = name.removesuffix("__*")
         return TOOL_ALIASES.get(name, name)
@@ -60,8 +60,20 @@ class PolicyRule(Struct, frozen=True):
     @property
     def pattern(self) -> str:
         """The condition on the input; "" if the rule matches the whole tool."""
-        inside = self.text.partition("(")[2].strip().removesuffix(")")
-        return "" if inside == "*" else inside
+        return self._split()[1] or ""
+
+    @property
+    def has_blank_in_name(self) -> bool:
+        """Whether it is written as "Bash (git:*)". The CLI splits its flags there, and the first part is a rule."""
+        return re.search(r"\s", self.text.strip().partition("(")[0]) is not None
+
+    def _split(self) -> tuple[str, str | None]:
+        found = split_rule(self.text.strip())
+        if found is None:
+            return "", None
+        if not self.has_blank_in_name:
+            return found
+        return (found[0].split()[0], None) if self.option in _FLAG_OPTIONS else ("", None)
 
     def covers(self, tool: str) -> bool:
         """Whether the rule matches every call of `tool`, which may also be a server, as "mcp__name"."""
@@ -251,7 +263,11 @@ def _rule_for_missing_tool(view: PolicyInputs) -> Iterator[str]:
 
 def _ignored_rule(view: PolicyInputs) -> Iterator[str]:
     for rule in view.rules:
-        if rule.behavior == "allow" and rule.tool in ("*", "mcp__*"):
+        if not rule.tool:
+            yield f"{rule.option}: the CLI passes over {rule.text!r}; write 'Tool' or 'Tool(pattern)'"
+        elif rule.has_blank_in_name:
+            yield f"{rule.option}: the CLI reads {rule.text!r} as a rule for all of {rule.tool}; leave out the blank"
+        elif rule.behavior == "allow" and rule.tool in ("*", "mcp__*"):
             yield f"{rule.option}: the CLI passes over {rule.text!r}; name the tools, or servers as 'mcp__name'"
         elif rule.tool == "Write" and rule.pattern:
             yield f"{rule.option}: the CLI passes over {rule.text!r}; 'Edit({rule.pattern})' holds for all edits"

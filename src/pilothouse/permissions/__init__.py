@@ -4,6 +4,7 @@ Owns the requests as typed values, the decisions, and a dispatcher for each cont
 requests and responses travel, hooks, or tools. Start with `requests`, then `dispatcher`.
 """
 
+from pilothouse.options.permission_rules import PermissionRule as PermissionRule
 from pilothouse.permissions.dialogs import Accept as Accept
 from pilothouse.permissions.dialogs import Cancel as Cancel
 from pilothouse.permissions.dialogs import Decline as Decline
@@ -40,7 +41,6 @@ from pilothouse.permissions.requests import read_questions as read_questions
 from pilothouse.permissions.requests import read_request as read_request
 from pilothouse.permissions.updates import AddDirectories as AddDirectories
 from pilothouse.permissions.updates import AddRules as AddRules
-from pilothouse.permissions.updates import PermissionRule as PermissionRule
 from pilothouse.permissions.updates import PermissionUpdate as PermissionUpdate
 from pilothouse.permissions.updates import RemoveDirectories as RemoveDirectories
 from pilothouse.permissions.updates import RemoveRules as RemoveRules

@@ -21,7 +21,8 @@ from msgspec.structs import force_setattr as set_field
 from pilothouse.errors import UsageError
 from pilothouse.messages.base import short_repr
 from pilothouse.messages.decoder import convert_fields
-from pilothouse.permissions.updates import PermissionRule, PermissionUpdate, update_from_wire, update_to_wire
+from pilothouse.options.permission_rules import PermissionRule
+from pilothouse.permissions.updates import PermissionUpdate, update_from_wire, update_to_wire
 from pilothouse.protocol import encode_line
 
 T = TypeVar("T")

@@ -1,12 +1,11 @@
-"""Permission rules, and changes to them, as typed values and in their wire form.
+"""Changes to permissions, as typed values and in their wire form.
 
-Owns `PermissionRule`, the six kinds of `PermissionUpdate` and their conversion, both ways. Pure. Must not know
-permission requests or decisions.
+Owns the six kinds of `PermissionUpdate` and their conversion, both ways. Pure. Must not know permission requests or
+decisions. `options.permission_rules` has the rules.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, Self, cast, get_args
 
@@ -15,63 +14,13 @@ from msgspec import Struct
 
 from pilothouse.errors import UsageError
 from pilothouse.messages.system import PermissionMode
+from pilothouse.options.permission_rules import PermissionBehavior, PermissionRule
 
-PermissionBehavior = Literal["allow", "deny", "ask"]
 PermissionDestination = Literal["session", "localSettings", "projectSettings", "userSettings", "cliArg"]
 
 _BEHAVIORS: Final = get_args(PermissionBehavior)
 _DESTINATIONS: Final = get_args(PermissionDestination)
 _MODES: Final = get_args(PermissionMode)
-
-# The name goes up to the first parenthesis, the content up to the last character, an unescaped closing parenthesis.
-_RULE: Final = re.compile(r"([^()\\]+)(?:\((.*(?<!\\)(?:\\\\)*)\))?", re.DOTALL)
-_ESCAPED: Final = re.compile(r"\\([()\\])")
-_TO_ESCAPE: Final = re.compile(r"[()\\]")
-
-
-class PermissionRule(
-    Struct, frozen=True, omit_defaults=True, rename={"tool_name": "toolName", "content": "ruleContent"}
-):
-    """A rule about a tool, or about some uses of it. `str` gives the form of settings files: ``Bash(git:*)``.
-
-    Args:
-        tool_name: the tool, such as "Bash" or "mcp__server__tool".
-        content: which of its uses, in the syntax of the tool, such as "git:*"; None: all of them.
-
-    Raises:
-        UsageError: `tool_name` is not a tool name.
-    """
-
-    tool_name: str
-    content: str | None = None
-
-    def __post_init__(self) -> None:
-        if not _is_instance(self.tool_name, str) or not self.tool_name or _TO_ESCAPE.search(self.tool_name):
-            raise UsageError(f"a permission rule needs the name of a tool, got {self.tool_name!r:.80}")
-        if self.content is not None and not _is_instance(self.content, str):
-            raise UsageError(f"the content of a permission rule is text, got {type(self.content).__name__}")
-
-    @classmethod
-    def parse(cls, text: str) -> PermissionRule:
-        r"""Read the form of settings files: ``Bash``, ``Bash(git:*)``, ``Read(~/notes/**)``.
-
-        Parentheses of the content may be written as ``\(`` and ``\)``. As in the CLI, ``Bash()`` and ``Bash(*)`` mean
-        every use of the tool.
-
-        Raises:
-            UsageError: the text has no name, or its parentheses do not close at the end.
-        """
-        found = _RULE.fullmatch(text)
-        if found is None:
-            raise UsageError(f"not a permission rule: {text!r:.80}; write Tool or Tool(content)")
-        name, content = found.groups()
-        return cls(name) if content in (None, "", "*") else cls(name, _ESCAPED.sub(r"\1", content))
-
-    def __str__(self) -> str:
-        if not self.content:
-            return self.tool_name
-        content = _TO_ESCAPE.sub(r"\\\g<0>", self.content)
-        return f"{self.tool_name}({content})"
 
 
 class _Update(Struct, frozen=True, tag_field="type"):
@@ -227,11 +176,6 @@ def _check_items(name: str, value: Any) -> Iterable[Any]:
 def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r:.80}")
-
-
-def _is_instance(value: Any, kind: type) -> bool:
-    """`isinstance` for values that annotations promise, but callers may get wrong."""
-    return isinstance(value, kind)
 
 
 def _set_field(struct: Struct, name: str, value: Any) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import anyio
 from msgspec import Struct, field, structs
@@ -29,6 +28,7 @@ from pilothouse.messages import (
     from_dict,
     to_dict,
 )
+from pilothouse.options.permission_rules import BEHAVIORS, PermissionBehavior, RuleSet
 from pilothouse.protocol.hook_outputs import merge_hook_outputs
 from pilothouse.tools.calls import ToolContext, ToolError, ToolFailure, ToolInputError, unknown_tool_message
 from pilothouse.tools.content import make_error_result, to_model_content
@@ -90,7 +90,8 @@ class ToolExecutor:
     Args:
         server: name of the server that the tools seem to belong to.
         tools: the tools that may be called.
-        rules: which tools may run without a permission request, and which may not run.
+        rules: which tools may run without a permission request, and which may not run. Answers to permission
+            requests may change them.
         on_failure: called with each failure of a tool.
 
     Attributes:
@@ -105,7 +106,7 @@ class ToolExecutor:
         self,
         server: str,
         tools: Sequence[Tool[..., Any]],
-        rules: ToolPermissionRules,
+        rules: RuleSet,
         on_failure: Callable[[ToolFailure], object] | None = None,
     ) -> None:
         self._server = server
@@ -126,7 +127,7 @@ class ToolExecutor:
     @property
     def available_tools(self) -> list[Tool[..., Any]]:
         """The tools that no rule denies."""
-        return [tool for name, tool in self._tools.items() if self._rules.decide(name, None) != "deny"]
+        return [tool for name, tool in self._tools.items() if decide_call(self._rules, name, None) != "deny"]
 
     def full_name(self, name: str) -> str:
         """Return the name of a tool with its server."""
@@ -172,7 +173,7 @@ class ToolExecutor:
             return call, InvocationResult(call, make_error_result(text), is_denied=True, stops_query=ends)
         if isinstance(own.get("updatedInput"), Mapping):
             call = _replace_arguments(call, own["updatedInput"])
-        ruling = self._rules.decide(call.name, self.permission_mode)
+        ruling = decide_call(self._rules, call.name, self.permission_mode)
         if ruling == "deny" or (ruling != "allow" and decision != "allow") or decision == "ask":
             return await self._ask_permission(call, refused=ruling == "deny", reason=reason)
         return call, None
@@ -193,7 +194,7 @@ class ToolExecutor:
             stops = answer.get("interrupt") is True
             result = make_error_result(str(answer.get("message") or ""))
             return call, InvocationResult(call, result, is_denied=True, stops_query=stops, is_interrupt=stops)
-        self._rules.update(answer.get("updatedPermissions"))
+        self._rules = self._rules.with_updates(answer.get("updatedPermissions"))
         updated = answer.get("updatedInput")
         return (
             _replace_arguments(call, cast("Mapping[str, Any]", updated)) if isinstance(updated, Mapping) else call
@@ -275,62 +276,20 @@ def _append_notes(result: Mapping[str, Any], notes: Sequence[str]) -> Mapping[st
     return {**result, "content": [*result["content"], *({"type": "text", "text": note} for note in notes)]}
 
 
-RuleDecision = Literal["allow", "deny", "ask"]
-
 # The modes that decide a call without a matching rule. In the others, permission is requested.
-_MODE_DECISIONS: Mapping[str, RuleDecision] = {"bypassPermissions": "allow", "dontAsk": "deny"}
+_MODE_DECISIONS: Mapping[str, PermissionBehavior] = {"bypassPermissions": "allow", "dontAsk": "deny"}
 
 
-class ToolPermissionRules:
-    """The rules of one conversation; callbacks may add to them while it runs.
+def decide_call(rules: RuleSet, tool: str, mode: str | None) -> PermissionBehavior:
+    """Decide on a call of `tool` in the permission mode `mode`.
 
-    Args:
-        allowed: rules as in the option `allowed_tools`.
-        disallowed: rules as in the option `disallowed_tools`.
+    A rule about some uses of a tool allows none here, since custom tools have no syntax for them; it denies or asks
+    about all.
     """
-
-    def __init__(self, allowed: Iterable[str] = (), disallowed: Iterable[str] = ()) -> None:
-        self._rules: dict[str, list[str]] = {"deny": list(disallowed), "ask": [], "allow": list(allowed)}
-
-    def decide(self, tool: str, mode: str | None) -> RuleDecision:
-        """Decide on a call of `tool` in the permission mode `mode`."""
-        for verdict, rules in self._rules.items():  # deny rules first
-            if any(matches_rule(rule, tool) for rule in rules):
-                return cast("RuleDecision", verdict)
-        return _MODE_DECISIONS.get(mode or "", "ask")
-
-    def update(self, updates: Any) -> None:
-        """Apply the rule changes of a permission callback; see `updated_permissions`."""
-        for update in _as_mappings(updates):
-            change, behavior = _UPDATE_FUNCTIONS.get(str(update.get("type"))), str(update.get("behavior"))
-            if change is not None and behavior in self._rules:
-                named = [str(rule.get("toolName", "")) for rule in _as_mappings(update.get("rules"))]
-                self._rules[behavior] = change(self._rules[behavior], named)
-
-
-def matches_rule(rule: str, tool: str) -> bool:
-    """Whether `rule` matches `tool`: by its name, its server, or a pattern with `*`."""
-    return rule == tool or tool.startswith(f"{rule}__") or ("*" in rule and fnmatchcase(tool, rule))
-
-
-def _add_rules(old: list[str], new: list[str]) -> list[str]:
-    return [*old, *new]
-
-
-def _replace_rules(old: list[str], new: list[str]) -> list[str]:
-    return new
-
-
-def _remove_rules(old: list[str], new: list[str]) -> list[str]:
-    return [rule for rule in old if rule not in new]
-
-
-_UPDATE_FUNCTIONS = {"addRules": _add_rules, "replaceRules": _replace_rules, "removeRules": _remove_rules}
-
-
-def _as_mappings(value: Any) -> list[Mapping[str, Any]]:
-    items = cast("list[Any]", value) if isinstance(value, list) else []
-    return [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]
+    for behavior in BEHAVIORS:
+        if any(behavior != "allow" or rule.content is None for rule in rules.find_matching(behavior, tool)):
+            return behavior
+    return _MODE_DECISIONS.get(mode or "", "ask")
 
 
 MAX_STEPS: Final = 200  # for a query without `max_turns`: stops a model that calls the same tool forever

@@ -7,5 +7,3 @@ in `evaluation`.
 from pilothouse.native.permissions.evaluation import decide as decide
 from pilothouse.native.permissions.evaluation import make_hidden_filter as make_hidden_filter
 from pilothouse.native.permissions.rules import Decision as Decision
-from pilothouse.native.permissions.rules import RuleSet as RuleSet
-from pilothouse.native.permissions.rules import ToolRule as ToolRule

@@ -1,8 +1,7 @@
 """`decide`: decides whether a tool call may run.
 
 Owns the order (rules that deny, rules that ask, the mode, rules that allow), and how a Bash command is matched with
-rules: a command needs permission unless a rule allows its exact text; rules that deny or ask match their words
-    anywhere
+rules: a command needs permission unless a rule allows its exact text; rules that deny or ask match their words anywhere
 in it. No program counts as harmless.
 """
 
@@ -24,16 +23,14 @@ from pilothouse.native.permissions.rules import (
     Decision,
     JsonObject,
     ProvisionalDecision,
-    RuleSet,
-    ToolRule,
     allows_command,
     get_prefix,
     is_plain_command,
     make_add_rule,
     matches_host,
-    matches_wildcard,
 )
 from pilothouse.native.tools.base import Workplace
+from pilothouse.options.permission_rules import PermissionRule, RuleSet, matches_wildcard
 
 # These change only the session itself.
 SESSION_TOOLS = frozenset({"StructuredOutput", "TaskStop", "TodoWrite", "ToolSearch"})
@@ -162,7 +159,7 @@ def _literal_prefix(pattern: str) -> str:
 def _judge_fetch_call(tool: str, tool_input: Mapping[str, Any], context: RuleContext) -> ProvisionalDecision:
     host = urlsplit(_get_text(tool_input, "url")).hostname or ""
 
-    def covers(rule: ToolRule) -> bool:
+    def covers(rule: PermissionRule) -> bool:
         return rule.content is None or matches_host(rule.content, host)
 
     for behavior in ("deny", "ask", "allow"):
@@ -271,8 +268,8 @@ def _find_outside_word(content: str, command: str, context: RuleContext) -> str 
     return None
 
 
-def _format_rule(rule: ToolRule) -> str:
-    return f"{rule.tool}({rule.content or '*'})"
+def _format_rule(rule: PermissionRule) -> str:
+    return f"{rule.tool_name}({rule.content or '*'})"
 
 
 def _make_suggestions(command: str) -> list[JsonObject]:
@@ -323,9 +320,9 @@ def _to_pattern(part: str) -> str:
 
 def _find_rule(
     behavior: Literal["deny", "ask"], texts: _CommandWords, context: RuleContext
-) -> tuple[ToolRule | None, bool]:
+) -> tuple[PermissionRule | None, bool]:
     """Return the rule that matches a command, and whether the match is certain; a certain match comes first."""
-    perhaps: ToolRule | None = None
+    perhaps: PermissionRule | None = None
     for rule in context.rules.find_matching(behavior, "Bash"):
         words = _get_command_words(rule.content or "")
         if any(_contains_words(words, known) for known in texts.words):
@@ -348,7 +345,7 @@ def _get_command_words(content: str) -> list[str]:
     return _to_patterns(word.rstrip("/").rsplit("/", 1)[-1] for word in words)
 
 
-def _get_path_rules(behavior: Literal["deny", "ask"], context: RuleContext) -> list[ToolRule]:
+def _get_path_rules(behavior: Literal["deny", "ask"], context: RuleContext) -> list[PermissionRule]:
     """Return the rules for files: paths that may not be read or changed may not be in a command either."""
     rules = (rule for tool in ("Read", "Edit") for rule in context.rules.find_matching(behavior, tool))
     return [rule for rule in rules if rule.content is not None]
@@ -390,7 +387,7 @@ def _may_contain_words(words: Sequence[str], guessed: Sequence[str]) -> bool:
 
 def _find_rule_behind_links(
     behavior: Literal["deny", "ask"], texts: _CommandWords, context: RuleContext
-) -> ToolRule | None:
+) -> PermissionRule | None:
     """Return the file rule that matches the resolved path of a word in the command."""
     if not _get_path_rules(behavior, context):
         return None

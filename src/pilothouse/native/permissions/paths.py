@@ -16,14 +16,13 @@ import msgspec
 from pilothouse.native.permissions.rules import (
     ALLOW,
     ProvisionalDecision,
-    RuleSet,
-    ToolRule,
     make_accept_edits,
     make_add_directory,
     make_read_rules,
     matches_path,
 )
 from pilothouse.native.tools.base import Workplace
+from pilothouse.options.permission_rules import PermissionRule, RuleSet
 
 Use = Literal["Read", "Edit"]
 
@@ -124,7 +123,9 @@ class RuleContext(msgspec.Struct, frozen=True):
     accepts_edits: bool = False
     is_planning: bool = False
 
-    def find_forbidding(self, behavior: Literal["deny", "ask"], tool: str, resolved: ResolvedPath) -> ToolRule | None:
+    def find_forbidding(
+        self, behavior: Literal["deny", "ask"], tool: str, resolved: ResolvedPath
+    ) -> PermissionRule | None:
         """Return the first rule that denies, or asks about, any name of this path."""
         for rule in self.rules.find_matching(behavior, tool):
             if rule.content is None or any(
@@ -133,7 +134,7 @@ class RuleContext(msgspec.Struct, frozen=True):
                 return rule
         return None
 
-    def is_allowed(self, tool: str, resolved: ResolvedPath, candidates: Sequence[ToolRule] | None = None) -> bool:
+    def is_allowed(self, tool: str, resolved: ResolvedPath, candidates: Sequence[PermissionRule] | None = None) -> bool:
         """Whether rules (or only the `candidates`) allow every name of this path that is outside the directories."""
         if candidates is None:
             candidates = self.rules.find_matching("allow", tool)
@@ -206,11 +207,11 @@ def judge_edit(resolved: ResolvedPath, context: RuleContext, tool: str = "Edit")
 def _apply_rules(resolved: ResolvedPath, context: RuleContext, tool: str) -> ProvisionalDecision | None:
     if denied := context.find_forbidding("deny", tool, resolved):
         return ProvisionalDecision(
-            "deny", f"{resolved.plain} is denied by a rule: {denied.tool}({denied.content or '*'})"
+            "deny", f"{resolved.plain} is denied by a rule: {denied.tool_name}({denied.content or '*'})"
         )
     if asked := context.find_forbidding("ask", tool, resolved):
         return ProvisionalDecision.ask(
-            f"A rule asks about this path: {asked.tool}({asked.content or '*'})", must_ask=True
+            f"A rule asks about this path: {asked.tool_name}({asked.content or '*'})", must_ask=True
         )
     return None
 
