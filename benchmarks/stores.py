@@ -28,6 +28,7 @@ from typing import Any
 from benchmarks.environment import ROOT, clean_environment
 from benchmarks.subjects.kept_sessions import LONG_SESSION
 from benchmarks.transcripts import WORDS_OF_SMALL, rows, write_long, write_many
+from pilothouse.stores import MemoryStore, ObjectStore, PostgresStore, RedisStore, SqliteStore, StoredSessions
 
 PROJECT = "-work-project"
 INCUMBENT = "incumbent"
@@ -92,22 +93,21 @@ async def fill(store: Any, directory: Path) -> None:
 
 
 def open_store(subject: str, where: dict[str, Any]) -> Any:
-    import pilothouse as ph
 
     keys = {"access_key_id": "key", "secret_access_key": "secret", "region": "us-east-1"}
     match subject:
         case "sqlite":
-            return ph.SqliteStore(Path(where["directory"]) / "sessions.db")
+            return SqliteStore(Path(where["directory"]) / "sessions.db")
         case "postgres":
-            return ph.PostgresStore(where["postgres"]["url"])
+            return PostgresStore(where["postgres"]["url"])
         case "redis":
-            return ph.RedisStore(where["valkey"]["url"])
+            return RedisStore(where["valkey"]["url"])
         case "directory":
-            return ph.ObjectStore((Path(where["directory"]) / "objects").as_uri())
+            return ObjectStore((Path(where["directory"]) / "objects").as_uri())
         case "s3":
-            return ph.ObjectStore("s3://sessions/bench", config={**keys, "endpoint": where["s3"]["endpoint"]})
+            return ObjectStore("s3://sessions/bench", config={**keys, "endpoint": where["s3"]["endpoint"]})
         case "memory":
-            return ph.MemoryStore()
+            return MemoryStore()
         case _:
             import claude_agent_sdk as sdk
 
@@ -161,11 +161,9 @@ async def sample_list(subject: str, where: dict[str, Any], size: Size) -> tuple[
             await store.append({"project_key": key, "session_id": path.stem}, read_entries(path))
         spent, rows = await timed(lambda: sdk.list_sessions_from_store(store, directory=directory))
     else:
-        import pilothouse as ph
-
         if subject == "memory":
             await fill(store, Path(where["directory"]))
-        sessions = ph.StoredSessions(store, project_key=PROJECT)
+        sessions = StoredSessions(store, project_key=PROJECT)
         await store.list_sessions("-none")  # connected
         spent, rows = await timed(sessions.list)
     assert len(rows) == size.sessions

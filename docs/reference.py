@@ -12,11 +12,15 @@ import re
 import runpy
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
+import pilothouse
 from pilothouse import errors
+from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.hooks import HOOK_EVENTS, HookEvent, HookEventSpec, RefusalFormat
 from pilothouse.integrations import genai
 from pilothouse.messages import MESSAGE_TYPES, SYSTEM_SUBTYPES, api_messages
@@ -46,7 +50,7 @@ def code(text: str) -> str:
     return f"`{text}`"
 
 
-def first_sentence(cls: type) -> str:
+def first_sentence(cls: type | ModuleType) -> str:
     """What the docstring says first, without the wire type and the requirement ids."""
     text = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
     text = _IDS.sub("", _OPENING.sub("", text)).strip()
@@ -152,6 +156,27 @@ def error_tree() -> str:
     return "```text\n" + "\n".join(tree) + "\n```\n"
 
 
+def public_names() -> str:
+    """The public names of each package: those that the root has too, and the others."""
+    root = {name: getattr(pilothouse, name) for name in vars(pilothouse)["__all__"]}
+    parts: list[str] = []
+    left = set(root)
+    for home in (import_module(f"pilothouse.{each}") for each in PUBLIC_MODULES):
+        is_package = hasattr(home, "__path__")
+        found = sorted(n for n in list_names(home.__name__) if is_package or n[0].isupper() or n in root)
+        left -= set(found)
+        what = first_sentence(home).partition(". ")[0].rstrip(".")
+        parts.append(f"### `{home.__name__}`\n\n{what}.\n")
+        for head, names in (
+            ("In `pilothouse` too", [name for name in found if getattr(home, name) is root.get(name)]),
+            ("Only here", [name for name in found if getattr(home, name) is not root.get(name)]),
+        ):
+            if names:
+                parts.append(f"{head}: {listed(names)}\n")
+    parts.append(f"### `pilothouse` alone\n\n{listed(sorted(left))}\n")
+    return "\n" + "\n".join(parts) + "\n"
+
+
 def genai_names() -> str:
     rows = [
         (name.replace("_", " "), f"`{old}`" if old else "", "the same" if old == new else f"`{new}`" if new else "")
@@ -195,6 +220,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "nested_values": nested_values,
     "notices": notices,
     "options": options,
+    "public_names": public_names,
     "stream_events": stream_events,
     "system": system,
 }

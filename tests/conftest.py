@@ -15,7 +15,7 @@ from split import PROVEN, is_whole, mark_the_rest
 from store_servers import started
 from virtual_time import virtual_time
 
-from pilothouse.client import restore_defaults
+from pilothouse.client.agent import restore_defaults
 
 TRANSCRIPTS = Path(__file__).parent / "fixtures" / "transcripts"
 PRIVATE_PREFIXES = ("ANTHROPIC_", "CLAUDE", "AWS_", "GOOGLE_", "AZURE_", "PILOTHOUSE_")

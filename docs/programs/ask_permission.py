@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 import pilothouse as ph
+from pilothouse.permissions import AddRules, QuestionOption, QuestionRequest
 
 
 def may_i(request: ph.PermissionRequest) -> ph.Allow | ph.Deny:
@@ -15,13 +16,13 @@ def may_i(request: ph.PermissionRequest) -> ph.Allow | ph.Deny:
     if answer == "y":
         return ph.Allow()
     if answer == "a":  # rules only: another suggestion may be to change the permission mode
-        rules = [change for change in request.suggestions if isinstance(change, ph.AddRules)]
+        rules = [change for change in request.suggestions if isinstance(change, AddRules)]
         return ph.Allow(updated_permissions=[change.with_destination("session") for change in rules])
     return ph.Deny(answer)
 
 
-def choose(request: ph.QuestionRequest) -> list[str | ph.QuestionOption]:
-    answers: list[str | ph.QuestionOption] = []
+def choose(request: QuestionRequest) -> list[str | QuestionOption]:
+    answers: list[str | QuestionOption] = []
     for question in request.questions:
         print(f"\n{question.text}")
         for number, option in enumerate(question.options, 1):

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pilothouse as ph
-from pilothouse.hooks import Hooks
+from pilothouse.hooks import Hooks, PostToolUseFailureEvent
 
 DELETES = re.compile(r"(^|[;&|\s])(rm|rmdir|shred)\s")
 
@@ -19,7 +19,7 @@ DELETES = re.compile(r"(^|[;&|\s])(rm|rmdir|shred)\s")
 async def main() -> None:
     log, prompt = Path(sys.argv[1]), " ".join(sys.argv[2:]) or "Tidy up this directory"
 
-    def write(event: ph.PreToolUseEvent | ph.PostToolUseEvent | ph.PostToolUseFailureEvent, **more: object) -> None:
+    def write(event: ph.PreToolUseEvent | ph.PostToolUseEvent | PostToolUseFailureEvent, **more: object) -> None:
         entry = {"at": datetime.now(UTC).isoformat(), "event": event.event_name, "tool": event.tool_name, **more}
         with log.open("a") as file:
             file.write(json.dumps(entry, default=str) + "\n")
@@ -32,7 +32,7 @@ async def main() -> None:
     def after(event: ph.PostToolUseEvent) -> None:
         write(event, ms=event.duration_ms)
 
-    def failed(event: ph.PostToolUseFailureEvent) -> None:
+    def failed(event: PostToolUseFailureEvent) -> None:
         write(event, error=event.error)
 
     hooks: Hooks = {"PreToolUse": before, "PostToolUse": after, "PostToolUseFailure": failed}

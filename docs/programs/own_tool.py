@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pilothouse as ph
+from pilothouse.tools import ToolAnnotations
 
 
 @dataclass
@@ -22,7 +23,7 @@ HARBOUR = {boat.name: boat for boat in (Boat("Fram", 39.0, 2019), Boat("Gjoa", 2
 TO_DO: list[str] = []
 
 
-@ph.tool(annotations=ph.ToolAnnotations(read_only_hint=True))
+@ph.tool(annotations=ToolAnnotations(read_only_hint=True))
 async def boats(longer_than: Annotated[float, "in metres"] = 0) -> list[Boat]:
     """The boats in harbour, with the year in which they were painted."""
     return [boat for boat in HARBOUR.values() if boat.metres > longer_than]

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 
 import pilothouse as ph
+from pilothouse.events import OutputRejected
 
 
 @dataclass
@@ -22,7 +23,7 @@ async def main() -> None:
     text = Path(sys.argv[1]).read_text()
     query = ph.query(f"Which tasks come out of this?\n\n{text}", output_type=list[Task], output_repairs=3, tools=[])
     async for event in query.events():
-        if isinstance(event, ph.OutputRejected):
+        if isinstance(event, OutputRejected):
             print(f"attempt {event.attempt}: {event.error}", file=sys.stderr)
     result = await query.result()
     if isinstance(result.error, ph.StructuredOutputError):

@@ -8,12 +8,13 @@ import asyncio
 import sys
 
 import pilothouse as ph
+from pilothouse.transports import Player, Recorder
 
 how, path, prompt = sys.argv[1:]
 
 
 async def main() -> None:
-    transport = ph.Recorder(path) if how == "record" else ph.Player(path)
+    transport = Recorder(path) if how == "record" else Player(path)
     result = await ph.query(prompt, tools=[], transport=transport)
     print(result.text)
 

@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 import pilothouse as ph
+from pilothouse.events import ApiRetry, Started
 
 
 async def main() -> None:
@@ -14,7 +15,7 @@ async def main() -> None:
     query = ph.query(prompt, tools=["Bash", "Read"], allowed_tools=["Bash(wc:*)", "Bash(ls:*)", "Read"], max_turns=10)
     async for event in query.events():
         match event:
-            case ph.Started(message=init):
+            case Started(message=init):
                 print(f"[{init.model} in {init.cwd}]")
             case ph.ToolCallStarted(tool_use=call):
                 print(f"> {call.name} {call.input}")
@@ -23,7 +24,7 @@ async def main() -> None:
                 print(f"< {name} {'failed' if result.is_error else 'gave'}: {result.text.strip()}")
             case ph.TextDelta(text=text, agent=None):
                 print(text, end="", flush=True)
-            case ph.ApiRetry(message=retry):
+            case ApiRetry(message=retry):
                 print(f"[the API failed, try {retry.attempt} of {retry.max_retries}]")
             case ph.Finished(error=None, message=closing):
                 print(f"\n[{closing.num_turns} turns]")

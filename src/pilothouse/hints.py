@@ -9,7 +9,10 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.util import find_spec
 from opcode import opmap
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -37,15 +40,33 @@ ROOT_NAMES: dict[str, str] = {
     "run_sync": "pilothouse.sync.query(…).result()",
     "query_sync": "pilothouse.sync.query(…).result()",
     "stream": "pilothouse.query(…).text_stream()",
-    # names outside the root
-    "FakeCLI": "pilothouse.testing.FakeCLI",
-    "Hooks": "pilothouse.hooks.Hooks",
-    "OpenTelemetry": "pilothouse.integrations.otel.OpenTelemetry",
-    "ScriptedModel": "pilothouse.testing.ScriptedModel",
-    "Settings": "pilothouse.options.Settings",
     "ToolUse": "pilothouse.testing.ToolUse, or pilothouse.ToolUseBlock in messages",
 }
 """Names of other libraries and guesses, and what to use here."""
+
+PUBLIC_MODULES = (
+    "client",
+    "events",
+    "messages",
+    "options",
+    "hooks",
+    "permissions",
+    "tools",
+    "errors",
+    "transports",
+    "transcripts",
+    "stores",
+    "fleet",
+    "language_model",
+    "local",
+    "native",
+    "server",
+    "instrumentation",
+    "integrations.otel",
+    "provision",
+    "testing",
+)
+"""Where the public names are that the root does not have."""
 
 RESULT_NAMES = frozenset(
     {
@@ -109,16 +130,51 @@ ARGUMENTS: dict[str, str] = {
 """Arguments of other libraries, and what they may be called here."""
 
 
+_PUBLIC = re.compile(
+    r"^ *from (?!pilothouse\.lazy_exports )\S+ import (\w+) as \1$"
+    r"|^(?:class|def) ([A-Za-z]\w*)"
+    r"|^([A-Z]\w*): TypeAlias\b",
+    re.MULTILINE,
+)
+
+
+def list_names(module: str) -> list[str]:
+    """List the public names of a module from its source: what a package exports, what a single file defines.
+
+    The module is not imported. The list is empty without a source file, as in a frozen program.
+    """
+    try:
+        spec = find_spec(module)
+        source = Path((spec and spec.origin) or "").read_text("utf-8")
+    except (ImportError, OSError):  # no such package; no such file
+        return []
+    return [match[1] or match[2] or match[3] for match in _PUBLIC.finditer(source)]
+
+
+@cache
+def find_homes(module: str) -> dict[str, str]:
+    """Find the module of each public name; `pilothouse.sync` has modules of its own for some."""
+    homes = [f"{owner}.{each}" for owner in dict.fromkeys(("pilothouse", module)) for each in PUBLIC_MODULES]
+    return {name: home for home in homes for name in list_names(home)}
+
+
 def make_name_error(module: str, name: str, known: Iterable[str], caller: FrameType) -> AttributeError | ImportError:
     """Make the error for a name that a module of pilothouse does not have; `caller` is the frame that used it."""
     text = f"module {module!r} has no attribute {name!r}"
-    if name in ROOT_NAMES:
-        text = f"{text}: here it is {ROOT_NAMES[name]}"
+    if name.startswith("__"):
+        return AttributeError(text)
+    homes = find_homes(module)
+    if name in ROOT_NAMES or name in homes:
+        text = f"{text}: here it is {ROOT_NAMES.get(name) or f'`from {homes[name]} import {name}`'}"
         # `from … import` replaces the text of an AttributeError.
         is_import = caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
         return ImportError(text, name=module) if is_import else AttributeError(text)
-    close = [] if name.startswith("__") else difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
-    return AttributeError(f"{text}; did you mean {close[0]!r}?" if close else text)
+    names = list(known)
+    close = difflib.get_close_matches(name, [*names, *homes], n=1, cutoff=0.75)
+    if not close:
+        return AttributeError(text)
+    home = "" if close[0] in names else f" of {homes[close[0]]}"
+    return AttributeError(f"{text}; did you mean {close[0]!r}{home}?")
 
 
 def make_attribute_error(owner: object, name: str) -> AttributeError:

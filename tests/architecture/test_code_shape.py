@@ -6,10 +6,13 @@ import ast
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from pilothouse.hints import PUBLIC_MODULES, list_names
 
 SOURCE = Path(__file__).parents[2] / "src" / "pilothouse"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -80,6 +83,12 @@ def test_import_loads_nothing_heavy() -> None:
 
 def test_the_version_needs_no_other_import() -> None:
     assert not {name for name in loaded_by("import pilothouse; pilothouse.__version__") if name.startswith("anyio")}
+
+
+def test_a_public_name_is_declared_in_one_package() -> None:
+    names = Counter(name for each in PUBLIC_MODULES for name in list_names(f"pilothouse.{each}"))
+    assert [name for name, count in names.items() if count > 1] == []
+    assert len(names) > 400
 
 
 def test_public_names_are_all_there() -> None:

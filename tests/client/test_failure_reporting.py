@@ -13,7 +13,9 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.errors import NoResultError
 from pilothouse.messages import Message, from_dict
+from pilothouse.options import RetryPolicy
 from pilothouse.testing import FakeCLI, frames
 
 REFUSED = "Not logged in · Please run /login"
@@ -66,7 +68,7 @@ def test_messages_without_a_closing_one_are_no_success() -> None:
         answer = ph.QueryResult(given)
         assert not answer.is_success
         assert answer.outcome == "error"
-        with pytest.raises(ph.NoResultError, match="no result message"):
+        with pytest.raises(NoResultError, match="no result message"):
             answer.raise_for_error()
     assert answer.text == "Hello"
     assert ph.QueryResult(messages(frames.assistant("Hello"), {"type": "done"})).is_success
@@ -285,7 +287,7 @@ async def test_one_that_was_looked_at_does_not(fake: FakeCLI, caplog: pytest.Log
 async def test_internal_code_does_not_count_as_the_user_looking(
     fake: FakeCLI, caplog: pytest.LogCaptureFixture
 ) -> None:
-    retry = ph.RetryPolicy(attempts=1, first_delay=0.01)
+    retry = RetryPolicy(attempts=1, first_delay=0.01)
     await ask(fake, retry=retry, max_budget_tokens=10**9, instrumentation=Watcher(), json_schema={"type": "object"})
     assert len(warnings_of(caplog)) == 1
 

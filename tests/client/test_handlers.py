@@ -14,6 +14,7 @@ from fake_cli_processes import until
 from scripted_memory_cli import Body, ScriptedQuery, ScriptPeer
 
 import pilothouse as ph
+from pilothouse.permissions import DialogRequest, ElicitationRequest
 from pilothouse.testing import FakeCLI, frames
 
 ASK: Body = {"subtype": "can_use_tool", "tool_name": "Bash", "tool_use_id": "t1", "input": {"command": "ls"}}
@@ -236,8 +237,8 @@ async def test_each_request_reaches_its_handler() -> None:
     assert [type(request) for request in heard] == [
         ph.PermissionRequest,
         ph.PreToolUseEvent,
-        ph.ElicitationRequest,
-        ph.DialogRequest,
+        ElicitationRequest,
+        DialogRequest,
     ]
 
 

@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import traceback
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -38,7 +39,13 @@ SLIPS = {
     'ph.Fleet().map(["x"], kye="id")': (TypeError, "did you mean 'key'?"),
     "ph.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "ph.ClaudeSDKClient": (AttributeError, r"here it is pilothouse.session\(\)"),
-    "ph.OpenTelemetry": (AttributeError, "here it is pilothouse.integrations.otel.OpenTelemetry"),
+    "ph.OpenTelemetry": (AttributeError, "here it is `from pilothouse.integrations.otel import OpenTelemetry`"),
+    "ph.HookEvent": (AttributeError, "here it is `from pilothouse.hooks import HookEvent`"),
+    "ph.QueryEvent": (AttributeError, "here it is `from pilothouse.events import QueryEvent`$"),
+    "sync.HookEvent": (AttributeError, "here it is `from pilothouse.hooks import HookEvent`"),
+    "sync.StoredSessions": (AttributeError, "here it is `from pilothouse.sync.stores import StoredSessions`$"),
+    "from pilothouse import HookEvent": (ImportError, "here it is `from pilothouse.hooks import HookEvent`"),
+    "ph.HookEvnt": (AttributeError, "did you mean 'HookEvent' of pilothouse.hooks?"),
     "ph.Sesion": (AttributeError, "did you mean 'Session'?"),
     "sync.ClaudeAgentOptions": (AttributeError, "here it is pilothouse.Options"),
     "from pilothouse import ClaudeAgentOptions": (ImportError, "here it is pilothouse.Options"),
@@ -103,11 +110,9 @@ def test_hints_name_what_is_there() -> None:
     for named in hints.ROOT_NAMES.values():
         first = named.split()[0].rstrip(",;").partition("(")[0]
         if first.startswith("pilothouse."):
-            scope: dict[str, Any] = {}
-            exec(
-                "import pilothouse.testing, pilothouse.hooks, pilothouse.sync, pilothouse.integrations.otel as _", scope
-            )
             assert eval(first, {"pilothouse": ph}) is not None, first
+    for name, home in hints.find_homes("pilothouse").items():
+        assert hasattr(import_module(home), name), name
     for name, meant in hints.ARGUMENTS.items():
         assert meant in inspect.signature(ph.Fleet).parameters, name
 

@@ -19,6 +19,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.client.config_file import MAX_BYTES, find_config_file
 from pilothouse.driver import one_shot
+from pilothouse.errors import ConfigError
 from pilothouse.testing import FakeCLI, as_default, frames, mock_transport
 
 # Queries are made to see how they are checked, and not run.
@@ -306,9 +307,7 @@ def test_a_variable_names_the_file_or_none(project: Path, tmp_path: Path, monkey
     assert ph.query("go").options.as_dict() == {}
     assert find_config_file() is None
     monkeypatch.setenv("PILOTHOUSE_CONFIG", "missing.toml")
-    with pytest.raises(
-        ph.ConfigError, match=r"there is no configuration file .*missing\.toml \(from PILOTHOUSE_CONFIG"
-    ):
+    with pytest.raises(ConfigError, match=r"there is no configuration file .*missing\.toml \(from PILOTHOUSE_CONFIG"):
         ph.query("go")
 
 
@@ -342,9 +341,9 @@ def test_a_bad_file_is_one_error_with_file_and_line(
     path = project / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with FakeCLI().text("never") as fake:
-        with pytest.raises(ph.ConfigError):
+        with pytest.raises(ConfigError):
             ph.query("go", cli=fake.path)
-        with pytest.raises(ph.ConfigError) as caught:  # it is there again
+        with pytest.raises(ConfigError) as caught:  # it is there again
             ph.query("go", cli=fake.path)
         assert fake.calls == []
     where = str(path) if line is None else f"{path}:{line}"
@@ -357,15 +356,15 @@ def test_a_bad_file_is_one_error_with_file_and_line(
 def test_files_that_are_no_files(project: Path) -> None:
     path = project / "pilothouse.toml"
     path.mkdir()
-    with pytest.raises(ph.ConfigError, match="cannot be read: Is a directory; PILOTHOUSE_CONFIG=none goes on"):
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory; PILOTHOUSE_CONFIG=none goes on"):
         ph.query("go")
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(ph.ConfigError, match="is not a file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         ph.query("go")
     path.unlink()
     path.write_bytes(b"#" * (MAX_BYTES + 1))
-    with pytest.raises(ph.ConfigError, match="longer than"):
+    with pytest.raises(ConfigError, match="longer than"):
         ph.query("go")
     path.unlink()
     path.symlink_to(project / "nowhere")

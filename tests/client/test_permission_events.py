@@ -12,7 +12,9 @@ from scripted_memory_cli import ScriptedQuery, ScriptPeer
 
 import pilothouse as ph
 from pilothouse.client.event_reader import EventReader
+from pilothouse.events import Started
 from pilothouse.messages import decode
+from pilothouse.permissions import Accept, SetMode
 from pilothouse.testing import frames
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +34,7 @@ def result_of(tool_id: str) -> dict[str, Any]:
 
 def short(events: list[Any]) -> list[str]:
     """Names of events, but for the beginning and the end."""
-    return [type(event).__name__ for event in events if not isinstance(event, ph.Started | ph.Finished)]
+    return [type(event).__name__ for event in events if not isinstance(event, Started | ph.Finished)]
 
 
 async def events_of(play: Callable[[ScriptPeer], Awaitable[object]], **settings: Any) -> list[Any]:
@@ -91,7 +93,7 @@ async def deny(request: Any) -> Any:
 
 
 async def change(request: ph.PermissionRequest) -> Any:
-    return ph.Allow({"command": "true"}, [ph.SetMode("acceptEdits")])
+    return ph.Allow({"command": "true"}, [SetMode("acceptEdits")])
 
 
 async def fail(request: Any) -> Any:
@@ -106,7 +108,7 @@ async def confirm_it(request: Any) -> Any:
     ("settings", "by", "decision"),
     [
         ({"can_use_tool": deny}, "can_use_tool", ph.Deny("no", interrupt=True)),
-        ({"can_use_tool": change}, "can_use_tool", ph.Allow({"command": "true"}, [ph.SetMode("acceptEdits")])),
+        ({"can_use_tool": change}, "can_use_tool", ph.Allow({"command": "true"}, [SetMode("acceptEdits")])),
         ({"can_use_tool": fail}, "error", "the permission check of the host failed"),
         ({"can_use_tool": confirm_it}, "nobody", "nobody can be asked"),
         ({"can_use_tool": confirm_it, "confirm": lambda prompt, request: True}, "confirm", ph.Allow()),  # pyright: ignore[reportUnknownLambdaType]
@@ -180,7 +182,7 @@ async def test_questions_plans_elicitations_and_dialogs() -> None:
     question, plan, elicitation, dialog, _ = settled
     assert question.decision.updated_input["answers"] == {"Which?": "A"}
     assert "also dock" in plan.decision.message
-    assert (elicitation.decision, dialog.decision) == (ph.Accept({"berth": 3}), {"choice": 2})
+    assert (elicitation.decision, dialog.decision) == (Accept({"berth": 3}), {"choice": 2})
     started = [e.tool_use.id for e in events if isinstance(e, ph.ToolCallStarted)]
     assert started == ["call_q", "call_p", "call_w"]
 

@@ -14,6 +14,7 @@ import pytest
 from fake_cli_processes import alive, ended, until
 
 import pilothouse as ph
+from pilothouse.events import Started
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
@@ -180,7 +181,7 @@ async def test_events(fake: FakeCLI) -> None:
     )
     events = [event async for event in ph.query("go", cli=fake.path).events()]
     match events:
-        case [ph.Started(), ph.ToolCallStarted(tool_use=started), ph.ToolCallFinished() as finished, ph.Finished()]:
+        case [Started(), ph.ToolCallStarted(tool_use=started), ph.ToolCallFinished() as finished, ph.Finished()]:
             assert finished.tool_use is not None
             assert (started.name, finished.tool_use.id, finished.result.content) == ("Bash", "t1", "file")
         case _:

@@ -11,6 +11,7 @@ from fake_cli_processes import ended
 
 import pilothouse as ph
 from pilothouse.driver import one_shot
+from pilothouse.messages import LineSkippedMessage
 from pilothouse.testing import FakeCLI, frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
@@ -150,7 +151,7 @@ async def test_noise_stderr_and_odd_chunks_do_no_harm(fake: FakeCLI) -> None:
     fake.stderr('{"type": "result"}\n').emit(frames.assistant("fine"), "[1, 2]\n", frames.result("fine"))
     heard: list[str] = []
     result = await ph.query("go", cli=fake.path, stderr=heard.append)
-    read = [m.type for m in result.messages if not isinstance(m, ph.LineSkippedMessage)]
+    read = [m.type for m in result.messages if not isinstance(m, LineSkippedMessage)]
     assert (read, result.skipped_lines) == (["system", "assistant", "result"], 4)
     assert heard == ['{"type": "result"}']
 

@@ -10,6 +10,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.events import LineSkipped
 from pilothouse.messages import LineSkippedMessage, PermissionDeniedMessage
 from pilothouse.protocol.validator import StreamFaultKind
 from pilothouse.testing import FakeCLI, frames
@@ -34,7 +35,7 @@ async def test_a_line_that_was_skipped_is_a_message_and_counted(fake: FakeCLI, l
     result = await ph.query("go", cli=one_turn(fake, line).path, max_line_bytes=1500)
     assert [type(message) for message in result.messages] == [ph.InitMessage, LineSkippedMessage, ph.ResultMessage]
     match result.messages[1]:
-        case ph.LineSkippedMessage(reason=why, lines=1, text=text):
+        case LineSkippedMessage(reason=why, lines=1, text=text):
             assert why == reason
             assert text
         case other:
@@ -57,7 +58,7 @@ async def test_a_query_of_a_session_and_listeners_get_the_report(fake: FakeCLI) 
         heard = [message async for message in listener if isinstance(message, LineSkippedMessage)]
     assert (first.skipped_lines, second.skipped_lines, len(heard)) == (2, 0, 2)
     assert isinstance(first.messages[-1], ph.ResultMessage)
-    assert sum(isinstance(event, ph.LineSkipped) for event in events) == 2
+    assert sum(isinstance(event, LineSkipped) for event in events) == 2
 
 
 def test_many_of_one_kind_are_one_message_for_each_read(fake: FakeCLI) -> None:

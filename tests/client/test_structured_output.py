@@ -17,6 +17,7 @@ import pilothouse as ph
 from pilothouse.client.event_reader import EventReader
 from pilothouse.client.result import QueryResult
 from pilothouse.client.structured_output import OutputSchema, make_repair_text
+from pilothouse.events import OutputRejected, Started
 from pilothouse.messages import Message
 from pilothouse.testing import FakeCLI, mock_transport
 
@@ -282,8 +283,8 @@ async def test_prompts_that_come_one_by_one(fake: FakeCLI) -> None:
         if isinstance(event, ph.Finished):
             (last if turn.is_set() else turn).set()
     kinds = [type(event) for event in events if not isinstance(event, ph.TextDelta)]
-    started, finished = ph.Started, ph.Finished
-    assert kinds == [started, finished, started, finished, ph.OutputRejected, started, finished]
+    started, finished = Started, ph.Finished
+    assert kinds == [started, finished, started, finished, OutputRejected, started, finished]
     assert (await query.result()).output == Invoice(7)
 
 
@@ -307,10 +308,10 @@ async def test_streams_see_all_of_it(fake: FakeCLI) -> None:
     query = ph.query("go", cli=fake.path, output_type=Invoice)
     events = [event async for event in query.events()]
     rejected = events[events.index(next(e for e in events if isinstance(e, ph.Finished))) + 1]
-    assert isinstance(rejected, ph.OutputRejected)
+    assert isinstance(rejected, OutputRejected)
     assert rejected.attempt == rejected.error.attempts == 1
     assert rejected.error.value == WRONG
-    assert [type(event) for event in events].count(ph.OutputRejected) == 1
+    assert [type(event) for event in events].count(OutputRejected) == 1
     assert isinstance(events[-1], ph.Finished)
     assert (await query.result()).output == Invoice(7)
 

@@ -13,6 +13,7 @@ from output_examples import GOOD, WRONG, Invoice, answer, fake_turns, result_of
 import pilothouse as ph
 from pilothouse.client.result import QueryResult
 from pilothouse.client.structured_output import OutputSchema, OutputValidator
+from pilothouse.events import OutputRejected
 from pilothouse.messages import Message, ResultMessage
 from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.transports import MemoryPeer, MemoryTransport
@@ -166,7 +167,7 @@ async def test_time_limits_count_over_all(limits: dict[str, Any]) -> None:
 async def test_cancelled_or_left_while_it_is_asked_again(fake: FakeCLI) -> None:
     fake_turns(fake, answer(WRONG)).expect("user").emit(frames.init()).hang()
     async for event in ph.query("go", cli=fake.path, output_type=Invoice).events():
-        if isinstance(event, ph.OutputRejected):
+        if isinstance(event, OutputRejected):
             break
     await ended(fake)
     with anyio.CancelScope() as scope:

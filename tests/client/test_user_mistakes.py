@@ -9,6 +9,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse import sync
+from pilothouse.options import PolicyWarning
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.filterwarnings("ignore:query .* was never:RuntimeWarning")
@@ -149,5 +150,5 @@ def test_a_tool_without_types_is_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_misspelt_tool_is_named() -> None:
-    with pytest.warns(ph.PolicyWarning, match="there is no tool 'Bassh'.* 'Bash'"):
+    with pytest.warns(PolicyWarning, match="there is no tool 'Bassh'.* 'Bash'"):
         ph.Agent(allowed_tools=["Bassh"])

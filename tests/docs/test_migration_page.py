@@ -22,6 +22,7 @@ from pilothouse import sync
 from pilothouse.client.handlers import make_handlers
 from pilothouse.messages import from_dict
 from pilothouse.options import OptionsBuilder, render
+from pilothouse.permissions import SetMode
 from pilothouse.testing import FakeCall, FakeCLI, as_default, frames
 
 PAGE = DOCS / "coming-from.md"
@@ -145,10 +146,10 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "error.api_error_status": lambda v: v == 429,
     "from_dict(frame)": lambda v: v.text == "Running it.",
     'message.raw["tools"]': lambda v: "Bash" in v,
-    'ph.AddRules([ph.PermissionRule.parse("Bash(git:*)")])': lambda v: str(v.rules[0]) == "Bash(git:*)",
+    'AddRules([PermissionRule.parse("Bash(git:*)")])': lambda v: str(v.rules[0]) == "Bash(git:*)",
     "ph.Allow()": lambda v: v.updated_input is None,
     'ph.Allow(updated_input={"command": "ls"})': lambda v: v.updated_input == {"command": "ls"},
-    "ph.Allow(updated_permissions=request.suggestions)": lambda v: v.updated_permissions == (ph.SetMode("plan"),),
+    "ph.Allow(updated_permissions=request.suggestions)": lambda v: v.updated_permissions == (SetMode("plan"),),
     'ph.Confirm("Sure?")': lambda v: v.prompt == "Sure?",
     'ph.Deny("No.")': lambda v: (v.message, v.interrupt) == ("No.", False),
     'ph.Deny("No.", interrupt=True)': lambda v: (v.message, v.interrupt) == ("No.", True),
@@ -167,7 +168,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "ph.find_cause(error, ph.ProcessError)": lambda v: isinstance(v, ph.ProcessError),
     "ph.tool(add)": lambda v: v(1, 2) == 3 and takes(v, "integer"),
     "query.session_id": lambda v: v == frames.SESSION_ID,
-    "request.suggestions": lambda v: v == (ph.SetMode("plan"),),
+    "request.suggestions": lambda v: v == (SetMode("plan"),),
     "result.assistant_messages": lambda v: len(v) == 4,
     "result.cache_creation_tokens": lambda v: v == 5,
     "result.cache_read_tokens": lambda v: v == 4,

@@ -7,7 +7,8 @@ import re
 import pytest
 from markdown_pages import DOCS, prose
 
-from pilothouse.client import events, retry
+from pilothouse import events
+from pilothouse.client import retry
 from pilothouse.driver import connection, failures, one_shot, query_run
 from pilothouse.options import TABLE, RetryPolicy
 from pilothouse.options.value_structs import RETRY_REASONS

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from scripted_runners import Interruptible, PlayedRunner
 
-import pilothouse
 from pilothouse import sync as ph
+from pilothouse.fleet import FleetJournalError
 from pilothouse.testing import FakeCLI
 
 
@@ -65,11 +65,10 @@ def test_an_error_in_the_block_stops_what_runs(tmp_path: Path) -> None:
 
 def test_an_unusable_journal_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("no database at all, " * 100)
-    with pytest.raises(ph.FleetJournalError), ph.Fleet(journal=tmp_path / "notes"):
+    with pytest.raises(FleetJournalError), ph.Fleet(journal=tmp_path / "notes"):
         pass
     with pytest.raises(ph.UsageError):
         ph.Fleet(budget_usd=0)
-    assert pilothouse.FleetJournalError is ph.FleetJournalError
 
 
 def test_interrupt_and_cancel() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pilothouse.errors import UsageError
-from pilothouse.hooks import HOOK_EVENTS, HookMatcher, make_hook_dispatcher
+from pilothouse.hooks import HOOK_EVENTS, HookMatcher
+from pilothouse.hooks.dispatcher import make_hook_dispatcher
 from pilothouse.hooks.matchers import matches
 
 

@@ -24,6 +24,7 @@ from pilothouse.fleet import (
     AttemptEnd,
     AttemptObserver,
     FleetInstrumentation,
+    FleetJournalError,
     FleetObserver,
     FleetStart,
     FleetStatus,
@@ -329,9 +330,9 @@ async def test_an_observer_gets_an_error_that_leaves_the_block() -> None:
 async def test_a_block_that_cannot_be_entered_is_observed(tmp_path: Path) -> None:
     notebook = Notebook()
     (tmp_path / "runs.db").write_text("no journal")
-    with pytest.raises(ph.FleetJournalError):
+    with pytest.raises(FleetJournalError):
         await ph.Fleet(runner=Played(notebook), journal=tmp_path / "runs.db").__aenter__()
-    assert [type(error) for error in notebook.fleets[0].over] == [ph.FleetJournalError]
+    assert [type(error) for error in notebook.fleets[0].over] == [FleetJournalError]
 
 
 PLACES = ("fleet_started", "run_context", "attempt_started", "attempt_context", "on_status", "attempt_end", "on_end")

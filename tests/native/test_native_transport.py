@@ -23,11 +23,13 @@ from pilothouse import sync
 from pilothouse.cli.arguments import parse
 from pilothouse.native import NativeTransport
 from pilothouse.options import Invocation, PrivateFile
+from pilothouse.permissions import PlanRequest, QuestionRequest
 from pilothouse.provision.model import model_path
+from pilothouse.stores import MemoryStore
 from pilothouse.testing import HttpError, ScriptedModel, Steps, ToolUse
 from pilothouse.testing.conformance import MEMORY_PEERS, Behaviour, TransportSuite
 from pilothouse.testing.script import Hang
-from pilothouse.transports import Transport
+from pilothouse.transports import Player, Recorder, Transport
 from pilothouse.transports.memory import MemoryPeer
 
 
@@ -205,8 +207,8 @@ async def test_a_run_is_recorded_and_replayed(scripted_model: ScriptedModel, tmp
 
     file = tmp_path / "run.jsonl"
     live = mine.pop("transport")
-    recorded = await ph.query("Deep?", **mine, transport=ph.Recorder(file, inner=live), custom_tools=[depth])
-    again = await ph.query("Deep?", **mine, transport=ph.Player(file), custom_tools=[depth])
+    recorded = await ph.query("Deep?", **mine, transport=Recorder(file, inner=live), custom_tools=[depth])
+    again = await ph.query("Deep?", **mine, transport=Player(file), custom_tools=[depth])
     assert recorded.text == again.text == "12 m."
 
 
@@ -283,7 +285,7 @@ async def test_nothing_blocks_the_loop(scripted_model: ScriptedModel) -> None:
 
 async def test_a_session_lives_on_in_a_store(scripted_model: ScriptedModel) -> None:
     scripted_model.default = lambda request: str(len(request.messages))
-    store = ph.MemoryStore()
+    store = MemoryStore()
     agent = ph.Agent(**settings(scripted_model), session_store=store)
     async with agent.session() as session:
         assert (await session.query("one")).text == "1"
@@ -333,10 +335,10 @@ async def test_questions_and_plans_reach_the_program(scripted_model: ScriptedMod
     scripted_model.reply(Steps(*([call] for call in calls), "Done."))
     plans: list[str] = []
 
-    def choose(request: ph.QuestionRequest) -> dict[str, str]:
+    def choose(request: QuestionRequest) -> dict[str, str]:
         return {each.text: each.options[1].label for each in request.questions}
 
-    def approve(request: ph.PlanRequest) -> bool:
+    def approve(request: PlanRequest) -> bool:
         plans.append(request.plan)
         return True
 

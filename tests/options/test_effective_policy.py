@@ -11,7 +11,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.hooks import HookMatcher, Hooks
 from pilothouse.messages.system import PermissionMode
-from pilothouse.options import PolicyWarning
+from pilothouse.options import Policy, PolicyWarning
 from pilothouse.options.cli_permissions import (
     CALL_KINDS,
     MODE_DESCRIPTIONS,
@@ -282,7 +282,7 @@ def test_an_unknown_preset_names_the_nearest() -> None:
 
 
 def test_another_peer_may_decide_otherwise() -> None:
-    def noted(policy: ph.Policy) -> bool:
+    def noted(policy: Policy) -> bool:
         return any("native engine" in note for note in policy.notes)
 
     assert noted(ph.Options(transport=ph.NativeTransport).effective_policy())

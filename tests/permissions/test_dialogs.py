@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from pilothouse.errors import ControlError, OptionsError, UsageError
-from pilothouse.permissions import (
-    Accept,
-    Cancel,
-    Decline,
-    DialogRequest,
-    ElicitationRequest,
-    make_dialog_dispatcher,
-    make_elicitation_dispatcher,
-)
+from pilothouse.permissions import Accept, Cancel, Decline, DialogRequest, ElicitationRequest
+from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 FORM = {

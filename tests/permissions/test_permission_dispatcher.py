@@ -23,8 +23,8 @@ from pilothouse.permissions import (
     SetMode,
     allow_all,
     deny_all,
-    make_permission_dispatcher,
 )
+from pilothouse.permissions.dispatcher import make_permission_dispatcher
 from pilothouse.permissions.requests import (
     DENIED_MESSAGE,
     NO_APPROVER_MESSAGE,

@@ -10,15 +10,9 @@ import anyio
 import pytest
 from permission_frames import BASH, PLAN, QUESTION
 
-from pilothouse.permissions import (
-    Allow,
-    Confirm,
-    Deny,
-    PermissionRequest,
-    make_dialog_dispatcher,
-    make_elicitation_dispatcher,
-    make_permission_dispatcher,
-)
+from pilothouse.permissions import Allow, Confirm, Deny, PermissionRequest
+from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
+from pilothouse.permissions.dispatcher import make_permission_dispatcher
 from pilothouse.permissions.requests import FAILED_MESSAGE, TIMEOUT_MESSAGE
 
 SECRET = "sk-ant-secret"

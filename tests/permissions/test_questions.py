@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 from permission_frames import ANSWERED, QUESTION
 
-from pilothouse.permissions import (
-    Allow,
-    Deny,
-    QuestionOption,
-    QuestionRequest,
-    UserQuestion,
-    make_permission_dispatcher,
-)
+from pilothouse.permissions import Allow, Deny, QuestionOption, QuestionRequest, UserQuestion
+from pilothouse.permissions.dispatcher import make_permission_dispatcher
 from pilothouse.permissions.requests import FAILED_MESSAGE, NO_ANSWER_MESSAGE
 
 TOPPINGS = {

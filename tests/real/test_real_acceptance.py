@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.permissions import Accept, ElicitationRequest
 from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 from pilothouse.tools.bridges import LOST_CALL_MESSAGE
 
@@ -122,16 +123,16 @@ async def test_external_servers_of_every_kind(
         assert [(each.name, each.status) for each in init.mcp_servers] == [("ledger", "connected")]
 
 
-def ann(request: ph.ElicitationRequest) -> ph.Accept:
+def ann(request: ElicitationRequest) -> Accept:
     assert (request.mode, request.message, list((request.schema or {})["properties"])) == (
         "form",
         "Your name?",
         ["name"],
     )
-    return ph.Accept({"name": "Ann"})
+    return Accept({"name": "Ann"})
 
 
-def fails(_: ph.ElicitationRequest) -> ph.Accept:
+def fails(_: ElicitationRequest) -> Accept:
     raise LookupError("no name")
 
 

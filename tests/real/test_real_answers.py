@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.events import Started
 from pilothouse.messages import Message, ResultMessage, StreamEvent
 from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Text, Thinking, ToolUse
 
@@ -119,7 +120,7 @@ async def test_parallel_tools_thinking_and_events(claude: Any, scripted_model: S
         ("echo left", "left"),
         ("echo right", "right"),
     ]
-    assert [type(events[0]), type(events[-1])] == [ph.Started, ph.Finished]
+    assert [type(events[0]), type(events[-1])] == [Started, ph.Finished]
     assert result.validate().ok
 
 

@@ -24,6 +24,7 @@ from pilothouse.testing import (
     Text,
     Thinking,
 )
+from pilothouse.tools import ToolContext
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -138,7 +139,7 @@ async def test_an_interrupt_in_the_middle_of_a_reply_runs_nothing(claude: Any, s
 async def test_nothing_that_was_read_forges_a_frame(claude: Any, scripted_model: ScriptedModel) -> None:
     seen: list[str] = []
 
-    def echo(text: str, context: ph.ToolContext) -> str:
+    def echo(text: str, context: ToolContext) -> str:
         """Echo."""
         seen.append(repr((text, context)))
         return text

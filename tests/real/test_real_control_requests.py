@@ -13,7 +13,10 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.hooks import HookEvent, StopEvent, UserPromptSubmitEvent
+from pilothouse.permissions import AddRules, PermissionRule, PlanRequest, QuestionRequest, UserQuestion, allow_all
 from pilothouse.testing import RecordedRequest, ScriptedModel, Steps, Text, ToolUse
+from pilothouse.tools import ToolContent, ToolContext, image_content, mount, resource
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
 
@@ -78,7 +81,7 @@ async def test_updated_permissions_silence_the_next_question(claude: Any, script
 
     async def can_use_tool(request: ph.PermissionRequest) -> ph.Allow:
         asked.append(request.tool_input["command"])
-        rule = ph.AddRules([ph.PermissionRule.parse("Bash(touch:*)")])
+        rule = AddRules([PermissionRule.parse("Bash(touch:*)")])
         return ph.Allow(updated_permissions=[rule])
 
     await claude.ask(tools=["Bash"], can_use_tool=can_use_tool)
@@ -134,9 +137,9 @@ async def test_questions_of_the_model(claude: Any, scripted_model: ScriptedModel
     question = {"question": "Which colour?", "header": "Colour", "options": options, "multiSelect": False}
     many = {"question": "Which sizes?", "header": "Sizes", "options": options, "multiSelect": True}
     scripted_model.reply(Steps([ToolUse("AskUserQuestion", {"questions": [question, many]})], results))
-    seen: list[ph.UserQuestion] = []
+    seen: list[UserQuestion] = []
 
-    async def on_question(request: ph.QuestionRequest) -> dict[str, Any]:
+    async def on_question(request: QuestionRequest) -> dict[str, Any]:
         seen.extend(request.questions)
         return {"Which colour?": request.questions[0].options[1], "Sizes": ["Red", "Blue"]}
 
@@ -155,13 +158,13 @@ async def test_a_plan_is_sent_back_and_then_approved(claude: Any, scripted_model
 
     propose = ToolUse("ExitPlanMode", {})
     scripted_model.reply(Steps(write_plan, [propose], [propose], [bash("touch a")], results))
-    plans: list[ph.PlanRequest] = []
+    plans: list[PlanRequest] = []
 
-    def on_plan(request: ph.PlanRequest) -> bool | str:
+    def on_plan(request: PlanRequest) -> bool | str:
         plans.append(request)
         return len(plans) > 1 or "Say which directory."
 
-    result = await claude.ask(permission_mode="plan", on_plan=on_plan, can_use_tool=ph.allow_all())
+    result = await claude.ask(permission_mode="plan", on_plan=on_plan, can_use_tool=allow_all())
     assert [plan.plan for plan in plans] == ["1. touch a"] * 2
     assert plans[0].path is not None
     assert "Say which directory." in scripted_model.requests[2].tool_text
@@ -177,7 +180,7 @@ async def test_a_plan_is_sent_back_and_then_approved(claude: Any, scripted_model
 @pytest.mark.requirement("R12", "R14", "R15", "G28")
 async def test_hooks_before_and_after_a_tool(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.reply(Steps([bash("rm -rf x")], [bash("echo one")], [bash("echo two")], "done"))
-    events: list[ph.HookEvent] = []
+    events: list[HookEvent] = []
 
     def guard(event: ph.PreToolUseEvent) -> ph.HookOutput | None:
         events.append(event)
@@ -232,7 +235,7 @@ async def test_a_hook_that_fails_or_takes_too_long_refuses(
 async def test_hooks_of_a_prompt(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.default = "done"
 
-    def gate(event: ph.UserPromptSubmitEvent) -> ph.HookOutput:
+    def gate(event: UserPromptSubmitEvent) -> ph.HookOutput:
         if "secret" in event.prompt:
             return ph.HookOutput.block("no secrets")
         return ph.HookOutput.context("Today is Sunday.")
@@ -249,7 +252,7 @@ async def test_a_stop_hook_makes_the_model_go_on(claude: Any, scripted_model: Sc
     scripted_model.reply("I think I am done.")
     scripted_model.reply("Now I am.")
 
-    def more(event: ph.StopEvent) -> ph.HookOutput | None:
+    def more(event: StopEvent) -> ph.HookOutput | None:
         return None if event.stop_hook_active else ph.HookOutput.block("Run the tests first.")
 
     result = await claude.ask(hooks={"Stop": more})
@@ -267,7 +270,7 @@ class Weather:
 
 
 @ph.tool
-async def weather(city: str, context: ph.ToolContext) -> Weather:
+async def weather(city: str, context: ToolContext) -> Weather:
     """The weather in a city."""
     context.progress(1, 2, "asking the sky")
     assert context.tool_use_id
@@ -280,10 +283,10 @@ def add(a: int, b: int = 2) -> int:
 
 
 @ph.tool
-def picture() -> ph.ToolContent:
+def picture() -> ToolContent:
     """A red dot."""
     red = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-    return ph.image_content(base64.b64decode(red))
+    return image_content(base64.b64decode(red))
 
 
 @ph.tool
@@ -344,12 +347,12 @@ async def test_custom_tools_need_permission_if_there_is_a_handler(claude: Any, s
 
 @pytest.mark.requirement("R21", "R25")
 async def test_servers_with_resources(claude: Any, scripted_model: ScriptedModel) -> None:
-    @ph.resource("ship://{name}/log")
+    @resource("ship://{name}/log")
     def log(name: str) -> str:
         """The log of a ship."""
         return f"All is well on {name}."
 
-    motto = ph.resource("ship://motto", content="Festina lente", name="motto")
+    motto = resource("ship://motto", content="Festina lente", name="motto")
     server = ph.sdk_server("fleet", [add], [motto, log], instructions="Ships and their logs.")
     read = [
         [ToolUse("ListMcpResourcesTool", {})],
@@ -380,9 +383,7 @@ async def test_a_server_of_the_mcp_package(claude: Any, scripted_model: Scripted
         return f"{account}: 7"
 
     scripted_model.reply(Steps([ToolUse("mcp__ledger__balance", {"account": "Ann"})], results))
-    result = await claude.ask(
-        tools=[], mcp_servers={"ledger": ph.mount(theirs)}, allowed_tools=["mcp__ledger__balance"]
-    )
+    result = await claude.ask(tools=[], mcp_servers={"ledger": mount(theirs)}, allowed_tools=["mcp__ledger__balance"])
     assert "Ann: 7" in result.text
     scripted_model.assert_done()
 
@@ -399,7 +400,7 @@ async def test_all_of_it_in_a_session(claude: Any, scripted_model: ScriptedModel
     seen: list[str] = []
 
     @ph.tool
-    def greet(name: str, context: ph.ToolContext) -> str:
+    def greet(name: str, context: ToolContext) -> str:
         """Greet."""
         ids.append(context.session.id)
         return f"Hello {name}"

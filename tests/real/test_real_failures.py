@@ -12,6 +12,8 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.event_reader import EventReader
+from pilothouse.errors import RefusalError
+from pilothouse.events import ApiRetry
 from pilothouse.messages import ApiRetryMessage, RateLimitEvent
 from pilothouse.testing import (
     BrokenSse,
@@ -77,7 +79,7 @@ async def test_retries_are_reported_and_may_succeed(claude: Any, scripted_model:
     scripted_model.on(reply=Steps(Times(2, HttpError(529)), ANSWER))
     query = claude.ask(max_retries=2)
     events = [event async for event in query.events()]
-    retries = [e.message for e in events if isinstance(e, ph.ApiRetry)]
+    retries = [e.message for e in events if isinstance(e, ApiRetry)]
     assert [(r.attempt, r.error_status, r.error) for r in retries] == [(1, 529, "overloaded"), (2, 529, "overloaded")]
     assert all(isinstance(r, ApiRetryMessage) and r.retry_delay_ms > 0 for r in retries)
     assert (await query.result()).text == ANSWER
@@ -196,7 +198,7 @@ async def test_limits(claude: Any, scripted_model: ScriptedModel) -> None:
 async def test_a_refusal(claude: Any, scripted_model: ScriptedModel) -> None:
     scripted_model.default = Reply("", stop_reason="refusal")
     result = await claude.ask()
-    assert type(result.error) is ph.RefusalError
+    assert type(result.error) is RefusalError
 
 
 @pytest.mark.parametrize(

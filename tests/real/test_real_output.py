@@ -13,6 +13,7 @@ import pydantic
 import pytest
 
 import pilothouse as ph
+from pilothouse.events import OutputRejected
 from pilothouse.messages import ResultMessage
 from pilothouse.options.renderer import MAX_INLINE_BYTES
 from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, ToolUse
@@ -99,7 +100,7 @@ async def test_a_model_that_only_talks(claude: Any, scripted_model: ScriptedMode
     result = await query.result()
     assert isinstance(result.error, ph.StructuredOutputError)
     assert (result.error.attempts, result.error.raw) == (3, "Never.")
-    assert [event.attempt for event in events if isinstance(event, ph.OutputRejected)] == [1, 2]
+    assert [event.attempt for event in events if isinstance(event, OutputRejected)] == [1, 2]
     assert len(results(result)) == 3
 
 
@@ -148,7 +149,7 @@ async def test_interrupt_in_the_second_turn(claude: Any, scripted_model: Scripte
     async with query:
         asked_again = False
         async for event in query.events():
-            asked_again = asked_again or isinstance(event, ph.OutputRejected)
+            asked_again = asked_again or isinstance(event, OutputRejected)
             if asked_again and isinstance(event, ph.TextDelta):
                 await query.interrupt()
         result = await query.result()

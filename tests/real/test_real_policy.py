@@ -13,6 +13,7 @@ import pilothouse as ph
 from pilothouse.messages import SystemMessage
 from pilothouse.options import PolicyWarning
 from pilothouse.options.cli_permissions import CALL_KINDS
+from pilothouse.permissions import QuestionRequest
 from pilothouse.testing import ScriptedModel, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -180,7 +181,7 @@ async def test_the_policy_is_what_the_cli_does(claude: Any, scripted_model: Scri
         asked.add(request.tool_use_id or "")
         return True
 
-    def on_question(request: ph.QuestionRequest) -> str:
+    def on_question(request: QuestionRequest) -> str:
         asked.add(request.request.tool_use_id or "")
         return "a"
 

@@ -15,6 +15,7 @@ import pytest
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
+from pilothouse.messages import TaskNotificationMessage
 from pilothouse.testing import Gate, Pause, RecordedRequest, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -244,7 +245,7 @@ async def test_background_work_sends_messages_to_the_session(talk: Talk, scripte
         assert third.full_text == "re: another"
     heard = [m async for m in listener]
     assert {m.type for m in heard} >= {"system", "assistant", "result"}
-    assert any(isinstance(m, ph.TaskNotificationMessage) for m in heard)
+    assert any(isinstance(m, TaskNotificationMessage) for m in heard)
     assert any(isinstance(m, ph.ResultMessage) and m.is_woken for m in heard)
 
 

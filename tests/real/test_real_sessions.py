@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pilothouse as ph
+from pilothouse.errors import SessionExistsError
 from pilothouse.testing import RecordedRequest, ScriptedModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -69,7 +70,7 @@ async def test_an_id_of_ones_own(claude: Any, scripted_model: ScriptedModel) -> 
     result = await query
     assert query.session_id == result.session_id == ID
     assert {m.session_id for m in result.messages if m.session_id} == {ID}
-    with pytest.raises(ph.SessionExistsError, match="resume="):
+    with pytest.raises(SessionExistsError, match="resume="):
         await claude.ask("two", session_id=ID)
     resumed = await claude.ask("three", resume=ID)
     assert resumed.session_id == ID

@@ -11,6 +11,7 @@ import pytest
 from server_world import TOKEN, Served
 
 import pilothouse as ph
+from pilothouse.errors import RemoteError
 from pilothouse.testing import ScriptedModel, Steps, ToolUse
 from pilothouse.transports import WebSocketTransport
 
@@ -56,7 +57,7 @@ async def test_a_pending_permission_is_answered_by_the_client_that_takes_over(
         return ph.Allow()
 
     async def ask(session: ph.Session) -> None:
-        with pytest.raises(ph.RemoteError) as caught:
+        with pytest.raises(RemoteError) as caught:
             await session.query("Touch it.")
         assert caught.value.code == "replaced"
         failed.set()

@@ -11,7 +11,7 @@ from session_cli import Cli, Say, talking
 
 import pilothouse as ph
 from pilothouse.driver.background import BackgroundAttribution
-from pilothouse.messages import from_dict
+from pilothouse.messages import TaskNotificationMessage, from_dict
 from pilothouse.testing import frames
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ async def test_background_work_of_an_earlier_query_reaches_only_the_session(cli:
         assert spoken((await session.query("begins")).messages) == ["mine", "started"]
         second = await session.query("meets")
         assert spoken(second.messages) == ["yours", "met"]
-        assert [m.task_id for m in second.messages if isinstance(m, ph.TaskNotificationMessage)] == ["task2"]
+        assert [m.task_id for m in second.messages if isinstance(m, TaskNotificationMessage)] == ["task2"]
         assert "tool_progress" not in {m.type for m in second.messages}
         third = await session.query("third")
         assert spoken(third.messages) == ["re: third"]

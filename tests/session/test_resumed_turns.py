@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 import pilothouse as ph
+from pilothouse.permissions import allow_all
 from pilothouse.testing import frames
 from pilothouse.transports import MemoryPeer, MemoryTransport
 
@@ -174,7 +175,7 @@ async def test_a_query_that_resumes_can_be_asked_until_its_own_prompt_is_answere
         prompts("again") if lazy else "again",
         transport=lambda: MemoryTransport(child),
         resume="s1",
-        can_use_tool=ph.allow_all(),
+        can_use_tool=allow_all(),
     )
     with anyio.fail_after(5):
         result = await query

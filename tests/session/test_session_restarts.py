@@ -11,6 +11,7 @@ from session_cli import Cli, die, hang, talking
 
 import pilothouse as ph
 from pilothouse.client.sessions import Session
+from pilothouse.errors import SessionExistsError
 from pilothouse.transports import MemoryTransport
 
 pytestmark = pytest.mark.anyio
@@ -181,7 +182,7 @@ async def test_an_id_that_was_asked_for_is_never_exchanged(cli: Cli) -> None:
         with pytest.raises(ph.CLIExitedError):
             await session.query("crash")
         for _ in range(2):
-            with pytest.raises(ph.SessionExistsError, match=f"there is a conversation with session_id '{mine}'"):
+            with pytest.raises(SessionExistsError, match=f"there is a conversation with session_id '{mine}'"):
                 await session.query("next")
         assert session.id == mine
 

@@ -7,8 +7,9 @@ from typing import Any, TypedDict, assert_type
 
 import pilothouse as ph
 from pilothouse import sync
-from pilothouse.hooks import Hooks
-from pilothouse.instrumentation import QueryStart
+from pilothouse.hooks import HookEvent, Hooks
+from pilothouse.instrumentation import Instrumentation, QueryStart
+from pilothouse.permissions import Accept, PlanRequest, QuestionRequest
 
 
 @dataclass
@@ -50,16 +51,16 @@ def guard(event: ph.PreToolUseEvent) -> ph.HookOutput | None:
     return ph.HookOutput(permission_decision="deny") if event.tool_name == "Bash" else None
 
 
-async def watch(event: ph.HookEvent) -> dict[str, Any] | None:
+async def watch(event: HookEvent) -> dict[str, Any] | None:
     print(event.event_name)
     return None
 
 
-def choose(request: ph.QuestionRequest) -> dict[str, str]:
+def choose(request: QuestionRequest) -> dict[str, str]:
     return {question.text: "yes" for question in request.questions}
 
 
-def approve(request: ph.PlanRequest) -> bool | str:
+def approve(request: PlanRequest) -> bool | str:
     return "shorter, please" if len(request.plan) > 1000 else True
 
 
@@ -67,7 +68,7 @@ def show(message: ph.Message) -> None:
     print(message)
 
 
-class Times(ph.Instrumentation):
+class Times(Instrumentation):
     def query_started(self, start: QueryStart) -> None:
         print(start.model)
 
@@ -114,7 +115,7 @@ async def talk() -> None:
         },
         on_question=choose,
         on_plan=approve,
-        on_elicitation=lambda request: ph.Accept({"name": request.message}),
+        on_elicitation=lambda request: Accept({"name": request.message}),
         confirm=lambda prompt, request: prompt == request.tool_name,
         instrumentation=[Times()],
         stderr=print,

@@ -35,7 +35,7 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.options import Invocation
-from pilothouse.stores import MemoryStore, restore
+from pilothouse.stores import MemoryStore, import_session_to_store, restore
 from pilothouse.stores.base import TranscriptKey
 from pilothouse.stores.restore import StoreReader
 from pilothouse.stores.stored_sessions import append_batch
@@ -268,7 +268,7 @@ async def test_a_session_on_disk_alone_goes_on_there_and_the_store_gets_all_of_i
 async def test_import_leaves_out_what_is_no_row_and_may_be_repeated(config: Path, cwd: Path) -> None:
     path, store, problems = on_disk(config, cwd), MemoryStore(), list[Any]()
     for _ in range(2):
-        count = await ph.import_session_to_store(
+        count = await import_session_to_store(
             ID, store, directory=cwd, config_dir=config, batch_size=2, on_problem=problems.append
         )
         assert count == 5
@@ -277,9 +277,9 @@ async def test_import_leaves_out_what_is_no_row_and_may_be_repeated(config: Path
     assert numbers(await store.load(key))[:3] == [1, 2, 3]
     assert len([entry for entry in await store.load(key) or [] if "uuid" in entry]) == 2
     with pytest.raises(SessionNotFoundError):
-        await ph.import_session_to_store(OTHER_ID, store, config_dir=config)
+        await import_session_to_store(OTHER_ID, store, config_dir=config)
     with pytest.raises(UsageError):
-        await ph.import_session_to_store("../x", store, config_dir=config)
+        await import_session_to_store("../x", store, config_dir=config)
 
 
 @pytest.mark.requirement("E85")

@@ -10,10 +10,10 @@ import pytest
 from faulty_stores import Plain, Talk
 
 import pilothouse as ph
-from pilothouse import sync
 from pilothouse.errors import SessionLeasedError, SessionNotFoundError, StoreError, UsageError
-from pilothouse.stores import MemoryStore
-from pilothouse.transcripts import project_key
+from pilothouse.stores import MemoryStore, StoredSessions, import_session_to_store
+from pilothouse.sync import stores as sync_stores
+from pilothouse.transcripts import SessionInfo, get_session_info, get_subagent_messages, list_subagents, project_key
 
 pytestmark = pytest.mark.anyio
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -60,10 +60,10 @@ def store(request: pytest.FixtureRequest) -> Any:
     return request.param()
 
 
-async def brought(store: Any, disk: Disk, *files: Talk) -> ph.StoredSessions:
+async def brought(store: Any, disk: Disk, *files: Talk) -> StoredSessions:
     for file in files:
-        await ph.import_session_to_store(file.id, store, directory=disk.cwd, config_dir=disk.config)
-    return ph.StoredSessions(store, directory=disk.cwd)
+        await import_session_to_store(file.id, store, directory=disk.cwd, config_dir=disk.config)
+    return StoredSessions(store, directory=disk.cwd)
 
 
 def talk(disk: Disk, title: str = "") -> Talk:
@@ -74,7 +74,7 @@ def talk(disk: Disk, title: str = "") -> Talk:
     return file
 
 
-def without_place(info: ph.SessionInfo | None) -> dict[str, Any]:
+def without_place(info: SessionInfo | None) -> dict[str, Any]:
     facts = {name: getattr(info, name) for name in info.__struct_fields__} if info is not None else {}
     return {n: v for n, v in facts.items() if n not in ("path", "file_size", "last_modified", "entrypoint")}
 
@@ -84,11 +84,11 @@ async def test_answers_are_those_of_the_files(store: Any, disk: Disk, tmp_path: 
     file = talk(disk, "Bugs")
     sessions = await brought(store, disk, file)
     where: Any = {"config_dir": disk.config}
-    assert without_place(await sessions.info(file.id)) == without_place(ph.get_session_info(file.id, **where))
+    assert without_place(await sessions.info(file.id)) == without_place(get_session_info(file.id, **where))
     assert await sessions.messages(file.id) == ph.get_session_messages(file.id, **where)
     assert await sessions.messages(file.id, 2, 1) == ph.get_session_messages(file.id, None, 2, 1, **where)
-    assert await sessions.subagents(file.id) == ["a1"] == ph.list_subagents(file.id, **where)
-    assert await sessions.subagent_messages(file.id, "a1") == ph.get_subagent_messages(file.id, "a1", **where)
+    assert await sessions.subagents(file.id) == ["a1"] == list_subagents(file.id, **where)
+    assert await sessions.subagent_messages(file.id, "a1") == get_subagent_messages(file.id, "a1", **where)
     assert len(await sessions.subagent_messages(file.id, "a1")) == 2
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -103,7 +103,7 @@ async def test_a_list_is_newest_first_and_leaves_out_what_nobody_said(store: Any
     assert [info.summary for info in infos] == ["second", "find the bug"]
     assert [info.session_id for info in await sessions.list(1)] == [files[1].id]
     assert [info.session_id for info in await sessions.list(5, 1)] == [files[0].id]
-    assert await ph.StoredSessions(store, project_key="another").list() == []
+    assert await StoredSessions(store, project_key="another").list() == []
 
 
 async def test_a_summary_that_is_older_than_the_session_is_not_believed(disk: Disk) -> None:
@@ -162,7 +162,7 @@ async def test_what_is_gone_is_gone(store: Any, disk: Disk) -> None:
 
 
 async def test_a_session_that_is_not_there(store: Any, disk: Disk) -> None:
-    sessions = ph.StoredSessions(store, directory=disk.cwd)
+    sessions = StoredSessions(store, directory=disk.cwd)
     assert (await sessions.info(NOBODY), await sessions.messages(NOBODY)) == (None, [])
     for change in (sessions.rename(NOBODY, "x"), sessions.tag(NOBODY, "x"), sessions.fork(NOBODY)):
         with pytest.raises(SessionNotFoundError, match=NOBODY):
@@ -197,15 +197,15 @@ async def test_a_store_that_fails_is_named() -> None:
     store = MemoryStore()
     await store.aclose()
     with pytest.raises(StoreError, match="closed"):
-        await ph.StoredSessions(store, project_key="p").list()
+        await StoredSessions(store, project_key="p").list()
 
 
 def test_plain_code_has_the_same(disk: Disk) -> None:
     store = MemoryStore()
     file = talk(disk)
-    count = sync.import_session_to_store(file.id, store, directory=disk.cwd, config_dir=disk.config)
+    count = sync_stores.import_session_to_store(file.id, store, directory=disk.cwd, config_dir=disk.config)
     assert count == 7
-    sessions = sync.StoredSessions(store, directory=disk.cwd)
+    sessions = sync_stores.StoredSessions(store, directory=disk.cwd)
     sessions.rename(file.id, "Bugs")
     sessions.tag(file.id, "t")
     assert [info.summary for info in sessions.list(limit=1)] == ["Bugs"]

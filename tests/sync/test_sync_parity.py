@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, assert_type
 
 import pytest
 
 import pilothouse
+from pilothouse import stores
 from pilothouse import sync as ph
 from pilothouse.client import Agent as AsyncAgent
 from pilothouse.client import Query as AsyncQuery
@@ -20,27 +22,38 @@ from pilothouse.client import controls as async_controls
 from pilothouse.client.controls import AccountInfo, McpServerStatus
 from pilothouse.client.queries import MessageIterator as AsyncReading
 from pilothouse.driver.subscriptions import MessageSubscription as AsyncListener
+from pilothouse.events import QueryEvent
 from pilothouse.fleet import Fleet as AsyncFleet
 from pilothouse.fleet import Runs as AsyncRuns
+from pilothouse.hints import PUBLIC_MODULES, list_names
 from pilothouse.language_model import LanguageModel as AsyncLanguageModel
-from pilothouse.stores.stored_sessions import StoredSessions as AsyncStoredSessions
+from pilothouse.stores import StoredSessions as AsyncStoredSessions
 from pilothouse.sync import BLOCKING_NAMES, sessions
+from pilothouse.sync import stores as sync_stores
 from pilothouse.sync.fleet import Runs
 from pilothouse.sync.queries import MessageIterator
 from pilothouse.sync.sessions import MessageSubscription
 from pilothouse.testing import FakeCLI
 
-# Classes that are the same object in both, although they have asynchronous methods.
+# Public classes and functions that wait and have no blocking twin, in all packages.
 SHARED = {
+    "AgentRunner": "driven by a fleet, on the event loop of that",
     "Artifacts": "asked by a fleet, on the event loop of that",
     "CliTransport": "driven by the event loop of a query, never by its user",
     "CopiedDirectory": "asked by a fleet, on the event loop of that",
+    "Gate": "opened from any thread; a scripted model waits at it",
     "GitWorktree": "asked by a fleet, on the event loop of that",
+    "Host": "the server itself; `pilothouse serve` runs it",
+    "Journal": "asked by a fleet, on the event loop of that",
     "LocalModel": "a plain context manager too",
+    "MemoryJournal": "asked by a fleet, on the event loop of that",
+    "MemoryPeer": "the other side of a MemoryTransport, for tests",
     "MemoryStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "MemoryTransport": "driven by the event loop of a query, never by its user",
     "NativeTransport": "driven by the event loop of a query, never by its user",
     "ObjectStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "Pool": "a plain context manager too",
+    "PostgresJournal": "asked by a fleet, on the event loop of that",
     "PostgresStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "Prompt": "served to the CLI on the event loop of a query",
     "RayRunner": "entered and asked by its fleet, on the event loop of that",
@@ -48,13 +61,20 @@ SHARED = {
     "RedisStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "ReplayTransport": "driven by the event loop of a query, never by its user",
     "Resource": "served to the CLI on the event loop of a query",
+    "Runner": "driven by a fleet, on the event loop of that",
     "ScopedStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "ScriptedModel": "a plain context manager too",
     "SessionStore": "waited for on the event loop of a query; StoredSessions is for its user",
+    "SqliteJournal": "asked by a fleet, on the event loop of that",
     "SqliteStore": "waited for on the event loop of a query; StoredSessions is for its user",
     "StoreBackend": "waited for on the event loop of a query; StoredSessions is for its user",
     "Tool": "served to the CLI on the event loop of a query; calling it calls the plain function",
     "Transport": "driven by the event loop of a query, never by its user",
+    "TransportWrapper": "driven by the event loop of a query, never by its user",
     "WebSocketTransport": "driven by the event loop of a query, never by its user",
+    "Workspace": "asked by a fleet, on the event loop of that",
+    "WorkspaceRunner": "driven by a fleet, on the event loop of that",
+    "serve": "`pilothouse serve` is the blocking form",
 }
 
 # Members of the asynchronous classes: what they are called here, None if they are not here, and why.
@@ -116,10 +136,14 @@ CLASSES: dict[str, tuple[type, type]] = {
     "MessageIterator": (AsyncReading, MessageIterator),
     "Runs": (AsyncRuns, Runs),
     "Session": (AsyncSession, ph.Session),
-    "StoredSessions": (AsyncStoredSessions, ph.StoredSessions),
+    "StoredSessions": (AsyncStoredSessions, sync_stores.StoredSessions),
     **{name: (getattr(async_controls, name), getattr(sessions, name)) for name in GROUPS},
 }
-FUNCTIONS = sorted(set(BLOCKING_NAMES) - set(CLASSES))
+FUNCTIONS = {
+    **{name: (getattr(pilothouse, name), getattr(ph, name)) for name in sorted(set(BLOCKING_NAMES) - set(CLASSES))},
+    "import_session_to_store": (stores.import_session_to_store, sync_stores.import_session_to_store),
+}
+BLOCKING_IN_PACKAGES = {"Runs", "StoredSessions", "Stream", "import_session_to_store"}
 
 
 def members(cls: type) -> dict[str, Any]:
@@ -162,10 +186,12 @@ def test_every_public_name_is_here() -> None:
 
 
 def test_every_coroutine_has_a_blocking_counterpart() -> None:
-    shared = {name: getattr(pilothouse, name) for name in pilothouse.__all__ if name not in BLOCKING_NAMES}
-    waiting = {name for name, value in shared.items() if isinstance(value, type) and is_asynchronous(value)}
-    waiting |= {name for name, value in shared.items() if inspect.iscoroutinefunction(value)}
-    assert waiting == set(SHARED)
+    public = {name: getattr(pilothouse, name) for name in pilothouse.__all__}
+    for home in (f"pilothouse.{each}" for each in PUBLIC_MODULES):
+        public |= {name: getattr(import_module(home), name) for name in list_names(home)}
+    waiting = {name for name, value in public.items() if isinstance(value, type) and is_asynchronous(value)}
+    waiting |= {name for name, value in public.items() if inspect.iscoroutinefunction(value)}
+    assert waiting - {*BLOCKING_NAMES, *BLOCKING_IN_PACKAGES} == set(SHARED)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -189,7 +215,9 @@ def test_classes_have_the_same_members(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_have_the_same_parameters(name: str) -> None:
-    assert shape(getattr(ph, name)) == shape(getattr(pilothouse, name))
+    there, here = FUNCTIONS[name]
+    assert shape(here) == shape(there)
+    assert not inspect.iscoroutinefunction(here)
 
 
 def test_counterparts_differ_in_result_and_docstring() -> None:
@@ -227,7 +255,7 @@ def test_types(fake: FakeCLI) -> None:
     for text in agent.query("go").text_stream():
         assert_type(text, str)
     for event in agent.query("go").events():
-        assert_type(event, ph.QueryEvent)
+        assert_type(event, QueryEvent)
     with agent.query("go") as entered:
         assert_type(entered, ph.Query)
     assert_type(ph.configure(), ph.Agent)

@@ -15,6 +15,7 @@ import pytest
 from sync_fixtures import alive, ended, eventually, running
 
 from pilothouse import sync as ph
+from pilothouse.events import Started
 from pilothouse.testing import FakeCLI, frames
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -153,7 +154,7 @@ def test_text_and_events(fake: FakeCLI) -> None:
     assert "".join(query.text_stream()) == "Hello you"
     assert "--include-partial-messages" in fake.calls[0].argv
     events = list(ph.query("go", cli=fake.path).events())
-    assert isinstance(events[0], ph.Started)
+    assert isinstance(events[0], Started)
     assert isinstance(events[-1], ph.Finished)
 
 

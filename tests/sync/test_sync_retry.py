@@ -14,6 +14,7 @@ from sync_fixtures import Program, ended, in_threads
 from pilothouse import sync as ph
 from pilothouse.client import retry
 from pilothouse.client.retry import CONTINUE_PROMPT
+from pilothouse.events import RetryScheduled
 from pilothouse.messages import SystemMessage
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import FakeCLI
@@ -96,7 +97,7 @@ def it(request: pytest.FixtureRequest, refusing: FakeCLI) -> Iterator[Asking]:
 @pytest.mark.requirement("E18", "E70")
 def test_a_prompt_is_sent_again(it: Asking) -> None:
     query = it.query("overloaded 2", retry=SOON)
-    events = [event for event in query.events() if isinstance(event, ph.RetryScheduled)]
+    events = [event for event in query.events() if isinstance(event, RetryScheduled)]
     result = query.result()
     assert (result.text, result.error) == ("re: overloaded 2", None)
     assert [(event.attempt, event.reason) for event in events] == [(1, "overloaded"), (2, "overloaded")]
@@ -209,7 +210,7 @@ def waits(message):
         threading.Timer(0.2, told).start()  # by then the main thread waits again
 """
 HOW = {
-    "a retry": "'overloaded 9', retry=ph.RetryPolicy(first_delay=60)",
+    "a retry": "'overloaded 9', retry=pilothouse.options.RetryPolicy(first_delay=60)",
     "a limit": "'limit 900', on_usage_limit='wait'",
 }
 

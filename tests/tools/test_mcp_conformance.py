@@ -16,13 +16,13 @@ from pilothouse.tools import (
     ToolError,
     audio_content,
     embedded_resource,
-    make_mcp_dispatcher,
     prompt,
     resource,
     resource_link,
     sdk_server,
     tool,
 )
+from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -14,7 +14,8 @@ from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 from tool_fixtures import call, error_of, notice, official_client, question, result_of
 
-from pilothouse.tools import make_mcp_dispatcher, mount
+from pilothouse.tools import mount
+from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "claude-code", "version": "2"}}
 

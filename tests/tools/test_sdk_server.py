@@ -21,12 +21,12 @@ from pilothouse.tools import (
     ToolFailure,
     ToolInputError,
     create_tool,
-    make_mcp_dispatcher,
     prompt,
     resource,
     sdk_server,
     tool,
 )
+from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
 
 @tool(annotations=ToolAnnotations(read_only_hint=True))

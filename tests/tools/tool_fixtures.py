@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from pilothouse.tools import McpDispatcher
+from pilothouse.tools.dispatcher import McpDispatcher
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 

@@ -315,7 +315,7 @@ from pilothouse.transports import RecordingTransport
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     anyio.run(ph.query("Hi", transport=RecordingTransport(mock_transport("Hello"), {str(path)!r})).result)
-except ph.CassetteError as error:
+except pilothouse.errors.CassetteError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -15,7 +15,7 @@ import pilothouse as ph
 from pilothouse import sync
 from pilothouse.errors import CassetteError, CLIExitedError, ControlError, ReplayMismatch, UsageError
 from pilothouse.testing import FakeCLI, frames, mock_transport
-from pilothouse.transports import Cassette, Player, RecordingTransport, ReplayTransport
+from pilothouse.transports import Cassette, Player, Recorder, RecordingTransport, ReplayTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -258,7 +258,7 @@ async def test_an_end_is_the_same_end(path: Path, how: str, code: int | None, si
     with FakeCLI().expect("user").emit(frames.init()).stderr("out of rope\n") as fake:
         fake.exit(7) if how == "exit" else fake.kill()
         errors: list[CLIExitedError] = []
-        for transport in (Player(path),) if path.exists() else (ph.Recorder(path), Player(path)):
+        for transport in (Player(path),) if path.exists() else (Recorder(path), Player(path)):
             with pytest.raises(CLIExitedError) as caught:
                 await ph.query("Hi", cli=fake.path, transport=transport)
             errors.append(caught.value)

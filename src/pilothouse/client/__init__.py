@@ -10,16 +10,16 @@ from pilothouse.client.agent import Agent as Agent
 from pilothouse.client.agent import configure as configure
 from pilothouse.client.agent import default_agent as default_agent
 from pilothouse.client.agent import query as query
-from pilothouse.client.agent import restore_defaults as restore_defaults
 from pilothouse.client.agent import session as session
 from pilothouse.client.agent import set_default_agent as set_default_agent
-from pilothouse.client.agent import use_default_agent as use_default_agent
 from pilothouse.client.config_file import trust as trust
 from pilothouse.client.queries import Query as Query
 from pilothouse.client.result import QueryResult as QueryResult
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 
 if TYPE_CHECKING:
+    from pilothouse.client.costs import SessionCost as SessionCost
+    from pilothouse.client.costs import TurnCost as TurnCost
     from pilothouse.client.sessions import Session as Session
     from pilothouse.media import document as document
     from pilothouse.media import image as image

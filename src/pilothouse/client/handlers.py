@@ -146,7 +146,7 @@ class RequestHandlers:
         asked = {name: getattr(options, name) for name in PERMISSION_OPTIONS}
         if not any(value is not None for value in asked.values()):
             return
-        from pilothouse.permissions import make_permission_dispatcher
+        from pilothouse.permissions.dispatcher import make_permission_dispatcher
 
         mine = next(name for name, value in asked.items() if value is not None)
         rivals = {
@@ -177,7 +177,7 @@ class RequestHandlers:
             return
         if options.bare:
             raise OptionsError("options 'bare' and 'hooks' exclude each other: a bare CLI calls none", option="bare")
-        from pilothouse.hooks import make_hook_dispatcher
+        from pilothouse.hooks.dispatcher import make_hook_dispatcher
 
         desk = make_hook_dispatcher(hooks)
         if previous is not None and desk.config != previous.config:
@@ -199,7 +199,7 @@ class RequestHandlers:
     def _add_dialogs(self, options: Options) -> None:
         if all(getattr(options, name) is None for name in DIALOG_OPTIONS):
             return
-        from pilothouse.permissions import make_dialog_dispatcher, make_elicitation_dispatcher
+        from pilothouse.permissions.dialogs import make_dialog_dispatcher, make_elicitation_dispatcher
 
         elicitations = make_elicitation_dispatcher(options.on_elicitation)
         dialogs = make_dialog_dispatcher(options.on_user_dialog, options.supported_dialog_kinds or ())
@@ -213,7 +213,8 @@ class RequestHandlers:
         servers = find_sdk_servers(options.mcp_servers)
         if not servers and not options.custom_tools:
             return
-        from pilothouse.tools import make_mcp_dispatcher, sdk_server
+        from pilothouse.tools import sdk_server
+        from pilothouse.tools.dispatcher import make_mcp_dispatcher
 
         if options.custom_tools:
             if TOOL_SERVER in servers:

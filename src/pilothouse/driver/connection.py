@@ -43,7 +43,8 @@ from pilothouse.protocol import (
     ResponseReceived,
     StreamValidator,
 )
-from pilothouse.transports import Transport, warn_if_executable_is_old, warn_if_old
+from pilothouse.transports import Transport
+from pilothouse.transports.discovery import warn_if_executable_is_old, warn_if_old
 
 if TYPE_CHECKING:
     from pilothouse.driver.extensions import HandlerSet

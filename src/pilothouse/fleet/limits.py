@@ -252,7 +252,7 @@ def validate_rate(rate: Rate | None, name: str = "rate") -> Rate:
     if rate is None:
         return Rate()
     if not isinstance(rate, Rate):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{name}: expected pilothouse.Rate, got {type(rate).__name__}")
+        raise UsageError(f"{name}: expected pilothouse.fleet.Rate, got {type(rate).__name__}")
     for limit in Rate.__struct_fields__:
         value = getattr(rate, limit)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):

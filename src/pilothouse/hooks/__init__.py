@@ -4,8 +4,6 @@ Owns the typed events, the outputs, the table of events and the fail-closed rule
 the driver or the client: requests and responses are mappings. Start with `matchers`, then `dispatcher`.
 """
 
-from pilothouse.hooks.dispatcher import HookDispatcher as HookDispatcher
-from pilothouse.hooks.dispatcher import make_hook_dispatcher as make_hook_dispatcher
 from pilothouse.hooks.events import HOOK_EVENTS as HOOK_EVENTS
 from pilothouse.hooks.events import BatchedToolCall as BatchedToolCall
 from pilothouse.hooks.events import ConfigChangeEvent as ConfigChangeEvent

@@ -9,21 +9,13 @@ from pilothouse.permissions.dialogs import Accept as Accept
 from pilothouse.permissions.dialogs import Cancel as Cancel
 from pilothouse.permissions.dialogs import Decline as Decline
 from pilothouse.permissions.dialogs import DialogCallback as DialogCallback
-from pilothouse.permissions.dialogs import DialogDispatcher as DialogDispatcher
 from pilothouse.permissions.dialogs import DialogRequest as DialogRequest
 from pilothouse.permissions.dialogs import ElicitationCallback as ElicitationCallback
-from pilothouse.permissions.dialogs import ElicitationDispatcher as ElicitationDispatcher
 from pilothouse.permissions.dialogs import ElicitationRequest as ElicitationRequest
-from pilothouse.permissions.dialogs import make_dialog_dispatcher as make_dialog_dispatcher
-from pilothouse.permissions.dialogs import make_elicitation_dispatcher as make_elicitation_dispatcher
-from pilothouse.permissions.dialogs import read_dialog as read_dialog
-from pilothouse.permissions.dialogs import read_elicitation as read_elicitation
 from pilothouse.permissions.dispatcher import CanUseTool as CanUseTool
 from pilothouse.permissions.dispatcher import ConfirmCallback as ConfirmCallback
-from pilothouse.permissions.dispatcher import PermissionDispatcher as PermissionDispatcher
 from pilothouse.permissions.dispatcher import PlanCallback as PlanCallback
 from pilothouse.permissions.dispatcher import QuestionCallback as QuestionCallback
-from pilothouse.permissions.dispatcher import make_permission_dispatcher as make_permission_dispatcher
 from pilothouse.permissions.requests import Allow as Allow
 from pilothouse.permissions.requests import Answers as Answers
 from pilothouse.permissions.requests import Confirm as Confirm
@@ -36,9 +28,6 @@ from pilothouse.permissions.requests import QuestionRequest as QuestionRequest
 from pilothouse.permissions.requests import UserQuestion as UserQuestion
 from pilothouse.permissions.requests import allow_all as allow_all
 from pilothouse.permissions.requests import deny_all as deny_all
-from pilothouse.permissions.requests import read_plan as read_plan
-from pilothouse.permissions.requests import read_questions as read_questions
-from pilothouse.permissions.requests import read_request as read_request
 from pilothouse.permissions.updates import AddDirectories as AddDirectories
 from pilothouse.permissions.updates import AddRules as AddRules
 from pilothouse.permissions.updates import PermissionUpdate as PermissionUpdate
@@ -47,4 +36,3 @@ from pilothouse.permissions.updates import RemoveRules as RemoveRules
 from pilothouse.permissions.updates import ReplaceRules as ReplaceRules
 from pilothouse.permissions.updates import SetMode as SetMode
 from pilothouse.permissions.updates import UnknownUpdate as UnknownUpdate
-from pilothouse.permissions.updates import update_from_wire as update_from_wire

@@ -187,7 +187,7 @@ class StoredSessions:
 
     ::
 
-        sessions = ph.StoredSessions(store, directory=".")
+        sessions = StoredSessions(store, directory=".")
         for info in await sessions.list(limit=10):
             print(info.session_id, info.summary)
 

@@ -4,8 +4,8 @@
 
     print(ph.query("What is 2 + 2?").result().text)
 
-Every name that waits has a blocking counterpart here; all others are the objects of `pilothouse`. Modules load on
-first use. Owns only waiting: start reading at `portal.py`.
+Every name of `pilothouse` that waits has a blocking counterpart here; all others are the same objects. `stores` has
+the blocking `StoredSessions`. Modules load on first use. Owns only waiting: start reading at `portal.py`.
 """
 
 import sys
@@ -18,10 +18,8 @@ BLOCKING_NAMES = {
     "LanguageModel": "language_model",
     "Query": "queries",
     "Session": "sessions",
-    "StoredSessions": "stores",
     "configure": "agent",
     "default_agent": "agent",
-    "import_session_to_store": "stores",
     "query": "agent",
     "session": "agent",
     "set_default_agent": "agent",

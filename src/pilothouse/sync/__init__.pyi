@@ -10,8 +10,6 @@ from pilothouse.sync.fleet import Fleet as Fleet
 from pilothouse.sync.language_model import LanguageModel as LanguageModel
 from pilothouse.sync.queries import Query as Query
 from pilothouse.sync.sessions import Session as Session
-from pilothouse.sync.stores import StoredSessions as StoredSessions
-from pilothouse.sync.stores import import_session_to_store as import_session_to_store
 from pilothouse import *  # noqa: F403 - one list of names, and that is the root's
 from pilothouse.sync.agent import Agent as Agent
 from pilothouse.sync.agent import configure as configure
@@ -23,7 +21,5 @@ from pilothouse.sync.fleet import Fleet as Fleet
 from pilothouse.sync.language_model import LanguageModel as LanguageModel
 from pilothouse.sync.queries import Query as Query
 from pilothouse.sync.sessions import Session as Session
-from pilothouse.sync.stores import StoredSessions as StoredSessions
-from pilothouse.sync.stores import import_session_to_store as import_session_to_store
 
 BLOCKING_NAMES: dict[str, str]

@@ -28,7 +28,7 @@ def import_session_to_store(*args: Any, **named: Any) -> int:
 class StoredSessions:
     """The sessions of a project in a store, for blocking code; threads may share it.
 
-    Arguments and errors are those of `pilothouse.StoredSessions`.
+    Arguments and errors are those of `pilothouse.stores.StoredSessions`.
     """
 
     __slots__ = ("_sessions",)

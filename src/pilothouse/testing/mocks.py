@@ -11,7 +11,8 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from pilothouse.client import Agent, use_default_agent
+from pilothouse.client import Agent
+from pilothouse.client.agent import use_default_agent
 from pilothouse.testing import frames
 from pilothouse.testing.frames import Frame
 from pilothouse.transports import MemoryPeer, MemoryTransport

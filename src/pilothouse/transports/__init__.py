@@ -15,13 +15,9 @@ from pilothouse.transports.base import Health as Health
 from pilothouse.transports.base import HealthState as HealthState
 from pilothouse.transports.base import Transport as Transport
 from pilothouse.transports.cli import CliTransport as CliTransport
-from pilothouse.transports.discovery import INSTALL_INSTRUCTIONS as INSTALL_INSTRUCTIONS
-from pilothouse.transports.discovery import check_version as check_version
-from pilothouse.transports.discovery import find_cli as find_cli
-from pilothouse.transports.discovery import warn_if_executable_is_old as warn_if_executable_is_old
-from pilothouse.transports.discovery import warn_if_old as warn_if_old
 
 if TYPE_CHECKING:
+    from pilothouse.remote.backoff import Backoff as Backoff
     from pilothouse.transports.cassettes import Cassette as Cassette
     from pilothouse.transports.cassettes import Player as Player
     from pilothouse.transports.cassettes import Recorder as Recorder
