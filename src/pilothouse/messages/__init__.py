@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pilothouse.lazy_exports import make_lazy_exports as make_lazy_exports
 from pilothouse.messages.api_messages import AdvisorToolResultBlock as AdvisorToolResultBlock
 from pilothouse.messages.api_messages import AnyApiEvent as AnyApiEvent
-from pilothouse.messages.api_messages import AnyDelta as AnyDelta
+from pilothouse.messages.api_messages import AnyWireDelta as AnyWireDelta
 from pilothouse.messages.api_messages import ApiErrorEvent as ApiErrorEvent
 from pilothouse.messages.api_messages import ApiEvent as ApiEvent
 from pilothouse.messages.api_messages import ApiPing as ApiPing

@@ -383,9 +383,9 @@ KnownWireDelta = (
 
 # The decoder's unions are closed; unknown deltas and events come only from the lenient path.
 if TYPE_CHECKING:
-    AnyDelta = KnownWireDelta | UnknownWireDelta
+    AnyWireDelta = KnownWireDelta | UnknownWireDelta
 else:
-    AnyDelta = KnownWireDelta
+    AnyWireDelta = KnownWireDelta
 
 
 class ApiEvent(MessagePart, frozen=True, gc=False):
@@ -414,7 +414,7 @@ class ContentBlockStart(ApiEvent, frozen=True, gc=False, tag="content_block_star
 class ContentBlockDelta(ApiEvent, frozen=True, gc=False, tag="content_block_delta"):
     """Wire type `content_block_delta`: more of block number `index`."""
 
-    delta: AnyDelta
+    delta: AnyWireDelta
     index: int = 0
 
 
