@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pilothouse import errors
+from pilothouse.client.event_reader import TextReader
 from pilothouse.client.result import QueryResult, make_result_error
 from pilothouse.messages import AssistantMessage, Message, ResultMessage, decode, from_dict
+from pilothouse.testing import frames
 
 TRANSCRIPTS = Path(__file__).parents[1] / "fixtures" / "transcripts"
 
@@ -26,6 +28,11 @@ GOLDEN = [
 def recorded(name: str) -> list[Message]:
     lines = (json.loads(line) for line in (TRANSCRIPTS / f"{name}.ndjson").read_text().splitlines())
     return [from_dict(line["msg"]) for line in lines if line["dir"] == "out" and isinstance(line["msg"], dict)]
+
+
+TALKS = sorted(
+    path.stem for path in TRANSCRIPTS.glob("*.ndjson") if b'"type":"system"' in path.read_bytes().replace(b" ", b"")
+)
 
 
 def result(**fields: Any) -> ResultMessage:
@@ -43,6 +50,48 @@ def test_the_three_lines_of_the_golden_run() -> None:
     assert answer.cost_usd == 0.042
     assert answer.is_success
     assert answer.outcome == "success"
+
+
+@pytest.mark.parametrize("name", TALKS)
+def test_the_streamed_text_is_the_full_text(name: str) -> None:
+    messages = recorded(name)
+    reader = TextReader()
+    told = "".join(text for message in messages for text in reader.read(message))
+    if not any(word in name for word in ("mid_stream", "malformed")):  # there it has what broke off, too
+        assert told == QueryResult(messages).full_text
+
+
+def test_streamed_texts_of_two_api_messages_are_separated_and_of_one_are_not() -> None:
+    def streamed(message_id: str, *texts: str, **fields: Any) -> list[Message]:
+        deltas = (
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}} for t in texts
+        )
+        events = [{"type": "stream_event", "event": d, "api_message_id": message_id, **fields} for d in deltas]
+        whole = frames.assistant("".join(texts), message_id=message_id, **fields)
+        return [from_dict(frame) for frame in (*events, whole)]
+
+    messages = [
+        *streamed("msg_1", "A", "."),
+        *streamed("msg_2", "B", "."),
+        *streamed("msg_9", "of a sub-agent", parent_tool_use_id="toolu_1"),
+        *streamed("msg_3", " C"),
+        *streamed("msg_4", "ut off", resume_reason="max_output_tokens"),
+        *streamed("msg_5", "D\n"),
+        *streamed("msg_6", "E"),
+        from_dict(frames.assistant("F", message_id="msg_7")),
+    ]
+    reader = TextReader()
+    told = "".join(text for message in messages for text in reader.read(message))
+    assert told == QueryResult(messages).full_text == "A.\nB. Cut off\nD\nE\nF"
+
+
+def test_a_result_as_json() -> None:
+    answer = QueryResult(recorded("04_tool_use_bash"))
+    told = json.loads(json.dumps(answer.to_dict()))
+    assert (told["text"], told["is_success"], told["turns"], told["error"]) == (answer.text, True, 2, None)
+    assert told["model_usage"]["claude-opus-5-5"]["inputTokens"] == 20
+    failed = QueryResult(recorded("30_http_529")).to_dict()
+    assert (failed["is_success"], failed["text"], failed["error"]["type"]) == (False, "", "OverloadedError")
 
 
 @pytest.mark.requirement("L45", "L46", "L48", "L49", "L50", "L51", "L52", "L53")

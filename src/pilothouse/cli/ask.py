@@ -289,18 +289,10 @@ def print_failure(screen: Screen, report: FailureReport, redact: Callable[[str],
 
 def make_result_body(result: QueryResult, error: Exception | None) -> dict[str, Any]:
     """Make the object for `--json`. Its keys are those of `QueryResult`; `error` is null after a success."""
-    return {
+    return result.to_dict() | {
         "text": result.text if error is None else "",
         "is_success": error is None,
         "outcome": result.outcome if error is None or result.error is not None else "error",
-        "session_id": result.session_id,
-        "cost_usd": result.cost_usd,
-        "turns": result.turns,
-        "duration_ms": result.duration_ms,
-        "structured": result.structured,
-        "usage": msgspec.to_builtins(result.usage),
-        "model_usage": msgspec.to_builtins(result.model_usage),
-        "permission_denials": [denial.tool_name for denial in result.permission_denials],
         "error": None if error is None else _make_error_body(error),
     }
 

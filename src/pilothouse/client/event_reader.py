@@ -206,17 +206,40 @@ def _missing_text(known: str, whole: str) -> str:
 class TextReader:
     """Turns messages into the text of the main agent, for readers that cannot take anything back.
 
-    Retracted text that comes again unchanged is not emitted twice.
+    Retracted text that comes again unchanged is not emitted twice. `read` separates the texts of two API messages as
+    `QueryResult.full_text` does.
     """
 
     def __init__(self) -> None:
         self._events = EventReader()
         self._emitted = ""  # retracted, but already emitted
         self._repeated = ""  # the beginning of `_emitted` that came again
+        self._is_retracted = False  # the next API message goes on where this one was cut off
+        self._message_id: str | None = None  # of the API message
+        self._is_at_start = False  # no text of that message was emitted
+        self._last = ""  # the last character that was emitted
 
     def read(self, message: Message) -> Iterator[str]:
         """Yield the text that the next message adds."""
-        return (text for event in self._events.read(message) if (text := self.read_event(event)))
+        if isinstance(message, StreamEvent):
+            self._track_message(message, message.api_message_id)
+        elif isinstance(message, AssistantMessage) and not message.is_api_error_message:
+            self._track_message(message, message.message_id)
+        for event in self._events.read(message):
+            if text := self.read_event(event):
+                yield self._separate(text) if self._is_at_start else text
+                self._last = text[-1]
+
+    def _track_message(self, message: StreamEvent | AssistantMessage, message_id: str | None) -> None:
+        if message_id is None or message_id == self._message_id or message.parent_tool_use_id is not None:
+            return
+        self._message_id = message_id
+        self._is_at_start = not self._is_retracted and message.resume_reason is None
+        self._is_retracted = False
+
+    def _separate(self, text: str) -> str:
+        self._is_at_start = False
+        return text if not self._last or self._last.isspace() or text[0].isspace() else "\n" + text
 
     def read_event(self, event: QueryEvent) -> str:
         """Return the text that the next event adds, for callers that read events themselves."""
@@ -224,7 +247,7 @@ class TextReader:
             case TextDelta(text=text, agent=None):
                 return self._new_part(text)
             case TextRetracted(text=text, agent=None):
-                self._emitted, self._repeated = self._emitted or text, ""
+                self._emitted, self._repeated, self._is_retracted = self._emitted or text, "", True
             case _:
                 pass
         return ""

@@ -281,6 +281,9 @@ class Query(Generic[OutputT]):
     def text_stream(self) -> MessageIterator[str]:
         """Iterate over the text of the answer while it is written; nothing else, nothing twice.
 
+        Together the pieces are `QueryResult.full_text`: what the model says after a tool call begins on a new line.
+        When the API breaks off in the middle, they have the broken piece too.
+
         Turns `partial_messages` on; after the start it yields whole blocks unless that was set.
 
         Raises:

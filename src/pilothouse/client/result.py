@@ -464,6 +464,29 @@ class QueryResult(Generic[OutputT]):
         """The thinking of the model, joined, without sub-agents."""
         return "".join(m.thinking for m in self.assistant_messages if m.parent_tool_use_id is None)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain values for JSON, without its messages.
+
+        Example::
+
+            json.dumps((await ph.query("Extract the invoice", output_type=Invoice)).to_dict())
+        """
+        error = self.error
+        return {
+            "text": self.text,
+            "is_success": error is None,
+            "outcome": self.outcome,
+            "session_id": self.session_id,
+            "cost_usd": self.cost_usd,
+            "turns": self.turns,
+            "duration_ms": self.duration_ms,
+            "structured": self.structured,
+            "usage": msgspec.to_builtins(self.usage),
+            "model_usage": msgspec.to_builtins(self.model_usage),
+            "permission_denials": [denial.tool_name for denial in self.permission_denials],
+            "error": None if error is None else {"type": type(error).__name__, "message": str(error)},
+        }
+
     def validate(self) -> ValidationReport:
         """Check the stream: calls without a result, results without a call, lines skipped, no closing message."""
         validator = StreamValidator()
