@@ -152,7 +152,7 @@ MESSAGES_SAY: dict[str, dict[str, Proof]] = {
         "media_type: it cannot be detected": no_guessed_media_type,
         "cannot be sent": no_part_of_an_unknown_kind,
     },
-    "native/model_request.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
+    "native/api.py": {"is not available": "native/test_engine_wire.py::test_another_model_steps_in"},
     "native/controls.py": {
         "Unsupported control request": (
             "native/test_engine_wire.py::test_an_unknown_request_is_refused_and_never_left_open"

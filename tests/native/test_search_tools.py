@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilothouse.native.tools import BUILTIN_TOOLS, ToolOutput, Workplace, search_tools
-from pilothouse.native.tools.glob_patterns import Pattern, PatternError, expand_braces, match_segment
+from pilothouse.native.tools.grep_program import Pattern, PatternError, expand_braces, match_segment
 
 FILES = {
     "a.txt": "one\ntwo\none two\n",

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pilothouse.native.permissions.rules import allows_command, matches_host, matches_path
+from pilothouse.native.permission_rules import allows_command, matches_host, matches_path
 from pilothouse.options.permission_rules import matches_wildcard
 
 

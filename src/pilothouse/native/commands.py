@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pilothouse.native import frames
-from pilothouse.native.api import ApiError, describe_failure, is_prompt_too_long
-from pilothouse.native.json_values import JsonObject
-from pilothouse.native.model_request import ConnectApi, PromptIds, ReplyRequest
+from pilothouse.native.api import ApiError, ConnectApi, PromptIds, ReplyRequest, describe_failure, is_prompt_too_long
 from pilothouse.native.models import context_tokens, get_model
 from pilothouse.native.prompts import COMPACTED_MESSAGE, COMPACTION_PROMPT
 from pilothouse.native.state import SessionState
-from pilothouse.native.wire import HostDisconnectedError
+from pilothouse.native.wire import HostDisconnectedError, JsonObject
 
 COMMAND_NAMES: Final = frozenset({"clear", "compact"})
 

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
-from pilothouse.native.json_values import JsonObject, as_list, as_object
+from pilothouse.native.wire import JsonObject, as_list, as_object
 from pilothouse.options import PrivateFile
 from pilothouse.transcripts.paths import is_session_id
 from pilothouse.trust_store import is_trusted_directory, is_trusted_in_process

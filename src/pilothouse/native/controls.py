@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from pilothouse.native import frames
 from pilothouse.native.history import CLI_VERSION
-from pilothouse.native.json_values import JsonObject, as_object
 from pilothouse.native.mcp import McpServer, read_servers
 from pilothouse.native.models import context_tokens, get_model, list_models
 from pilothouse.native.state import SessionState
 from pilothouse.native.tool_calls import PermissionChecker
+from pilothouse.native.wire import JsonObject, as_object
 from pilothouse.transports.errands import run_briefly
 
 DEFAULT_READ_BYTES: Final = 1 << 20

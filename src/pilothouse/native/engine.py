@@ -24,13 +24,12 @@ from pilothouse.native.commands import find_command, run_command
 from pilothouse.native.configuration import EngineArguments, FlagError, parse_arguments, read_memory, read_settings
 from pilothouse.native.controls import ControlRequestHandler
 from pilothouse.native.history import History
-from pilothouse.native.json_values import JsonObject, as_objects
 from pilothouse.native.mcp import McpServer
 from pilothouse.native.state import SessionState, find_config_dir
 from pilothouse.native.tool_calls import PermissionChecker
 from pilothouse.native.tools.base import BuiltinTool, Workplace
 from pilothouse.native.turn import EngineTurn, TranscriptWriter, TurnEnd, TurnPrompt
-from pilothouse.native.wire import Wire, WirePort
+from pilothouse.native.wire import JsonObject, Wire, WirePort, as_objects
 from pilothouse.options import PrivateFile
 from pilothouse.options.permission_rules import RuleSet
 from pilothouse.options.secrets import mask

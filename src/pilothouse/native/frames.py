@@ -13,9 +13,9 @@ from typing import Any
 
 from pilothouse._version import __version__
 from pilothouse.native.history import CLI_VERSION, make_timestamp
-from pilothouse.native.json_values import JsonObject
 from pilothouse.native.models import list_models, make_zero_usage
 from pilothouse.native.state import STRUCTURED_TOOL_NAME, SessionState
+from pilothouse.native.wire import JsonObject
 
 CAPABILITIES = ("interrupt_receipt_v1", "interrupt_cancel_queued_v1", "msg_lifecycle_v1")
 

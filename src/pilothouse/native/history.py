@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from pilothouse.messages.json_lines import decode_line, encode_json
-from pilothouse.native.json_values import JsonObject
+from pilothouse.native.wire import JsonObject
 from pilothouse.transcripts.conversation import read_conversation
 from pilothouse.transcripts.paths import SUFFIX, find_file, get_projects_directory, project_key
 from pilothouse.transcripts.rows import SPOKEN_TYPES, open_transcript, read_part

@@ -12,8 +12,15 @@ from typing import Any, Final
 import anyio
 from msgspec import Struct, field
 
-from pilothouse.native.json_values import JsonObject, as_list, as_object, as_objects
-from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
+from pilothouse.native.wire import (
+    HostDisconnectedError,
+    HostRefusedError,
+    JsonObject,
+    Wire,
+    as_list,
+    as_object,
+    as_objects,
+)
 
 DEFAULT_SECONDS: Final = 600.0
 """Time limit of one callback, unless its matcher has another one; those of SessionEnd end with the program."""

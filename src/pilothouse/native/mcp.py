@@ -12,9 +12,16 @@ from typing import Any, Final, cast
 
 import anyio
 
-from pilothouse.native.json_values import JsonObject, as_list, as_object, as_objects
 from pilothouse.native.tools.base import ToolOutput, make_failure
-from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, Wire
+from pilothouse.native.wire import (
+    HostDisconnectedError,
+    HostRefusedError,
+    JsonObject,
+    Wire,
+    as_list,
+    as_object,
+    as_objects,
+)
 
 PROTOCOL_VERSION: Final = "2025-11-25"
 HANDSHAKE_SECONDS: Final = 60.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from pilothouse.native.json_values import JsonObject, as_object
+from pilothouse.native.wire import JsonObject, as_object
 
 
 class Price(Struct, frozen=True):

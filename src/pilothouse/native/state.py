@@ -15,14 +15,13 @@ from pilothouse.json_schema import SchemaCheck, make_checker
 from pilothouse.native.configuration import EngineArguments, EngineSettings
 from pilothouse.native.history import History
 from pilothouse.native.hooks import HookRunner
-from pilothouse.native.json_values import JsonObject, as_list
 from pilothouse.native.mcp import McpServers, McpTool
 from pilothouse.native.models import LONG_CONTEXT_BETA, SessionTotals, get_model, has_long_context, resolve_model
 from pilothouse.native.permissions import make_hidden_filter
 from pilothouse.native.prompts import IDENTITY, STRUCTURED_DESCRIPTION, describe_environment
 from pilothouse.native.tools.base import BuiltinTool, ToolDescription, Workplace
 from pilothouse.native.tools.session_tools import INTERACTIVE_TOOLS
-from pilothouse.native.wire import Wire
+from pilothouse.native.wire import JsonObject, Wire, as_list
 from pilothouse.options.permission_rules import RuleSet
 
 STRUCTURED_TOOL_NAME: Final = "StructuredOutput"

@@ -17,7 +17,6 @@ from msgspec import Struct
 from pilothouse.native import frames
 from pilothouse.native.configuration import PERMISSION_MODES
 from pilothouse.native.hooks import HookVerdict
-from pilothouse.native.json_values import JsonObject, as_object
 from pilothouse.native.mcp import McpTool
 from pilothouse.native.permissions import Decision, decide
 from pilothouse.native.prompts import NO_APPROVER, STRUCTURED_ACCEPTED, TOOL_NOT_RUN, TOOL_STOPPED
@@ -25,7 +24,7 @@ from pilothouse.native.state import STRUCTURED_TOOL_NAME, SessionState
 from pilothouse.native.state import STRUCTURED_TOOL_NAME as STRUCTURED_NAME
 from pilothouse.native.tools.base import BuiltinTool, ToolOutput
 from pilothouse.native.tools.session_tools import EXIT_PLAN_MODE, INTERACTIVE_TOOLS
-from pilothouse.native.wire import HostDisconnectedError, HostRefusedError
+from pilothouse.native.wire import HostDisconnectedError, HostRefusedError, JsonObject, as_object
 from pilothouse.transports.errands import run_briefly
 
 AnyTool = BuiltinTool | McpTool

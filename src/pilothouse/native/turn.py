@@ -14,11 +14,17 @@ import anyio
 from msgspec import Struct, field
 
 from pilothouse.native import frames
-from pilothouse.native.api import ApiError, StreamedReply, describe_failure, is_prompt_too_long
+from pilothouse.native.api import (
+    ApiError,
+    ConnectApi,
+    PromptIds,
+    ReplyRequest,
+    StreamedReply,
+    describe_failure,
+    is_prompt_too_long,
+)
 from pilothouse.native.commands import compact, needs_compaction
 from pilothouse.native.history import History
-from pilothouse.native.json_values import JsonObject
-from pilothouse.native.model_request import ConnectApi, PromptIds, ReplyRequest
 from pilothouse.native.prompts import (
     CONTINUE_REPLY,
     EMPTY_NUDGE,
@@ -29,7 +35,7 @@ from pilothouse.native.prompts import (
 )
 from pilothouse.native.state import SessionState
 from pilothouse.native.tool_calls import PermissionChecker, ToolCalls
-from pilothouse.native.wire import HostDisconnectedError, Wire
+from pilothouse.native.wire import HostDisconnectedError, JsonObject, Wire
 from pilothouse.transports.errands import run_briefly
 
 MAX_SCHEMA_FAILURES: Final = 5

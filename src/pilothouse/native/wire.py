@@ -1,4 +1,4 @@
-"""The engine's side of the wire.
+"""The engine's side of the wire, and the values that come over it.
 
 Sends frames and control requests to the host, and matches the host's responses to them. Knows neither turns nor
 tools.
@@ -8,12 +8,29 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import anyio
 
 from pilothouse.messages.json_lines import encode_json
-from pilothouse.native.json_values import JsonObject
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+def as_object(value: Any) -> JsonObject:
+    """Return the value if it is an object; else an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return the value if it is a list; else an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def as_objects(value: Any) -> list[JsonObject]:
+    """Return the objects in a list, and drop everything else."""
+    return [cast("JsonObject", item) for item in as_list(value) if isinstance(item, dict)]
+
 
 CANCEL_SECONDS = 1.0
 """Seconds for the attempt to tell the host that a request is cancelled."""

@@ -32,7 +32,7 @@ from pilothouse.native.tools.base import (
     make_text_schema,
 )
 from pilothouse.native.tools.bash_tool import CommandProcess, read_output
-from pilothouse.native.tools.glob_patterns import Pattern, PatternError, walk
+from pilothouse.native.tools.grep_program import Pattern, PatternError, walk
 
 MAX_FILES = 100
 GLOB_SECONDS = 20.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pilothouse.native.json_values import JsonObject, as_list, as_object
 from pilothouse.native.tools.base import BuiltinSpec, BuiltinTool, ToolOutput, Workplace, make_schema, make_text_schema
+from pilothouse.native.wire import JsonObject, as_list, as_object
 
 
 async def _run_todo_write(tool_input: Mapping[str, Any], workplace: Workplace) -> ToolOutput:

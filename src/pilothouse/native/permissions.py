@@ -1,8 +1,9 @@
-"""`decide`: decides whether a tool call may run.
+"""`decide`: decides whether a tool call may run, by the CLI's modes and rules.
 
 Owns the order (rules that deny, rules that ask, the mode, rules that allow), and how a Bash command is matched with
 rules: a command needs permission unless a rule allows its exact text; rules that deny or ask match their words anywhere
-in it. No program counts as harmless.
+in it. No program counts as harmless. Where the CLI's own decision is unknown, this one is stricter. Requests no
+permission and runs nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pilothouse.native.permissions.paths import RuleContext, is_guarded, is_inside, judge_edit, judge_read, resolve_path
-from pilothouse.native.permissions.rules import (
+from pilothouse.native.permission_rules import (
     ALLOW,
     NAME_FIELDS,
     Decision,
     JsonObject,
     ProvisionalDecision,
+    RuleContext,
     allows_command,
     get_prefix,
+    is_guarded,
+    is_inside,
     is_plain_command,
+    judge_edit,
+    judge_read,
     make_add_rule,
     matches_host,
+    resolve_path,
 )
 from pilothouse.native.tools.base import Workplace
 from pilothouse.options.permission_rules import PermissionRule, RuleSet, matches_wildcard
