@@ -419,7 +419,7 @@ def test_waiting_is_printed() -> None:
     assert lines == [
         "the API is overloaded; try 1 of 3 in 2 s",
         "the limit is used up; waiting 61 s for the limit",
-        "nothing was heard for 30 s; the query ends after 60 s",
+        "no output for 30 s; the query ends after 60 s",
     ]
 
 

@@ -107,7 +107,7 @@ async def test_sizes_are_bounded(
         (place.path / name).write_bytes(b"x" * size)
     saved = await Artifacts(tmp_path / "saved", ["*"], max_bytes=100).save("k", place, workspace)
     assert [Path(one).name for one in saved] == ["a", "c"]
-    assert caplog.messages == [r"run 'k': 2 files are more than may be saved, and left out: 'b\n', 'd'"]
+    assert caplog.messages == [r"run 'k': 2 files are not saved, because they exceed the limits: 'b\n', 'd'"]
     monkeypatch.setattr(artifacts_module, "MAX_FILES", 3)
     saved = await Artifacts(tmp_path / "saved", ["*"]).save("k", place, workspace)
     assert [Path(one).name for one in saved] == ["a", "b%0A", "c"]

@@ -109,7 +109,7 @@ def test_a_run_without_a_key_is_shown_by_its_prompt(run: Any, prompts: Path, fak
 
 def test_local_is_for_workers(run: Any, prompts: Path) -> None:
     code, _, err = run(str(prompts), "--enqueue", "--journal", "r.db", "--local")
-    assert (code, "--local is for those who do the runs: give it to the worker" in err) == (2, True)
+    assert (code, "--local applies where runs are executed: give it to the worker" in err) == (2, True)
     code, _, err = run(str(prompts), "--local", "--model", "opus")
     assert (code, "--local brings its own model: leave --model away" in err) == (2, True)
 
@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_read_names_the_line(
         (("prompts.jsonl", "--budget-usd", "0"), "budget_usd must be a number of US dollars above 0"),
         (("prompts.jsonl", "--concurrency", "0"), "concurrency"),
         (("prompts.jsonl", "-o", "no/such/out.jsonl"), "there is no directory"),
-        (("prompts.jsonl", "--journal", "prompts.jsonl"), "is no journal of a fleet"),
+        (("prompts.jsonl", "--journal", "prompts.jsonl"), "is not a journal of a fleet"),
         (("resume",), "needs --journal"),
         (("retry-failed", "--journal", "none.db"), "there is no journal none.db"),
         (("status",), "needs --journal"),

@@ -83,7 +83,7 @@ def test_a_batch_says_what_to_do_next(
         assert len(fake.calls) <= 5
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.search("[345] in a row failed so", err)  # two run at a time, and what runs ends
+    assert re.search("[345] in a row failed for this reason", err)  # two run at a time, and what runs ends
     assert err.splitlines()[-1] == "when that is mended, `pilothouse batch resume --journal runs.db` goes on"
     assert main(["batch", "status", "--journal", "runs.db", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)

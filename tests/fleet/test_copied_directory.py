@@ -264,7 +264,7 @@ async def test_sources_that_cannot_be_copied(tmp_path: Path) -> None:
     for name, content, words in (
         ("no.tar.gz", b"no tar", "cannot be read"),
         ("no.zip", b"no zip", "cannot be read"),
-        ("no.bundle", b"no bundle", "is no git bundle"),
+        ("no.bundle", b"no bundle", "is not a git bundle"),
         ("no.txt", b"text", "is neither a directory nor an archive"),
         ("missing", None, "there is no directory or archive"),
         ("missing.zip", None, "there is no directory or archive"),

@@ -362,7 +362,7 @@ async def test_an_attempt_that_does_not_end_in_order_is_cancelled() -> None:
         ({"journal": 7}, "expected a path or a Journal"),
         ({"agent": "opus"}, "expected an Agent"),
         ({"runner": 7}, "the method of a Runner"),
-        ({"runner": PlayedRunner(), "agent": Agent()}, "in the place of an agent"),
+        ({"runner": PlayedRunner(), "agent": Agent()}, "instead of an agent"),
     ],
 )  # fmt: skip
 async def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:

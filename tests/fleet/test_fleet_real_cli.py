@@ -51,7 +51,7 @@ async def test_a_wrong_key_ends_no_run(agent: Agent, scripted_model: ScriptedMod
     scripted_model.default = HttpError(401)
     prompts = [f"number {n}" for n in range(12)]
     async with Fleet(agent, concurrency=2, journal=path) as fleet:
-        with pytest.raises(AuthenticationError, match="in a row failed so"):
+        with pytest.raises(AuthenticationError, match="in a row failed for this reason"):
             await fleet.gather(prompts)
         status = await fleet.status()
     assert (status.failed, status.queued) == (0, 12)

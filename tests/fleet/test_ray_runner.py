@@ -96,7 +96,7 @@ def test_a_dead_address_is_reported_before_ray_tries() -> None:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ray, cluster = PlayedRay(), RayConnection()
-        with pytest.raises(RemoteError, match=f"nobody answers at {address}") as caught:
+        with pytest.raises(RemoteError, match=f"no server answers at {address}") as caught:
             cluster.submit(partial(cluster.connect, ray, address)).result()
         cluster.submit(partial(cluster.disconnect, ray)).result()
     assert ray.asked == []

@@ -66,7 +66,7 @@ async def test_what_runs_or_permits_is_the_workers_own(path: Path, name: str) ->
     [run], runner = await worked(path)
     assert (run.state, runner.attempts) == ("failed", [])
     assert isinstance(run.error, OptionsError)
-    assert f"option {name!r} of run 'a' does not hold here" in str(run.error)
+    assert f"option {name!r} of run 'a' is not accepted here" in str(run.error)
     assert f"--accept {name}" in str(run.error)
     for accepts in ([name], "all"):
         await enqueued(path, {name: OWN[name]}, key=str(accepts))

@@ -311,7 +311,7 @@ async def test_files_that_are_no_journal_are_left_as_they_are(path: Path, tmp_pa
     sql(other, "CREATE TABLE mine (x)")
     for one in (text, other):
         before = one.read_bytes()
-        with pytest.raises(FleetJournalError, match="is no journal of a fleet"):
+        with pytest.raises(FleetJournalError, match="is not a journal of a fleet"):
             async with Fleet(runner=PlayedRunner(), journal=one):
                 pass
         assert one.read_bytes() == before

@@ -288,7 +288,7 @@ BAD: dict[str, tuple[tuple[str, ...], int, str]] = {
         "concurrency=0 leaves all runs to other processes, which needs a journal that they share",
     ),
     "no journal at all": (
-        ("worker", "--journal", "prompts.jsonl"), 1, "prompts.jsonl is no journal of a fleet; it was left as it is",
+        ("worker", "--journal", "prompts.jsonl"), 1, "prompts.jsonl is not a journal of a fleet; it was not changed",
     ),
     "one that is not there": (("batch", "results", "--journal", "none.db"), 1, "there is no journal none.db"),
     "nowhere to write": (

@@ -137,7 +137,7 @@ async def test_a_relative_cwd_of_a_run_is_a_place_in_its_directory(source: Path,
         assert isinstance(run.error, UsageError)
         assert "has its own cwd" in str(run.error)
     assert isinstance(runs[4].error, WorkspaceError)
-    assert "missing is no directory" in str(runs[4].error)
+    assert "missing is not a directory" in str(runs[4].error)
 
 
 async def _nothing() -> None: ...
@@ -178,7 +178,7 @@ async def test_a_run_without_a_directory_fails_and_the_others_go_on(
         [row] = await fleet.rows("failed")
     assert isinstance(row.error, WorkspaceError)
     assert row.error.path is None
-    assert "somebody else is at work" in str(row.error)
+    assert "another process is at work" in str(row.error)
     assert errors.WorkspaceError is WorkspaceError
 
 

@@ -161,7 +161,7 @@ async def test_one_at_a_time_in_a_directory(tmp_path: Path, root: Path, monkeypa
     await two.open(nobody)
     place = await one.make("a", is_resumed=False)
     (place.path / "mine").touch()
-    with pytest.raises(WorkspaceError, match=r"somebody else is at work in .*; give each fleet a root of its own"):
+    with pytest.raises(WorkspaceError, match=r"another process is at work in .*; give each fleet its own root"):
         await two.make("a", is_resumed=False)
     assert (place.path / "mine").exists()
     await one.release(place, "queued")
@@ -273,11 +273,11 @@ async def test_mistakes_with_git_are_reported_before_anything_is_started(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     for workspace, words in (
         (GitWorktree(tmp_path / "none", root=root), "there is no directory"),
-        (GitWorktree(empty, root=root), "is no git repository that can be used: .*not a git repository"),
+        (GitWorktree(empty, root=root), "is not a usable git repository: .*not a git repository"),
         (GitWorktree(repository, ref="nix", root=root), "'nix' names no commit"),
         (GitWorktree(repository, ref="--all", root=root), "'--all' names no commit"),
         (GitWorktree(repository, ref="main:a.txt", root=root), "names no commit"),
-        (GitWorktree(repository, branch="a b {name}", root=root), "is no name for a branch"),
+        (GitWorktree(repository, branch="a b {name}", root=root), "is not a valid name of a branch"),
     ):
         with pytest.raises(UsageError, match=words):
             await workspace.open(nobody)

@@ -69,7 +69,7 @@ async def test_odd_entries_in_a_store_are_skipped_and_reported(caplog: pytest.Lo
     assert found is not None
     assert found.entries == [{"n": 1}, {"n": 2}]
     assert dict(found.subpaths) == {"subagents/agent-1": [{"sub": "subagents/agent-1"}]}
-    assert "entry 2 is no object" in caplog.text
+    assert "entry 2 is not an object" in caplog.text
     assert "'../../etc/passwd'" in caplog.text
 
 

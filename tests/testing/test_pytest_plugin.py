@@ -99,7 +99,7 @@ def test_a_given_cli_is_used(tmp_path: Path):
     done = run_pytest(tmp_path, CLI_TEST, "-s", PILOTHOUSE_CLI=fake.path)
     assert f"path: {fake.path}" in done.stdout
     wrong = run_pytest(tmp_path, CLI_TEST, PILOTHOUSE_CLI=str(tmp_path / "nothing"))
-    assert "nothing is no file" in wrong.stdout
+    assert "nothing is not a file" in wrong.stdout
 
 
 @pytest.mark.requirement("R38")

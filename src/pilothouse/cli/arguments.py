@@ -239,8 +239,8 @@ exit codes:
 _CHAT_EPILOG = """In the conversation, /help lists the commands: /model, /mode, /cost, /status, /fork, /clear, /resume,
 /exit; those of Claude Code work too. A tool that needs permission is asked about: once, for the session, or deny.
 
-Ctrl-C stops the answer, a second one leaves; Ctrl-D leaves. When standard input is no terminal, each of its lines is
-a prompt, answers go to standard output, and nobody is asked: give --allowed-tools or --permission-mode.
+Ctrl-C stops the answer, a second one leaves; Ctrl-D leaves. When standard input is not a terminal, each of its lines
+is a prompt, answers go to standard output, and no question is asked: give --allowed-tools or --permission-mode.
 
 examples:
   pilothouse chat

@@ -233,12 +233,12 @@ class AskRun:
         return error
 
     async def _print_failure(self, error: Exception) -> int:
-        told = suggest_login(error, self._prompt, self._find_known_cli()) or describe_failure(error)
+        failure = suggest_login(error, self._prompt, self._find_known_cli()) or describe_failure(error)
         if self._request.verbose and isinstance(error, CLINotFoundError):
             for line in str(error).splitlines():
                 self._screen.note(line, "quiet")
-        print_failure(self._screen, told, self._redact)
-        return told.code
+        print_failure(self._screen, failure, self._redact)
+        return failure.code
 
     def _find_known_cli(self) -> str | None:
         try:

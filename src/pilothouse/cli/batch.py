@@ -490,11 +490,11 @@ async def batch(request: BatchRequest, screen: Screen) -> int:
     except (PilothouseError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        told = describe_failure(error)
-        screen.note(redact(f"pilothouse: {told.line}"), "error")
+        failure = describe_failure(error)
+        screen.note(redact(f"pilothouse: {failure.line}"), "error")
         if request.journal is not None and is_systemic(error):
             screen.note(f"when that is mended, `{_format_resume_command(request.journal)}` goes on", "warning")
-        return told.code
+        return failure.code
 
 
 def _format_resume_command(journal: str) -> str:
@@ -590,7 +590,7 @@ class BatchRun:
         """Add the prompts for workers to execute."""
         assert prompts is not None
         if self._request.local:
-            raise UsageError("--local is for those who do the runs: give it to the worker")
+            raise UsageError("--local applies where runs are executed: give it to the worker")
         journal = require_journal(self._request, "--enqueue")
         async with make_fleet(self._request, concurrency=0) as fleet:
             count = await fleet.enqueue(prompts, key="key", options=self._make_options)
@@ -617,9 +617,9 @@ async def worker(request: WorkerRequest, screen: Screen) -> int:
         with log_warnings_to(screen, redact):
             return await _work(request, screen)
     except (PilothouseError, OSError) as error:
-        told = describe_failure(error)
-        screen.note(redact(f"pilothouse: {told.line}"), "error")
-        return told.code
+        failure = describe_failure(error)
+        screen.note(redact(f"pilothouse: {failure.line}"), "error")
+        return failure.code
 
 
 async def _work(request: WorkerRequest, screen: Screen) -> int:

@@ -221,7 +221,7 @@ CHAT_COMMANDS: dict[str, ChatCommand] = {
     "cost": ChatCommand("", "what every answer has cost, and all together", _cost),
     "status": ChatCommand("", "session, model, mode, directory, health", _status),
     "fork": ChatCommand("", "go on in a copy of this conversation", _fork),
-    "clear": ChatCommand("", "forget what was said", _clear),
+    "clear": ChatCommand("", "forget the conversation", _clear),
     "resume": ChatCommand("ID", "go on with another conversation", _resume),
     "exit": ChatCommand("", "leave; so does Ctrl-D", _exit),
     "quit": ChatCommand("", "", _exit),
@@ -534,12 +534,12 @@ class Chat:
     def _print_failure(self, error: Exception, prompt: str) -> None:
         """Print a failure. In a terminal it does not set the exit code: the user decides when to leave."""
         self._screen.end_text()
-        told = suggest_login(error, prompt, self._find_known_cli()) or describe_failure(error)
+        failure = suggest_login(error, prompt, self._find_known_cli()) or describe_failure(error)
         if isinstance(error, CLIExitedError) and self._is_started and self.session.options.restart != "never":
-            told = replace(told, line=f"{told.line}; the next prompt starts it again")
-        print_failure(self._screen, told, lambda line: escape_invisible(self._redact(line)))
+            failure = replace(failure, line=f"{failure.line}; the next prompt starts it again")
+        print_failure(self._screen, failure, lambda line: escape_invisible(self._redact(line)))
         if not (self._interactive and self._is_started):
-            self._code = self._code or told.code
+            self._code = self._code or failure.code
 
     def _find_known_cli(self) -> str | None:
         try:

@@ -168,14 +168,14 @@ async def demo(request: DemoRequest, screen: Screen) -> int:
     try:
         cli = await ensure_cli(request.cli, os.environ, screen)
     except PilothouseError as error:
-        told = describe_failure(error)
-        print_failure(screen, told, redact)
-        return told.code
+        failure = describe_failure(error)
+        print_failure(screen, failure, redact)
+        return failure.code
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="pilothouse-demo-", ignore_cleanup_errors=True) as name:
-        stage = DemoContext(screen, redact, cli, Path(name))
+        context = DemoContext(screen, redact, cli, Path(name))
         for number, part in enumerate((p for p in _DEMO_PARTS if p in request.parts), start=1):
-            if not await _run_part(number, part, request, stage):
+            if not await _run_part(number, part, request, context):
                 failed.append(part)
     screen.note("")
     seconds = f"{time.monotonic() - started:.1f} s"

@@ -315,8 +315,8 @@ async def _check_cli(context: DoctorContext) -> Iterable[CheckResult]:
         path = await anyio.to_thread.run_sync(find_cli, wanted, os.environ)
         version = await anyio.to_thread.run_sync(check_version, path, os.environ)
     except PilothouseError as error:
-        told = describe_failure(error)
-        return [CheckResult("cli", "failed", told.line, " ".join(told.advice))]
+        failure = describe_failure(error)
+        return [CheckResult("cli", "failed", failure.line, " ".join(failure.advice))]
     context.executable = path
     return [_make_version_result(path, version, wanted), _make_managed_result(path)]
 
@@ -364,8 +364,8 @@ async def _check_round_trip(context: DoctorContext) -> Iterable[CheckResult]:
     try:
         first, version = await _ask_scripted(context.executable)
     except (PilothouseError, OSError) as error:
-        told = describe_failure(error)
-        return [CheckResult(name, "failed", told.line, " ".join(told.advice))]
+        failure = describe_failure(error)
+        return [CheckResult(name, "failed", failure.line, " ".join(failure.advice))]
     whole = time.perf_counter() - started
     detail = f"Claude Code {version} answered the scripted model in {whole:.1f} s, first message after {first:.1f} s"
     return [CheckResult(name, "ok", detail)]

@@ -42,7 +42,7 @@ _EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (CLINotFoundError, f"install it with `{INSTALL}`, or give its path with --cli"),
     (CLIVersionError, f"give the path of Claude Code with --cli, or install it with `{INSTALL}`"),
-    (CLIExitedError, "--verbose shows all that it said"),
+    (CLIExitedError, "--verbose shows all its output"),
 )
 _SHOWN_PROMPT_CHARS = 60  # of a prompt that a suggestion repeats
 

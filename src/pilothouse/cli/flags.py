@@ -197,7 +197,7 @@ _SESSION_ACTIONS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]
     "fork": ("make a second session that begins as one stands", _add_fork),
     "list": ("list sessions, newest first", _add_list),
     "rename": ("give a session a title", _add_rename),
-    "search": ("look for text in what was said", _add_search),
+    "search": ("look for text in sessions", _add_search),
     "show": ("show the messages of a session", _add_show),
     "tag": ("give a session a tag", _add_tag),
     "usage": ("tokens and cost by day, session or model", _add_usage),
@@ -298,8 +298,8 @@ def _make_host_transport(url: str) -> Callable[[], Any]:
 
 SERVE_HELP = "own sessions for clients elsewhere"
 SERVE_DESCRIPTION = (
-    "Own Claude Code sessions for clients elsewhere, over WebSocket and REST: they go on while nobody is attached, and "
-    "what they say is kept. Needs pip install 'pilothouse[server]'."
+    "Own Claude Code sessions for clients elsewhere, over WebSocket and REST: they go on while no client is attached, "
+    "and their messages are kept. Needs pip install 'pilothouse[server]'."
 )
 SERVE_EPILOG = """The token is read from --token-file, else from PILOTHOUSE_HOST_TOKEN; else one is made and shown once.
 SIGTERM and Ctrl-C let running turns end, for --drain seconds; a second one ends at once.
@@ -474,17 +474,17 @@ class WorkspaceRequest:
 
 def add_workspace(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    place = parser.add_argument_group("a directory for each run")
-    place.add_argument("--worktree", metavar="REPO", help="a git worktree of this repository")
-    place.add_argument("--ref", metavar="REF", help="the commit at which it begins (default: HEAD)")
-    place.add_argument("--branch", metavar="NAME", help="a branch for each run, such as agent/{name}")
-    place.add_argument("--copy-from", metavar="PATH", help="a copy of this directory, archive or git bundle")
-    place.add_argument("--subdirectory", metavar="PATH", help="where in its directory a run works")
-    place.add_argument("--workspaces", metavar="DIR", help="where the directories lie (default: in the cache)")
-    place.add_argument("--keep-workspaces", choices=KEEP_CHOICES, help="which of them stay (default: failed)")
-    place.add_argument("--artifacts", metavar="URL|DIR", help="where files of the runs are saved (s3://…, gs://…, …)")
-    place.add_argument("--artifact", action="append", metavar="GLOB", help="save these files; may be given many times")
-    place.add_argument("--patch", action="store_true", help="save all changes of a run as changes.patch")
+    group = parser.add_argument_group("a directory for each run")
+    group.add_argument("--worktree", metavar="REPO", help="a git worktree of this repository")
+    group.add_argument("--ref", metavar="REF", help="the commit at which it begins (default: HEAD)")
+    group.add_argument("--branch", metavar="NAME", help="a branch for each run, such as agent/{name}")
+    group.add_argument("--copy-from", metavar="PATH", help="a copy of this directory, archive or git bundle")
+    group.add_argument("--subdirectory", metavar="PATH", help="where in its directory a run works")
+    group.add_argument("--workspaces", metavar="DIR", help="where the directories lie (default: in the cache)")
+    group.add_argument("--keep-workspaces", choices=KEEP_CHOICES, help="which of them stay (default: failed)")
+    group.add_argument("--artifacts", metavar="URL|DIR", help="where files of the runs are saved (s3://…, gs://…, …)")
+    group.add_argument("--artifact", action="append", metavar="GLOB", help="save these files; may be given many times")
+    group.add_argument("--patch", action="store_true", help="save all changes of a run as changes.patch")
 
 
 def workspace_request(asked: argparse.Namespace) -> WorkspaceRequest:
@@ -691,9 +691,9 @@ def batch_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> Bat
     return BatchRequest(**{name: getattr(asked, name) for name in names}, **read_fleet_fields(asked, settings))
 
 
-WORKER_HELP = "do what others put into a journal"
+WORKER_HELP = "execute the runs of a journal"
 WORKER_DESCRIPTION = (
-    "Do the runs of a journal, those that are put in later too, a few at a time. Start one on each machine: they share "
+    "Execute the runs of a journal, also those added later, a few at a time. Start one on each machine: they share "
     "the work, and when one dies the others take its runs over."
 )
 WORKER_EPILOG = """`pilothouse batch FILE --enqueue` puts runs in; every option of a query given here holds for those

@@ -94,9 +94,9 @@ def _run_with_screen(screen: Screen, run: Callable[[Screen], Coroutine[Any, Any,
 def _print_error(error: Exception, screen: Screen) -> int:
     from pilothouse.cli.failures import describe_failure
 
-    told = describe_failure(error)
-    screen.note(f"pilothouse: {told.line}", "error")
-    return told.code
+    failure = describe_failure(error)
+    screen.note(f"pilothouse: {failure.line}", "error")
+    return failure.code
 
 
 # By the class of the request, so that a command imports nothing of the others.

@@ -92,7 +92,7 @@ class ProgressPrinter:
             case ThinkingDelta(text=text, agent=None) if self._is_thinking_printed:
                 self._screen.thought(text)
             case TextRetracted(agent=None) if self._is_text_printed:
-                self._screen.note("the stream broke; the answer is told again from there", "warning")
+                self._screen.note("the stream broke; the answer is repeated from there", "warning")
             case ToolCallStarted(tool_use=call, agent=agent):
                 self._print_tool_started(call, agent)
             case ToolCallFinished():
@@ -107,7 +107,7 @@ class ProgressPrinter:
                 self._screen.note(f"{shorten_text(event.error)}; waiting {seconds:.0f} s for the limit", "warning")
                 self._screen.busy("waiting for the limit")
             case Stalled(seconds=seconds, limit=limit):
-                self._screen.note(f"nothing was heard for {seconds:g} s; the query ends after {limit:g} s", "warning")
+                self._screen.note(f"no output for {seconds:g} s; the query ends after {limit:g} s", "warning")
             case _:
                 return
 

@@ -137,9 +137,9 @@ class _ReplayPrinter:
 
     def print_failure(self, error: PilothouseError) -> int:
         """Print a failure, and return its exit code."""
-        told = describe_failure(error)
-        print_failure(self._screen, told, self._redact)
-        return told.code
+        failure = describe_failure(error)
+        print_failure(self._screen, failure, self._redact)
+        return failure.code
 
 
 def _has_result(connection: Recorded) -> bool:

@@ -284,7 +284,7 @@ class Screen:
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print an answer in columns; the last one is not cut."""
         cells = [[cell.translate(CONTROL_CHARACTERS) for cell in row] for row in (head, *rows)]
-        widths = [max(len(row[place]) for row in cells) for place in range(len(head) - 1)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(head) - 1)]
         for row in cells:
             padded = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
             self.text("  ".join((*padded, row[-1])).rstrip() + "\n")

@@ -71,7 +71,7 @@ async def serve(request: ServeRequest, screen: Screen) -> int:
         return FAILED
     finally:
         listening.close()
-    screen.note("ended: every session is closed, and what was said is in the journal", "quiet")
+    screen.note("ended: every session is closed, and its messages are in the journal", "quiet")
     return 0
 
 

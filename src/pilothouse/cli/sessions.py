@@ -50,9 +50,9 @@ async def sessions(request: SessionsRequest, screen: Screen) -> int:
     except (PilothouseError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             raise
-        told = describe_failure(error)
-        screen.note(f"pilothouse: {told.line}", "error")
-        return told.code
+        failure = describe_failure(error)
+        screen.note(f"pilothouse: {failure.line}", "error")
+        return failure.code
 
 
 def _list(request: SessionsRequest, screen: Screen) -> int:
@@ -168,7 +168,7 @@ def _delete(request: SessionsRequest, screen: Screen) -> int:
     if not request.yes:
         info = transcripts.get_session_info(session_id)
         if not sys.stdin.isatty():
-            raise UsageError("nobody can be asked here: --yes deletes without asking")
+            raise UsageError("no question can be asked here: --yes deletes without asking")
         screen.note(f"{session_id}  {info.summary if info else ''}")
         screen.text("Delete it for good? [y/N] ")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

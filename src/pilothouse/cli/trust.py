@@ -66,7 +66,7 @@ def _ask_for_trust(file: ConfigFile, screen: Screen) -> bool:
     screen.note(f"{printable(file.path)} wants to set what runs, where requests go, or what is permitted:", "warning")
     for name in file.ignored_options:
         screen.note(f"  {name} = {escape_invisible(_format_value(file.wanted, name))}")
-    screen.note("Whoever wrote the file decides that, if you trust it. Read it first. A changed file asks again.")
+    screen.note("If you trust it, the author of the file decides this. Read it first. A changed file asks again.")
     _discard_typed()
     sys.stderr.write("Trust this file? [y/N] ")
     sys.stderr.flush()

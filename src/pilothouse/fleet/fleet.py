@@ -149,7 +149,7 @@ class Fleet:
                 f"on_interrupted is one of {', '.join(map(repr, INTERRUPTION_POLICIES))}, not {on_interrupted!r}"
             )
         concurrency = validate_count("concurrency", concurrency, minimum=0)
-        ahead = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else validate_count("look_ahead", look_ahead)
+        limit = max(MIN_LOOK_AHEAD, 2 * concurrency) if look_ahead is None else validate_count("look_ahead", look_ahead)
         self._settings = FleetSettings(concurrency, parse_retry_policy(retry), on_interrupted, keep_messages)
         self._budget = Budget(validate_limits(overall_concurrency, budget_usd, run_budget_usd))
         self._limiter = RateLimiter(validate_rate(rate), validate_rate(overall_rate, "overall_rate"))
@@ -165,7 +165,7 @@ class Fleet:
         self._observers: FleetObservers | None = None
         self._scheduler: Scheduler | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._subscribers = RunSubscribers(ahead, self._wake)
+        self._subscribers = RunSubscribers(limit, self._wake)
         self._end_times: deque[float] = deque(maxlen=PACE_SAMPLE_SIZE)
         self._submitter = Submitter(
             self._journal, self._subscribers, lambda: self._require_scheduler().now(), self._wake, self._run_policy
@@ -299,7 +299,7 @@ class Fleet:
             FleetJournalError: during iteration: the journal cannot be written.
         """
         make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
-        return self._make_runs(lambda feed: self._submitter.fill(feed, items, make, output_type))
+        return self._make_runs(lambda buffer: self._submitter.fill(buffer, items, make, output_type))
 
     @overload
     async def gather(
@@ -328,7 +328,7 @@ class Fleet:
             order.append(run.key)
             return run
 
-        runs = self._make_runs(lambda feed: self._submitter.fill(feed, items, noted, output_type))
+        runs = self._make_runs(lambda buffer: self._submitter.fill(buffer, items, noted, output_type))
         ended = {run.key: run async for run in runs}
         return [ended[name] for name in order]
 
@@ -385,34 +385,34 @@ class Fleet:
         """
         key = run if isinstance(run, str) else run.key
         self._require_scheduler()
-        feed = self._subscribers.make_buffer()
-        self._subscribers.subscribe(feed)
-        self._subscribers.expect(key, feed, None)
-        feed.mark_filled()
+        buffer = self._subscribers.make_buffer()
+        self._subscribers.subscribe(buffer)
+        self._subscribers.expect(key, buffer, None)
+        buffer.mark_filled()
         there = self._subscribers.unclaimed_runs.get(key) or await self._journal.get(key)
         if there is None:
-            self._subscribers.unsubscribe(key, feed)
+            self._subscribers.unsubscribe(key, buffer)
             raise UsageError(f"there is no run {key!r} in this fleet")
         if there.is_ended:
             self._subscribers.unclaimed_runs.pop(key, None)
             self._subscribers.deliver(there)
         elif self._require_scheduler().is_stopping:
-            self._subscribers.unsubscribe(key, feed)
+            self._subscribers.unsubscribe(key, buffer)
             self._check_running()
         try:
-            ended = await feed.next()
+            ended = await buffer.next()
         finally:
-            feed.is_closed = feed.is_parked = True  # to stop waiting does not stop the run
+            buffer.is_closed = buffer.is_parked = True  # to stop waiting does not stop the run
         assert ended is not None
         return ended
 
     def resume(self) -> Runs:
         """Continue all unfinished runs of the journal, and yield each run when it ends."""
-        return self._make_runs(lambda feed: self._submitter.requeue_all(feed, failed=False))
+        return self._make_runs(lambda buffer: self._submitter.requeue_all(buffer, failed=False))
 
     def retry_failed(self) -> Runs[Any]:
         """Run the failed runs again, and yield each run when it ends."""
-        return self._make_runs(lambda feed: self._submitter.requeue_all(feed, failed=True))
+        return self._make_runs(lambda buffer: self._submitter.requeue_all(buffer, failed=True))
 
     def work(self, *, until_empty: bool = False) -> Runs:
         """Execute all runs of the journal as a worker, including those added later; yield each that ends here.
@@ -429,10 +429,10 @@ class Fleet:
             BudgetError, Interrupted, FleetJournalError: during iteration: as for `map`.
         """
         if not self._journal.is_persistent:
-            raise UsageError("work() does what others put into a journal, and this fleet has none")
+            raise UsageError("work() executes the runs of a journal, and this fleet has none")
         if not self._settings.concurrency:
             raise UsageError("work() needs a concurrency of at least 1; with 0 a fleet starts nothing")
-        return self._make_runs(lambda feed: self._submitter.work(feed, until_empty=until_empty), scope="own")
+        return self._make_runs(lambda buffer: self._submitter.work(buffer, until_empty=until_empty), scope="own")
 
     # Status and stopping.
 
@@ -488,12 +488,12 @@ class Fleet:
     def _make_runs(
         self, fill: Callable[[ResultBuffer], Awaitable[None]], scope: Literal["asked", "own"] = "asked"
     ) -> Runs:
-        def begin(feed: ResultBuffer) -> None:
+        def begin(buffer: ResultBuffer) -> None:
             self._check_running()
             assert self._tasks is not None
-            feed.scope = scope
-            self._subscribers.subscribe(feed)
-            self._tasks.start_soon(self._fill, feed, fill)
+            buffer.scope = scope
+            self._subscribers.subscribe(buffer)
+            self._tasks.start_soon(self._fill, buffer, fill)
 
         return Runs(self._subscribers.make_buffer(), begin)
 
@@ -534,6 +534,6 @@ class Fleet:
             self._subscribers.fail(lambda: self._budget.make_error(left))
         elif waiting and (done := await self._submitter.find_finished_scopes()):
             await self._require_scheduler().deliver_foreign_ends()
-            for feed in waiting:
-                if feed.scope in done:
-                    feed.mark_filled()
+            for buffer in waiting:
+                if buffer.scope in done:
+                    buffer.mark_filled()

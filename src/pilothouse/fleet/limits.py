@@ -425,11 +425,11 @@ class CircuitBreaker:
     def make_error(self) -> Exception:
         """Make the error for readers: a copy of the last error, of the same class, with an explanation."""
         assert self.error is not None
-        told = copy.copy(self.error)
-        what = f"the fleet was stopped, because {len(self._consecutive_failures)} in a row failed so"
-        told.args = (f"{self.error}; {what}. None of them counts as failed: mend this, and go on with what is left",)
-        told.__cause__ = self.error
-        return told
+        error = copy.copy(self.error)
+        what = f"the fleet was stopped, because {len(self._consecutive_failures)} in a row failed for this reason"
+        error.args = (f"{self.error}; {what}. None of them counts as failed: correct this, and resume the rest",)
+        error.__cause__ = self.error
+        return error
 
 
 def is_systemic(error: Exception) -> bool:

@@ -118,7 +118,9 @@ def _check_reachable(address: str | None) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
-        raise RemoteError(f"nobody answers at {address}, where Ray should be: {error}", code="unreachable") from error
+        raise RemoteError(
+            f"no server answers at {address}, where Ray should be: {error}", code="unreachable"
+        ) from error
 
 
 @contextmanager
@@ -147,8 +149,8 @@ async def await_future(future: Future[T]) -> T:
 def shorten_error(error: BaseException) -> str:
     """Return the main line of a Ray error, without the pages that follow."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = lines[-1] if len(lines) > 1 and "died" in lines[0] else lines[0] if lines else type(error).__name__
-    return told[:300]
+    line = lines[-1] if len(lines) > 1 and "died" in lines[0] else lines[0] if lines else type(error).__name__
+    return line[:300]
 
 
 log = logging.getLogger("pilothouse.fleet")
@@ -254,11 +256,11 @@ class ActorPool:
             await self._stop_actors()
 
     async def _stop_actors(self) -> None:
-        workers, self._slots = self._slots, []
+        slots, self._slots = self._slots, []
         with anyio.CancelScope(shield=True):
-            for worker in workers:
-                worker.is_gone = True
-                await self._kill(worker)
+            for slot in slots:
+                slot.is_gone = True
+                await self._kill(slot)
             await await_future(RAY_CONNECTION.submit(partial(RAY_CONNECTION.disconnect, self._ray)))
 
     # Calls.
@@ -275,12 +277,12 @@ class ActorPool:
             if not self._slots:
                 raise SessionClosedError("a RayRunner works in its block, or in that of its fleet: async with …")
             await self._refresh_slots()
-            ready = [worker for worker in self._slots if worker.is_ready]
-            free = [worker for worker in ready if worker.attempt_count < self._attempts_per_actor]
+            ready = [slot for slot in self._slots if slot.is_ready]
+            free = [slot for slot in ready if slot.attempt_count < self._attempts_per_actor]
             if free:
-                worker = min(free, key=lambda one: one.attempt_count)
-                worker.attempt_count += 1
-                return worker
+                slot = min(free, key=lambda one: one.attempt_count)
+                slot.attempt_count += 1
+                return slot
             await self._wait_for_change(patience.seconds_left(self._slots, is_available=bool(ready)))
 
     def release(self, slot: ActorSlot) -> None:
@@ -334,14 +336,14 @@ class ActorPool:
         patience = _StartDeadline(self._start_timeout)
         while True:
             await self._refresh_slots()
-            if any(worker.is_ready for worker in self._slots):
+            if any(slot.is_ready for slot in self._slots):
                 return
-            if all(worker.start_error is not None for worker in self._slots):
+            if all(slot.start_error is not None for slot in self._slots):
                 raise _make_no_actor_error(self._slots)
             await self._wait_for_change(patience.seconds_left(self._slots, is_available=False))
 
     async def _wait_for_change(self, seconds: float) -> None:
-        due = min((worker.retry_at for worker in self._slots if worker.is_gone), default=inf)
+        due = min((slot.retry_at for slot in self._slots if slot.is_gone), default=inf)
         with anyio.move_on_after(min(seconds, max(0.0, due - anyio.current_time()))):
             await self._changed.wait()
 
@@ -349,15 +351,13 @@ class ActorPool:
         """Check which actors have started, and start one in each empty slot, unless its retry delay still runs."""
         if self._changed.is_set():
             self._changed = anyio.Event()
-        for worker in self._slots:
-            if worker.ready_future is not None and worker.ready_future.done():
-                first_word, worker.ready_future = worker.ready_future, None
-                self._on_started(worker, first_word)
-        for place, worker in enumerate(self._slots):
-            if worker.is_gone and worker.retry_at <= anyio.current_time():
-                new = self._slots[place] = replace(
-                    worker, actor=None, ready_future=None, is_gone=False, attempt_count=0
-                )
+        for slot in self._slots:
+            if slot.ready_future is not None and slot.ready_future.done():
+                first_word, slot.ready_future = slot.ready_future, None
+                self._on_started(slot, first_word)
+        for index, slot in enumerate(self._slots):
+            if slot.is_gone and slot.retry_at <= anyio.current_time():
+                new = self._slots[index] = replace(slot, actor=None, ready_future=None, is_gone=False, attempt_count=0)
                 with anyio.CancelScope(shield=True):  # a created actor that is not recorded would never end
                     await self._start_actor(new)
 
@@ -419,8 +419,12 @@ class _StartDeadline:
 
 
 def _make_no_actor_error(slots: list[ActorSlot]) -> RemoteError:
-    fault = next((worker.start_error for worker in slots if worker.start_error is not None), None)
-    why = "the cluster has no room for what actor_options ask (`ray status`)" if fault is None else shorten_error(fault)
+    fault = next((slot.start_error for slot in slots if slot.start_error is not None), None)
+    why = (
+        "the cluster cannot provide what actor_options request (`ray status`)"
+        if fault is None
+        else shorten_error(fault)
+    )
     return RemoteError(f"no actor could be started: {why}", code="unreachable")
 
 
@@ -506,12 +510,12 @@ class RayRunner:
         expected = None if attempt.output_type is None else OutputSchema.from_type(attempt.output_type)
         order = _pickle_attempt(self._ray, attempt, expected)
         for _ in range(MAX_BEGIN_ATTEMPTS):
-            worker = await self._actors.acquire()
+            slot = await self._actors.acquire()
             try:
-                if await self._is_alive(worker):
-                    return _decode_answer(await self._run_in_actor(worker, attempt, order), expected)
+                if await self._is_alive(slot):
+                    return _decode_answer(await self._run_in_actor(slot, attempt, order), expected)
             finally:
-                self._actors.release(worker)
+                self._actors.release(slot)
         raise WorkerLostError(f"{MAX_BEGIN_ATTEMPTS} actors were gone before they could begin; see the logs of Ray")
 
     async def _is_alive(self, slot: ActorSlot) -> bool:
@@ -529,8 +533,8 @@ class RayRunner:
             attempt.interrupt = partial(self._interrupt, slot, name)
             taken, end = 0, None
             while end is None:
-                said, end = await self._actors.call(slot, "more", name, taken)
-                for message in pickle.loads(said):  # noqa: S301 - from our own actor
+                pickled, end = await self._actors.call(slot, "more", name, taken)
+                for message in pickle.loads(pickled):  # noqa: S301 - from our own actor
                     await attempt.on_message(message)
                     taken += 1
             return unpickle_answer(end, attempt)
@@ -590,8 +594,8 @@ def _raise_for_unpicklable(ray: Any, settings: Mapping[str, Any]) -> None:
             ray.cloudpickle.dumps(value)
         except Exception as error:
             raise UsageError(
-                f"option {name!r} cannot be sent to a cluster: {shorten_error(error)}; what is made from a type or "
-                "holds a connection, a lock or a file can be made in a module that is there on the nodes"
+                f"option {name!r} cannot be sent to a cluster: {shorten_error(error)}; a class made at runtime, or an "
+                "object that has a connection, a lock or a file, can be made in a module that the nodes have"
             ) from error
 
 

@@ -180,8 +180,8 @@ class Runs(Generic[OutputT]):
         self._buffer.close()
 
     def __del__(self) -> None:
-        if (feed := getattr(self, "_buffer", None)) is not None:  # unset if `__init__` failed
-            feed.is_closed = True  # from any thread at any time: the fleet checks it regularly
+        if (buffer := getattr(self, "_buffer", None)) is not None:  # unset if `__init__` failed
+            buffer.is_closed = True  # from any thread at any time: the fleet checks it regularly
 
 
 async def iterate_batches(
@@ -281,59 +281,61 @@ class RunSubscribers:
         """Deliver an ended run to its readers; `is_own`: this process executed it."""
         run = decode_output(run, self._output_types.pop(run.key, None))
         waiting = self._buffers_by_key.pop(run.key, [])
-        for feed in waiting:
-            feed.put(run)
-        for feed in self._buffers:
-            if feed.scope == "all" or (is_own and feed.scope == "own"):
-                feed.put(run)
+        for buffer in waiting:
+            buffer.put(run)
+        for buffer in self._buffers:
+            if buffer.scope == "all" or (is_own and buffer.scope == "own"):
+                buffer.put(run)
         if run.key in self.unclaimed_runs and not waiting:
             self.unclaimed_runs[run.key] = run
 
     def fail(self, make: Callable[[], Exception]) -> None:
         """Raise an error to all readers: no more runs will end."""
-        for feed in self._buffers:
-            if not feed.is_finished:
-                feed.fail(make())
+        for buffer in self._buffers:
+            if not buffer.is_finished:
+                buffer.fail(make())
 
     def close(self) -> None:
         """Close all buffers."""
-        for feed in self._buffers:
-            feed.close()
+        for buffer in self._buffers:
+            buffer.close()
 
     async def remove_closed(self, park: ParkRuns) -> None:
         """Remove closed buffers, and park the runs that only they waited for."""
-        for feed in [feed for feed in self._buffers if feed.is_closed and not feed.is_parked]:
-            feed.is_parked = True
-            feed.close()  # if the iterator was only dropped
-            left = list(feed.pending_keys)
+        for buffer in [buffer for buffer in self._buffers if buffer.is_closed and not buffer.is_parked]:
+            buffer.is_parked = True
+            buffer.close()  # if the iterator was only dropped
+            left = list(buffer.pending_keys)
             for key in left:
-                self.unsubscribe(key, feed)
-            if feed.scope == "own":  # other workers execute what it did not start
+                self.unsubscribe(key, buffer)
+            if buffer.scope == "own":  # other workers execute what it did not start
                 self._has_left_worker_loop = True
                 continue
             wanted = {*self._buffers_by_key, *(key for key, run in self.unclaimed_runs.items() if run is None)}
-            await park(None if feed.scope == "all" else left, wanted)
-        self._buffers = [feed for feed in self._buffers if not feed.is_finished]
+            await park(None if buffer.scope == "all" else left, wanted)
+        self._buffers = [buffer for buffer in self._buffers if not buffer.is_finished]
 
     @property
     def draining_buffers(self) -> list[ResultBuffer]:
         """The buffers that wait until no runs are left, and whose runs are queued."""
-        return [feed for feed in self._buffers if feed.is_draining]
+        return [buffer for buffer in self._buffers if buffer.is_draining]
 
     @property
     def has_foreign_subscribers(self) -> bool:
         """Whether a buffer waits for runs of other processes."""
-        return any(feed.pending_keys or feed.scope == "all" for feed in self._buffers)
+        return any(buffer.pending_keys or buffer.scope == "all" for buffer in self._buffers)
 
     @property
     def has_capacity(self) -> bool:
         """Whether more runs may be started: a reader waits, and readers of all ends keep up with them."""
-        if self._has_left_worker_loop and not any(feed.pending_keys or feed.scope != "asked" for feed in self._buffers):
+        if self._has_left_worker_loop and not any(
+            buffer.pending_keys or buffer.scope != "asked" for buffer in self._buffers
+        ):
             return False
-        return all(len(feed.ready) < self._look_ahead for feed in self._buffers if feed.scope != "asked")
+        return all(len(buffer.ready) < self._look_ahead for buffer in self._buffers if buffer.scope != "asked")
 
     def _on_taken(self) -> None:
-        if any(feed.scope != "asked" or feed.is_closed for feed in self._buffers):
+        if any(buffer.scope != "asked" or buffer.is_closed for buffer in self._buffers):
             self._wake()
 
 

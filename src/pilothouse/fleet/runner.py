@@ -117,10 +117,10 @@ class AgentRunner:
         if attempt.max_budget_usd is not None:
             given = settings.get("max_budget_usd") or self.agent.options.max_budget_usd
             settings["max_budget_usd"] = min(attempt.max_budget_usd, given or attempt.max_budget_usd)
-        heard = attempt.on_message if attempt.keeps_messages else None
-        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=heard, **settings)
+        on_message = attempt.on_message if attempt.keeps_messages else None
+        query = self.agent.query(prompt, output_type=attempt.output_type, on_message=on_message, **settings)
         attempt.interrupt = query.interrupt
-        if heard is None:
+        if on_message is None:
             async for message in query:  # iterating keeps memory small, however long the stream is
                 await attempt.on_message(message)
         return await query.result()
@@ -181,18 +181,18 @@ class WorkspaceRunner:
 
     async def run(self, attempt: Attempt) -> QueryResult:
         """See `Runner`."""
-        place = await self._workspace.make(attempt.key, is_resumed=attempt.session_id is not None)
+        run_directory = await self._workspace.make(attempt.key, is_resumed=attempt.session_id is not None)
         try:
-            await self._set_directory(attempt, place)
-            outcome, state = await self._run_and_save(attempt, place)
+            await self._set_directory(attempt, run_directory)
+            outcome, state = await self._run_and_save(attempt, run_directory)
         except Exception as error:
-            await self._workspace.release(place, attempt.state_after(error))
+            await self._workspace.release(run_directory, attempt.state_after(error))
             raise
         except BaseException as error:
             with anyio.move_on_after(RELEASE_SECONDS, shield=True):
-                await self._workspace.release(place, attempt.state_after(error))
+                await self._workspace.release(run_directory, attempt.state_after(error))
             raise
-        await self._workspace.release(place, state)
+        await self._workspace.release(run_directory, state)
         return outcome
 
     async def _set_directory(self, attempt: Attempt, run_directory: RunDirectory) -> None:
@@ -205,8 +205,8 @@ class WorkspaceRunner:
                 " the directory of the run; leave it away, or the workspace"
             )
         if not inside or not is_there:
-            told = "is no directory" if inside else "leads out of the directory of the run"
-            raise WorkspaceError(f"{cwd} {told}", path=str(cwd))
+            text = "is not a directory" if inside else "leads out of the directory of the run"
+            raise WorkspaceError(f"{cwd} {text}", path=str(cwd))
         attempt.settings = {**attempt.settings, "cwd": str(cwd)}
         if run_directory.is_new and attempt.session_id is not None:
             log.info("run %r starts anew: the directory of its session is not here", attempt.key)

@@ -403,7 +403,7 @@ class Scheduler:
             active.ended.set()
             self.wake()
         if not is_ours:
-            log.warning("run %r was taken over by another process; what it gave here is not kept", run.key)
+            log.warning("run %r was taken over by another process; its result here is discarded", run.key)
         elif run.is_ended:
             self._own_ends += 1
             self._on_end(run)
@@ -517,7 +517,7 @@ class Scheduler:
         self._budget.spent_usd = heartbeat.cost_usd
         self._limiter.set_process_count(heartbeat.live_workers, self.now())
         if heartbeat.is_lost:
-            log.warning("this process gave no sign of life for too long: others have its runs")
+            log.warning("this process sent no heartbeat for too long: other processes have its runs")
             self.stop(None, "lost")
         self.stop(heartbeat.cancelled, "cancelled")
 

@@ -110,8 +110,8 @@ def validate_prompt(prompt: object) -> str | list[Any]:
             return to_json_values(list(prompt))  # pyright: ignore[reportUnknownArgumentType]
         except TypeError as error:
             raise UsageError(f"the prompt of a run: {error}") from error
-    told = "empty" if isinstance(prompt, str | list | tuple) else type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
-    raise UsageError(f"the prompt of a run is text or a list of content blocks, not {told}")
+    kind = "empty" if isinstance(prompt, str | list | tuple) else type(prompt).__name__  # pyright: ignore[reportUnknownArgumentType]
+    raise UsageError(f"the prompt of a run is text or a list of content blocks, not {kind}")
 
 
 def validate_settings(options: Options | Mapping[str, Any] | None, *, is_persistent: bool) -> dict[str, Any]:
@@ -285,8 +285,8 @@ class RunOptionsPolicy:
         for name, value in given.items():
             if name not in self._accepts and (why := self._explain_refusal(name, value, own)):
                 raise OptionsError(
-                    f"option {name!r} of run {run.key!r} does not hold here: {why}. Set it on the agent of the worker, "
-                    f"or accept it from the journal: accepts=[{name!r}], --accept {name}",
+                    f"option {name!r} of run {run.key!r} is not accepted here: {why}. Set it on the agent of the "
+                    f"worker, or accept it from the journal: accepts=[{name!r}], --accept {name}",
                     option=name,
                 )
 
@@ -300,11 +300,11 @@ class RunOptionsPolicy:
         if name in _REQUEST_OPTIONS:
             return ""
         if name in _RESTRICTING_OPTIONS:
-            return "" if value else "it gives back what the worker takes away"
+            return "" if value else "it removes a restriction of the worker"
         may_replace = TABLE[name].untrusted
         if may_replace is None:
-            return "what runs, redirects or permits is the worker's own"
-        return "" if name not in own or may_replace(value, own[name]) else "it loosens what the worker says"
+            return "only the worker sets what runs, redirects or permits something"
+        return "" if name not in own or may_replace(value, own[name]) else "it is less strict than that of the worker"
 
 
 T = TypeVar("T")
@@ -349,11 +349,11 @@ class Submitter:
         Raises:
             UsageError: an argument is not valid.
         """
-        asking = ItemMapping(key, prompt, options, output_type, priority, is_persistent=self._journal.is_persistent)
+        mapping = ItemMapping(key, prompt, options, output_type, priority, is_persistent=self._journal.is_persistent)
 
         def make(item: Any) -> Run:
             self._number += 1
-            return asking.make_run(item, self._number, self._now())
+            return mapping.make_run(item, self._number, self._now())
 
         return make
 
@@ -368,10 +368,10 @@ class Submitter:
         """Add all items; return their number."""
         count = 0
 
-        async def room() -> int:
+        async def get_batch_size() -> int:
             return ENQUEUE_BATCH_SIZE
 
-        async with aclosing(iterate_batches(items, room)) as taken:
+        async with aclosing(iterate_batches(items, get_batch_size)) as taken:
             async for batch in taken:
                 await self.add([make_run(item) for item in batch], None, None)
                 count += len(batch)
@@ -444,7 +444,7 @@ def check_agent_or_runner(agent: Any, runner: Any) -> None:
     if agent is not None and not isinstance(agent, Agent):
         raise UsageError(f"expected an Agent, got {type(agent).__name__}")
     if runner is not None and (agent is not None or not hasattr(runner, "run")):
-        raise UsageError("runner: an object with the method of a Runner, in the place of an agent")
+        raise UsageError("runner: an object with the method of a Runner, instead of an agent")
 
 
 def make_journal(journal: Any) -> Journal:

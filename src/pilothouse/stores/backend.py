@@ -65,7 +65,7 @@ def encode_entry(value: object) -> str:
     try:
         return json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"an entry of a transcript is what JSON can say: {error}") from None
+        raise UsageError(f"JSON cannot represent an entry of the transcript: {error}") from None
 
 
 def read_entry(text: str | bytes) -> Entry:
@@ -277,10 +277,10 @@ class ThreadedBackend(StoreBackend):
         return await self._run_in_thread(self._parse_and_append, parse_key(key), entries, after, lease)
 
     def _parse_and_append(
-        self, place: TranscriptKey, entries: list[Entry], after: int | None, lease: Lease | None
+        self, transcript: TranscriptKey, entries: list[Entry], after: int | None, lease: Lease | None
     ) -> int:
         batch = EntryBatch.parse(entries, after)
-        return self._append(place, batch, lease) if batch.entries else self._count(place)
+        return self._append(transcript, batch, lease) if batch.entries else self._count(transcript)
 
     async def load(self, key: SessionKey) -> list[Entry] | None:
         """See `StoreBackend.load`."""
@@ -308,14 +308,14 @@ class ThreadedBackend(StoreBackend):
 
     async def acquire(self, key: SessionKey, owner: str, ttl: float) -> Lease:
         """See `StoreBackend.acquire`."""
-        place = parse_key(key).main
+        transcript = parse_key(key).main
 
         def take(state: LeaseState) -> tuple[str, int]:
-            check_lease_free(place, state, owner)
+            check_lease_free(transcript, state, owner)
             return owner, state.token + 1
 
-        token = await self._run_in_thread(self._change_lease, place, take, _validate_ttl(ttl))
-        return Lease(place, owner, token, ttl)
+        token = await self._run_in_thread(self._change_lease, transcript, take, _validate_ttl(ttl))
+        return Lease(transcript, owner, token, ttl)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
         """See `StoreBackend.renew`."""
@@ -403,7 +403,7 @@ class ThreadedBackend(StoreBackend):
                     return done
             if time.monotonic() > end:
                 raise StoreError(
-                    f"others changed the session without a pause for {CONTENTION_SECONDS:.0f} s; try again"
+                    f"other writers changed the session without a pause for {CONTENTION_SECONDS:.0f} s; try again"
                 )
             number += 1
             time.sleep(_RETRY_POLICY.delay(number, random.random()))  # noqa: S311 - not secret

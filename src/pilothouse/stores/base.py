@@ -166,7 +166,7 @@ class EntryBatch(NamedTuple):
         if count != self.after:
             raise StoreConflictError(
                 f"session {transcript.session} holds {count} entries in the store where {self.after} were expected: "
-                "somebody else wrote to it. Load it again before you write.",
+                "another writer changed it. Load it again before you write.",
                 session_id=transcript.session,
                 expected=self.after,
                 found=count,
@@ -180,7 +180,7 @@ def _make_batch_id(entries: list[Entry], after: int | None) -> str:
     try:
         text = json.dumps([after, entries], sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"an entry of a transcript is what JSON can say: {error}") from None
+        raise UsageError(f"JSON cannot represent an entry of the transcript: {error}") from None
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
@@ -253,7 +253,7 @@ def check_lease_current(transcript: TranscriptKey, state: LeaseState, lease: Lea
         LeaseLostError: a newer one exists, it was released, or it belongs to another session.
     """
     if lease.transcript != transcript.main or lease.token != state.token or lease.owner != state.owner:
-        taken = f"{state.owner} has taken it over" if state.owner and state.token > lease.token else "it was given back"
+        taken = f"{state.owner} has taken it over" if state.owner and state.token > lease.token else "it was released"
         raise LeaseLostError(
             f"session {transcript.session} is no longer leased to {lease.owner}: {taken}. Nothing was written.",
             session_id=transcript.session,

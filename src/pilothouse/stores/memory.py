@@ -62,16 +62,16 @@ class MemoryStore(StoreBackend):
         self, key: SessionKey, entries: list[Entry], *, after: int | None = None, lease: Lease | None = None
     ) -> int:
         """See `StoreBackend.append`."""
-        place, batch = parse_key(key), EntryBatch.parse(entries, after)
+        transcript_key, batch = parse_key(key), EntryBatch.parse(entries, after)
         with self._lock:
             self._check_open()
-            transcript = self._transcripts.get(place) or _MemoryTranscript()
+            transcript = self._transcripts.get(transcript_key) or _MemoryTranscript()
             if not batch.entries:
                 return len(transcript.entries)
-            check_write_allowed(place, self._get_lease_state(place), lease)
-            if not batch.is_stored(place, len(transcript.entries), transcript.last_batch):
-                self._transcripts[place] = transcript
-                self._add(place, transcript, batch)
+            check_write_allowed(transcript_key, self._get_lease_state(transcript_key), lease)
+            if not batch.is_stored(transcript_key, len(transcript.entries), transcript.last_batch):
+                self._transcripts[transcript_key] = transcript
+                self._add(transcript_key, transcript, batch)
             return len(transcript.entries)
 
     def _add(self, transcript_key: TranscriptKey, transcript: _MemoryTranscript, batch: EntryBatch) -> None:
@@ -86,32 +86,32 @@ class MemoryStore(StoreBackend):
 
     async def load(self, key: SessionKey) -> list[Entry] | None:
         """See `StoreBackend.load`."""
-        place = parse_key(key)
+        transcript_key = parse_key(key)
         with self._lock:
             self._check_open()
-            transcript = self._transcripts.get(place)
+            transcript = self._transcripts.get(transcript_key)
             return None if transcript is None else copy.deepcopy(transcript.entries)
 
     async def count(self, key: SessionKey) -> int:
         """See `StoreBackend.count`."""
-        place = parse_key(key)
+        transcript_key = parse_key(key)
         with self._lock:
             self._check_open()
-            transcript = self._transcripts.get(place)
+            transcript = self._transcripts.get(transcript_key)
             return 0 if transcript is None else len(transcript.entries)
 
     async def list_sessions(self, project_key: str) -> list[StoredSession]:
         """See `StoreBackend.list_sessions`."""
         return [
-            {"session_id": place.session, "mtime": kept.mtime}
-            for place, kept in self._list_main_transcripts(project_key)
+            {"session_id": transcript_key.session, "mtime": kept.mtime}
+            for transcript_key, kept in self._list_main_transcripts(project_key)
         ]
 
     async def list_session_summaries(self, project_key: str) -> list[StoredSummary]:
         """See `StoreBackend.list_session_summaries`."""
         return [
-            {"session_id": place.session, "mtime": kept.mtime, "data": dict(kept.summary or {})}
-            for place, kept in self._list_main_transcripts(project_key)
+            {"session_id": transcript_key.session, "mtime": kept.mtime, "data": dict(kept.summary or {})}
+            for transcript_key, kept in self._list_main_transcripts(project_key)
         ]
 
     def _list_main_transcripts(self, project: str) -> list[tuple[TranscriptKey, _MemoryTranscript]]:
@@ -124,27 +124,31 @@ class MemoryStore(StoreBackend):
         main = parse_key(key).main
         with self._lock:
             self._check_open()
-            return sorted(place.subpath for place in self._transcripts if place.subpath and place.main == main)
+            return sorted(
+                transcript_key.subpath
+                for transcript_key in self._transcripts
+                if transcript_key.subpath and transcript_key.main == main
+            )
 
     async def delete(self, key: SessionKey) -> None:
         """See `StoreBackend.delete`."""
-        place = parse_key(key)
+        transcript_key = parse_key(key)
         with self._lock:
             self._check_open()
-            check_write_allowed(place, self._get_lease_state(place), None)
+            check_write_allowed(transcript_key, self._get_lease_state(transcript_key), None)
             for other in list(self._transcripts):
-                if other == place or (not place.subpath and other.main == place):
+                if other == transcript_key or (not transcript_key.subpath and other.main == transcript_key):
                     del self._transcripts[other]
 
     async def acquire(self, key: SessionKey, owner: str, ttl: float) -> Lease:
         """See `StoreBackend.acquire`."""
-        place = parse_key(key).main
+        transcript_key = parse_key(key).main
         with self._lock:
             self._check_open()
-            state = self._get_lease_state(place)
-            check_lease_free(place, state, owner)
-            self._leases[place] = (owner, state.token + 1, self._clock() + ttl)
-            return Lease(place, owner, state.token + 1, ttl)
+            state = self._get_lease_state(transcript_key)
+            check_lease_free(transcript_key, state, owner)
+            self._leases[transcript_key] = (owner, state.token + 1, self._clock() + ttl)
+            return Lease(transcript_key, owner, state.token + 1, ttl)
 
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
         """See `StoreBackend.renew`."""

@@ -203,9 +203,9 @@ class LeaseKeeper:
         """
         while True:
             await anyio.sleep(self._ttl / RENEWALS_PER_TTL)
-            for place, lease in list(self._leases.items()):
+            for transcript, lease in list(self._leases.items()):
                 with anyio.move_on_after(self._ttl / RENEWALS_PER_TTL):
-                    await self._renew(place, lease)
+                    await self._renew(transcript, lease)
 
     async def _renew(self, transcript: TranscriptKey, lease: Lease) -> None:
         try:
@@ -224,7 +224,7 @@ class LeaseKeeper:
                 try:
                     await self.store.release(lease)
                 except Exception as error:  # noqa: BLE001 - the others are still released
-                    log.warning("the lease of session %s could not be given back: %s", lease.transcript.session, error)
+                    log.warning("the lease of session %s could not be released: %s", lease.transcript.session, error)
 
 
 BATCH_ENTRIES = 500
@@ -345,19 +345,19 @@ class MirrorWriter:
 
     def _take_batch(self) -> tuple[TranscriptKey, list[Entry], int] | None:
         if self._batch is None and self._waiting:
-            place = next(iter(self._waiting))
-            entries = self._waiting[place]
+            transcript = next(iter(self._waiting))
+            entries = self._waiting[transcript]
             batch, left = entries[:BATCH_ENTRIES], entries[BATCH_ENTRIES:]
             size = (
                 self._waiting_bytes * len(batch) // self._waiting_entries
             )  # an estimate is enough to limit the backlog
             if left:
-                self._waiting[place] = left
+                self._waiting[transcript] = left
             else:
-                del self._waiting[place]
+                del self._waiting[transcript]
             self._waiting_entries -= len(batch)
             self._waiting_bytes -= size
-            self._batch = (place, batch, size)
+            self._batch = (transcript, batch, size)
         return self._batch
 
     async def _write_batch(self, transcript: TranscriptKey, entries: list[Entry], size: int) -> bool:
@@ -416,8 +416,8 @@ class MirrorWriter:
         self._on_lost(transcript, f"lost to the store: {reason}")
 
     def _discard_waiting(self) -> None:
-        for place, entries in self._waiting.items():
-            self._report_lost(place, len(entries), f"too much waits to be written ({self.last_error})")
+        for transcript, entries in self._waiting.items():
+            self._report_lost(transcript, len(entries), f"too much waits to be written ({self.last_error})")
         self._waiting.clear()
         self._waiting_entries = self._waiting_bytes = 0
 
@@ -427,9 +427,9 @@ class MirrorWriter:
         with anyio.move_on_after(timeout), suppress(*FATAL_ERRORS):
             await self.flush()
         if self._batch is not None:
-            place, entries, size = self._batch
+            transcript, entries, size = self._batch
             self._batch = None
-            self._waiting[place] = entries + self._waiting.get(place, [])
+            self._waiting[transcript] = entries + self._waiting.get(transcript, [])
             self._waiting_bytes += size
         self.last_error = (
             self.last_error or f"the session was closed, and the store had not answered within {timeout:g} s"

@@ -64,8 +64,8 @@ class MirroredTransport(TransportWrapper):
         store: SessionStore = options.session_store
         if options.continue_conversation and not implements(store, "list_sessions"):
             raise OptionsError(
-                f"continue_conversation: {type(store).__name__} has no list_sessions(), so nobody knows which session "
-                "is the latest; pass resume=",
+                f"continue_conversation: {type(store).__name__} has no list_sessions(), so the latest session is "
+                "unknown; pass resume=",
                 option="session_store",
             )
         if not options.persist_session:
@@ -132,20 +132,20 @@ class MirroredTransport(TransportWrapper):
     async def _prepare_resume(self, invocation: Invocation, cwd: str) -> Invocation:
         if _is_remote(self.inner):
             return invocation
-        place = await self._find_session(invocation, cwd)
-        if place is None:
+        transcript = await self._find_session(invocation, cwd)
+        if transcript is None:
             return invocation
         if not self._options.fork_session:
-            await self._acquire_lease(place)
+            await self._acquire_lease(transcript)
         await flush_mirrors(self._store, self._options.load_timeout)
-        session = await self._reader.read_session(place)
+        session = await self._reader.read_session(transcript)
         if session is None:
-            await self._import_from_disk(invocation, place, cwd)
+            await self._import_from_disk(invocation, transcript, cwd)
         else:
             if not self._options.fork_session:
                 self._set_counts(session)
             invocation = await self._write_session(invocation, session, cwd)
-        resume = f"--resume={place.session}"
+        resume = f"--resume={transcript.session}"
         return replace(invocation, argv=tuple(resume if arg == "--continue" else arg for arg in invocation.argv))
 
     async def _find_session(self, invocation: Invocation, cwd: str) -> TranscriptKey | None:
@@ -255,13 +255,13 @@ class MirroredTransport(TransportWrapper):
     def _filter_chunk(self, chunk: bytes) -> bytes:
         shown = self._splitter.feed(chunk)
         for frame in self._splitter.take_frames():
-            place = parse_transcript_path(frame.path)
-            if place is None:
+            transcript = parse_transcript_path(frame.path)
+            if transcript is None:
                 log.warning(
                     "the CLI has written to a transcript of an unknown kind, which is not stored: %s", frame.path
                 )
             else:
-                self._writer.enqueue(self._to_store_key(place), frame.entries, frame.size)
+                self._writer.enqueue(self._to_store_key(transcript), frame.entries, frame.size)
         if RESULT_MARK in shown:
             self._writer.flush_soon()
         return shown

@@ -63,7 +63,7 @@ RESPONSE_SECONDS = 60
 """Timeout in seconds for one request, including its retries."""
 _RETRIES = 4
 _NO_CONDITIONAL_WRITES = (
-    "this service knows no conditional writes, so two hosts could overwrite each other's; use another"
+    "this service has no conditional writes, so two hosts could overwrite each other's data; use another"
 )
 
 _ADVICE = {
@@ -246,14 +246,14 @@ def describe_object_failure(error: Exception) -> str | None:
     """Explain an error of obstore and what to do; None for other errors."""
     from obstore import exceptions
 
-    said = " ".join(str(error).partition("\n\nDebug source:")[0].split())
+    text = " ".join(str(error).partition("\n\nDebug source:")[0].split())
     advice = next((text for part, text in _ADVICE.items() if part in str(error)), None)
     if isinstance(error, exceptions.UnauthenticatedError | exceptions.PermissionDeniedError):
         advice = advice or "the service refused the login; check the keys and what they may do"
     if isinstance(error, FileNotFoundError):
         advice = advice or "there is no such bucket; create it first"
     if isinstance(error, exceptions.BaseError | OSError):
-        return f"{advice} ({said})" if advice else said
+        return f"{advice} ({text})" if advice else text
     return None
 
 
@@ -472,28 +472,28 @@ class ObjectStore(ThreadedBackend):
     def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
         return self._retry_change(lambda: self._try_append(transcript_key, batch, lease))
 
-    def _try_append(self, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
-        record, version = self._read(place)
-        log = record.logs.get(place.subpath) or TranscriptLog()
+    def _try_append(self, transcript: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
+        record, version = self._read(transcript)
+        log = record.logs.get(transcript.subpath) or TranscriptLog()
         # With a lease only its token counts: no need for the clock.
         state = LeaseState(record.owner, record.token) if lease else self._lease(record)
         uuids = collect_uuids(batch)
-        held = self._read_log_uuids(place, log, version) if uuids and log.count else frozenset[str]()
+        held = self._read_log_uuids(transcript, log, version) if uuids and log.count else frozenset[str]()
         write = plan_append(
-            place, batch, lease, TranscriptState(log.count, log.last_batch, held, record.summary, state)
+            transcript, batch, lease, TranscriptState(log.count, log.last_batch, held, record.summary, state)
         )
         if write is None:
             return log.count
         log.count, log.last_batch = write.count, batch.id
         log.tail += [row.text for row in write.rows]
-        sealed = self._seal(place, log) if log.is_full else None
-        record.logs[place.subpath] = log
+        sealed = self._seal(transcript, log) if log.is_full else None
+        record.logs[transcript.subpath] = log
         if write.summary is not None:
             record.summary = write.summary
         if self._write(record, version):
             return write.count
-        if sealed and all(sealed != name for log in self._read(place)[0].logs.values() for name, _ in log.parts):
-            self._ensure_connected().delete([_parts_path(place) + sealed])
+        if sealed and all(sealed != name for log in self._read(transcript)[0].logs.values() for name, _ in log.parts):
+            self._ensure_connected().delete([_parts_path(transcript) + sealed])
         return None
 
     def _seal(self, transcript: TranscriptKey, log: TranscriptLog) -> str:
@@ -524,8 +524,8 @@ class ObjectStore(ThreadedBackend):
             if self._read(transcript)[1] != version:
                 raise ConcurrentChangeError
             raise StoreError(
-                f"session {transcript.session} has lost entries: {folder}{name} is gone. Somebody removed objects of "
-                "the store by hand, or by a rule of the bucket.",
+                f"session {transcript.session} has lost entries: {folder}{name} is gone. Objects of "
+                "the store were removed by hand, or by a rule of the bucket.",
                 session_id=transcript.session,
             )
 
@@ -540,10 +540,10 @@ class ObjectStore(ThreadedBackend):
     def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
         return self._retry_change(lambda: self._try_load(transcript_key)) or None
 
-    def _try_load(self, place: TranscriptKey) -> list[Entry]:
-        record, version = self._read(place)
-        log = record.logs.get(place.subpath) or TranscriptLog()
-        parts = self._read_parts(place, [name for name, _ in log.parts], version)
+    def _try_load(self, transcript: TranscriptKey) -> list[Entry]:
+        record, version = self._read(transcript)
+        log = record.logs.get(transcript.subpath) or TranscriptLog()
+        parts = self._read_parts(transcript, [name for name, _ in log.parts], version)
         return [*(entry for part in parts for entry in part), *read_entries(log.tail)]
 
     def _count(self, transcript_key: TranscriptKey) -> int:
@@ -602,14 +602,14 @@ class ObjectStore(ThreadedBackend):
         parts = self._retry_change(lambda: self._try_delete(transcript_key))
         self._ensure_connected().delete(_parts_path(transcript_key) + name for name in parts)
 
-    def _try_delete(self, place: TranscriptKey) -> list[str] | None:
-        record, version = self._read(place)
-        check_write_allowed(place, self._lease(record), None)
-        gone = [name for name in record.logs if not place.subpath or name == place.subpath]
+    def _try_delete(self, transcript: TranscriptKey) -> list[str] | None:
+        record, version = self._read(transcript)
+        check_write_allowed(transcript, self._lease(record), None)
+        gone = [name for name in record.logs if not transcript.subpath or name == transcript.subpath]
         if not gone:
             return []
         logs = [record.logs.pop(name) for name in gone]
-        if not place.subpath:
+        if not transcript.subpath:
             record.summary = None
         return [name for log in logs for name, _ in log.parts] if self._write(record, version) else None
 

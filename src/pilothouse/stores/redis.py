@@ -193,21 +193,21 @@ class RedisStore(ThreadedBackend):
         from redis import exceptions
 
         if isinstance(error, ValueError) and not isinstance(error, exceptions.RedisError):
-            return "this is no address of a Redis server" if "URL" in str(error) else None
+            return "this is not the address of a Redis server" if "URL" in str(error) else None
         if not isinstance(error, exceptions.RedisError | OSError):
             return None
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         names = {
             exceptions.AuthenticationError: "AUTH",
             exceptions.BusyLoadingError: "LOADING",
             exceptions.OutOfMemoryError: "OOM",
             exceptions.ReadOnlyError: "READONLY",
         }  # the package removes the first word of some errors and makes classes of them
-        words = [*(name for kind, name in names.items() if isinstance(error, kind)), *said.replace(":", " ").split()]
+        words = [*(name for kind, name in names.items() if isinstance(error, kind)), *text.replace(":", " ").split()]
         advice = next((_ADVICE[word] for word in words if word in _ADVICE), None)
         if advice is None and isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError | OSError):
             advice = "the connection to the server failed; try again"
-        return f"{advice} ({said})" if advice else f"the server failed: {said}"
+        return f"{advice} ({text})" if advice else f"the server failed: {text}"
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
@@ -236,27 +236,29 @@ class RedisStore(ThreadedBackend):
         keys = _RedisKeys.make(self._prefix, transcript_key)
         return self._retry_change(lambda: self._try_append(keys, transcript_key, batch, lease))
 
-    def _try_append(self, keys: _RedisKeys, place: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int | None:
+    def _try_append(
+        self, keys: _RedisKeys, transcript: TranscriptKey, batch: EntryBatch, lease: Lease | None
+    ) -> int | None:
         uuids = collect_uuids(batch)
-        questions: list[Command] = [["HMGET", keys.meta, "count", "last"], ["HGET", keys.summaries, place.session]]
+        questions: list[Command] = [["HMGET", keys.meta, "count", "last"], ["HGET", keys.summaries, transcript.session]]
         if uuids:
             questions.append(["SMISMEMBER", keys.uuids, *uuids])
         seen = self._read_state(keys, *questions)
         (count, last), summary, *rest = seen.replies
         held = frozenset(uuid for uuid, is_held in zip(uuids, rest[0] if rest else (), strict=True) if is_held)
-        known = read_entry(summary) if summary and not place.subpath else None
+        known = read_entry(summary) if summary and not transcript.subpath else None
         kept = TranscriptState(int(count or 0), (last or b"").decode(), held, known, seen.lease)
-        write = plan_append(place, batch, lease, kept)
+        write = plan_append(transcript, batch, lease, kept)
         if write is None:
             return kept.count
         commands: list[Command] = [["HSET", keys.meta, "count", write.count, "last", batch.id]]
         commands += _split_command("RPUSH", keys.entries, [row.text for row in write.rows])
         commands += _split_command("SADD", keys.uuids, [row.uuid for row in write.rows if row.uuid is not None])
         if write.summary is None:
-            commands.append(["HSET", keys.subpaths, place.subpath, keys.place])
+            commands.append(["HSET", keys.subpaths, transcript.subpath, keys.place])
         else:
-            commands.append(["HSET", keys.sessions, place.session, seen.now // 1000])
-            commands.append(["HSET", keys.summaries, place.session, encode_entry(write.summary)])
+            commands.append(["HSET", keys.sessions, transcript.session, seen.now // 1000])
+            commands.append(["HSET", keys.summaries, transcript.session, encode_entry(write.summary)])
         return write.count if self._commit(keys, seen, commands) else None
 
     def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
@@ -293,18 +295,18 @@ class RedisStore(ThreadedBackend):
     def _delete(self, transcript_key: TranscriptKey) -> None:
         self._retry_change(lambda: self._try_delete(_RedisKeys.make(self._prefix, transcript_key), transcript_key))
 
-    def _try_delete(self, keys: _RedisKeys, place: TranscriptKey) -> bool | None:
+    def _try_delete(self, keys: _RedisKeys, transcript: TranscriptKey) -> bool | None:
         seen = self._read_state(keys, ["HGETALL", keys.subpaths])
-        check_write_allowed(place, seen.lease, None)
+        check_write_allowed(transcript, seen.lease, None)
         commands: list[Command] = [["UNLINK", keys.meta, keys.entries, keys.uuids]]
-        if place.subpath:
-            commands.append(["HDEL", keys.subpaths, place.subpath])
+        if transcript.subpath:
+            commands.append(["HDEL", keys.subpaths, transcript.subpath])
         else:
             for subpath in cast("dict[bytes, bytes]", seen.replies[0]):
-                other = _RedisKeys.make(self._prefix, place._replace(subpath=subpath.decode()))
+                other = _RedisKeys.make(self._prefix, transcript._replace(subpath=subpath.decode()))
                 commands.append(["UNLINK", other.meta, other.entries, other.uuids])
-            commands += [["UNLINK", keys.subpaths], ["HDEL", keys.sessions, place.session]]
-            commands.append(["HDEL", keys.summaries, place.session])
+            commands += [["UNLINK", keys.subpaths], ["HDEL", keys.sessions, transcript.session]]
+            commands.append(["HDEL", keys.summaries, transcript.session])
         return self._commit(keys, seen, commands) or None
 
     def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:

@@ -66,7 +66,7 @@ class StoreReader:
             for subpath in await self.call(self._store.list_subkeys(transcript.session_key), "list_subkeys()"):
                 if not is_safe_subpath(subpath):
                     log.warning(
-                        "session %s: the store names a place outside of it, %r; left out", transcript[1], subpath
+                        "session %s: the store has a path outside of it, %r; it is left out", transcript[1], subpath
                     )
                 elif found := await self.read_entries(transcript._replace(subpath=subpath)):
                     subpaths[subpath] = found
@@ -109,7 +109,9 @@ class StoreReader:
             if isinstance(entry, dict):
                 entries.append(cast("Entry", entry))
             else:
-                log.warning("session %s in the store: entry %d is no object; left out", transcript.session, number)
+                log.warning(
+                    "session %s in the store: entry %d is not an object; it is left out", transcript.session, number
+                )
         return entries
 
     async def call(self, awaitable: Awaitable[T], name: str) -> T:
@@ -202,8 +204,8 @@ def write_session(config: Path, session: RestoredSession, owner: tuple[int, int]
         path = beside / f"{subpath}.jsonl"
         _make_private_directory(path.parent)
         _write_lines(path, [entry for entry in entries if entry.get("type") != METADATA_TYPE])
-        if (told := [entry for entry in entries if entry.get("type") == METADATA_TYPE]) != []:
-            note = {key: value for key, value in told[-1].items() if key != "type"}
+        if (notes := [entry for entry in entries if entry.get("type") == METADATA_TYPE]) != []:
+            note = {key: value for key, value in notes[-1].items() if key != "type"}
             _write_private_file(path.with_name(f"{path.stem}.meta.json"), encode_json(note))
     if owner is not None:
         _change_owner(projects, owner)
@@ -221,7 +223,7 @@ def _write_lines(path: Path, entries: Iterable[Entry]) -> None:
             for entry in entries:
                 file.write(encode_json(entry) + b"\n")
     except MessageParseError as error:
-        raise StoreError(f"the session store gave an entry that JSON cannot say: {error}") from error
+        raise StoreError(f"the session store returned an entry that JSON cannot represent: {error}") from error
 
 
 def _write_private_file(path: Path, content: bytes) -> None:
@@ -282,7 +284,7 @@ def _copy_json(content: bytes | None, path: Path, change: Callable[[dict[str, An
     except ValueError:  # also from decoding
         found = None
     if not isinstance(found, dict):
-        log.warning("%s of the user is no JSON object, and is left out of a resumed session", path.name)
+        log.warning("%s of the user is not a JSON object, and is left out of a resumed session", path.name)
         return
     _write_private_file(path, json.dumps(change(cast("dict[str, Any]", found))).encode("ascii"))
 

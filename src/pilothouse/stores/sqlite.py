@@ -66,7 +66,7 @@ _ADVICE = {
     "SQLITE_CORRUPT": "the file is damaged; restore a copy, or save what `sqlite3 FILE .recover` finds in it",
     "SQLITE_FULL": "the disk is full; nothing was written. Make room, then try again",
     "SQLITE_IOERR": "the disk failed to read or write; look at its health and at quotas, then try again",
-    "SQLITE_NOTADB": "this file is no SQLite database; choose another path",
+    "SQLITE_NOTADB": "this file is not a SQLite database; choose another path",
     "SQLITE_PERM": "you are not allowed to use this file",
     "SQLITE_READONLY": "it can be read only; nothing was written. Make the file and its directory writable",
 }

@@ -77,20 +77,20 @@ async def import_session_to_store(
     """
     path = await run_briefly(require_file, session_id, directory, config_dir)
     project = path.parent.name if directory is None else await run_briefly(project_key, directory)
-    tenure = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
+    leases = LeaseKeeper(store, IMPORT_LEASE_SECONDS) if isinstance(store, StoreBackend) else None
     try:
         return await import_file(
             path,
             TranscriptKey(project, session_id),
             store,
-            tenure,
+            leases,
             include_subagents=include_subagents,
             batch_size=batch_size,
             on_problem=on_problem,
         )
     finally:
-        if tenure is not None:
-            await tenure.release()
+        if leases is not None:
+            await leases.release()
 
 
 async def import_file(
@@ -164,11 +164,11 @@ def _read_entries(path: Path, on_problem: OnProblem) -> Iterator[tuple[Entry, in
                 on_problem(TranscriptProblem(str(path), number, "not a JSON object"))
     note = path.with_name(f"{path.stem}.meta.json")
     try:
-        told = decode_line(note.read_bytes())
+        metadata = decode_line(note.read_bytes())
     except (OSError, LineDecodeError):
         return
-    if isinstance(told, dict):
-        yield {"type": METADATA_TYPE, **told}, len(json.dumps(told))
+    if isinstance(metadata, dict):
+        yield {"type": METADATA_TYPE, **metadata}, len(json.dumps(metadata))
 
 
 T = TypeVar("T")
@@ -230,15 +230,15 @@ class StoredSessions:
             raise UsageError(f"{type(self._store).__name__} has no list_sessions()")
         project = await self._get_project_key()
         listed = await self._reader.list_sessions(project)
-        told: dict[str, Any] = {}
+        summaries: dict[str, Any] = {}
         if implements(self._store, "list_session_summaries"):
             found = await self._reader.call(self._store.list_session_summaries(project), "list_session_summaries()")
-            told = {row["session_id"]: row for row in found}
+            summaries = {row["session_id"]: row for row in found}
         infos: Infos = []
         limiter = anyio.CapacityLimiter(MAX_PARALLEL_LOADS)
 
         async def add(session_id: str, mtime: int) -> None:
-            summary = told.get(session_id)
+            summary = summaries.get(session_id)
             if summary is None or summary["mtime"] < mtime:  # an older writer did not update the summary
                 async with limiter:
                     entries = await self._reader.read_entries(TranscriptKey(project, session_id))
@@ -257,11 +257,11 @@ class StoredSessions:
 
     async def info(self, session_id: str) -> SessionInfo | None:
         """Return information on one session; None if it does not exist or is empty."""
-        place = await self._make_transcript_key(session_id)
-        entries = await self._reader.read_entries(place)
+        transcript = await self._make_transcript_key(session_id)
+        entries = await self._reader.read_entries(transcript)
         mtime = 0
         if entries and implements(self._store, "list_sessions"):
-            mtime = (await self._reader.list_sessions(place.project)).get(session_id, 0)
+            mtime = (await self._reader.list_sessions(transcript.project)).get(session_id, 0)
         return _make_info(session_id, mtime, fold_summary(None, entries)) if entries else None
 
     async def messages(self, session_id: str, limit: int | None = None, offset: int = 0, **how: Any) -> Messages:
@@ -310,8 +310,8 @@ class StoredSessions:
         """
         if not implements(self._store, "delete"):
             raise UsageError(f"{type(self._store).__name__} has no delete()")
-        place = await self._make_transcript_key(session_id)
-        await self._reader.call(self._store.delete(place.session_key), "delete()")
+        transcript = await self._make_transcript_key(session_id)
+        await self._reader.call(self._store.delete(transcript.session_key), "delete()")
 
     async def fork(
         self, session_id: str, up_to_message_id: str | None = None, title: str | None = None
@@ -324,24 +324,24 @@ class StoredSessions:
         Raises:
             UsageError: there is no such message, or the session is empty.
         """
-        place = await self._make_transcript_key(session_id)
-        session = await self._read_session(place)
+        transcript = await self._make_transcript_key(session_id)
+        session = await self._read_session(transcript)
         copy = _SessionCopy()
         try:
             config = await to_thread.run_sync(copy.make, session)
             made = await to_thread.run_sync(
                 lambda: fork_session(session_id, None, up_to_message_id, title, config_dir=config)
             )
-            fork = TranscriptKey(place.project, made.session_id)
-            async with _TemporaryLease(self._store) as tenure:
-                await import_file(Path(made.path), fork, self._store, tenure)
+            fork = TranscriptKey(transcript.project, made.session_id)
+            async with _TemporaryLease(self._store) as leases:
+                await import_file(Path(made.path), fork, self._store, leases)
         finally:
             await _remove_copy(copy)
         return ForkSessionResult(made.session_id, messages=made.messages)
 
     async def _read_from_copy(self, session_id: str, work: Callable[[str], Items[T]]) -> Items[T]:
-        place = await self._make_transcript_key(session_id)
-        session = await self._reader.read_session(place)
+        transcript = await self._make_transcript_key(session_id)
+        session = await self._reader.read_session(transcript)
         if session is None:
             return []
         copy = _SessionCopy()
@@ -352,21 +352,21 @@ class StoredSessions:
 
     async def _append_change(self, session_id: str, work: Callable[[str], None]) -> None:
         """Append the row to a session that `work` adds to its file; the rest of the file is ignored."""
-        place = await self._make_transcript_key(session_id)
+        transcript = await self._make_transcript_key(session_id)
         if isinstance(self._store, StoreBackend):
-            is_there = await self._reader.call(self._store.count(place.session_key), "count()") > 0
+            is_there = await self._reader.call(self._store.count(transcript.session_key), "count()") > 0
         else:
-            is_there = bool(await self._reader.read_entries(place))
+            is_there = bool(await self._reader.read_entries(transcript))
         if not is_there:
-            raise _make_missing_error(place)
-        stub = RestoredSession(place, [{"type": "stub"}], {})
+            raise _make_missing_error(transcript)
+        stub = RestoredSession(transcript, [{"type": "stub"}], {})
         copy = _SessionCopy()
         try:
-            rows = await run_briefly(lambda: copy.edit(copy.make(stub), place, work))
+            rows = await run_briefly(lambda: copy.edit(copy.make(stub), transcript, work))
         finally:
             await _remove_copy(copy)
-        async with _TemporaryLease(self._store) as tenure:
-            await append_batch(self._store, place, rows, tenure)
+        async with _TemporaryLease(self._store) as leases:
+            await append_batch(self._store, transcript, rows, leases)
 
     async def _read_session(self, transcript: TranscriptKey) -> RestoredSession:
         session = await self._reader.read_session(transcript)

@@ -97,27 +97,27 @@ class RunnerSuite(ABC):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     async def test_an_answer_comes(self) -> None:
-        heard = ReceivedMessages()
+        received = ReceivedMessages()
         with FakeCLI().text("Hello", total_cost_usd=0.25) as fake:
             async with self.runner(fake) as runner:
-                result = await runner.run(make_attempt(heard))
+                result = await runner.run(make_attempt(received))
             assert [call.prompts for call in fake.calls] == [["the prompt"]]
         assert (result.text, result.outcome, result.cost_usd) == ("Hello", "success", 0.25)
         assert result.session_id == frames.SESSION_ID
-        assert result.session_id in [message.session_id for message in heard]
+        assert result.session_id in [message.session_id for message in received]
 
     async def test_messages_are_heard_in_order(self) -> None:
         texts = [f"part {n}" for n in range(300)]
-        said = [frames.init(), *map(frames.assistant, texts), frames.result("the end")]
+        turn = [frames.init(), *map(frames.assistant, texts), frames.result("the end")]
         for keeps in (False, True):
-            heard = ReceivedMessages()
-            with FakeCLI().turn(*said) as fake:
+            received = ReceivedMessages()
+            with FakeCLI().turn(*turn) as fake:
                 async with self.runner(fake) as runner:
-                    result = await runner.run(make_attempt(heard, keeps_messages=keeps))
-            assert [message.text for message in heard if isinstance(message, AssistantMessage)] == texts
-            assert [message.type for message in heard] == [frame["type"] for frame in said]
+                    result = await runner.run(make_attempt(received, keeps_messages=keeps))
+            assert [message.text for message in received if isinstance(message, AssistantMessage)] == texts
+            assert [message.type for message in received] == [frame["type"] for frame in turn]
             if keeps:
-                assert result.messages == heard
+                assert result.messages == received
             assert result.text == "the end"
 
     async def test_many_messages_to_a_slow_listener(self) -> None:
@@ -136,13 +136,13 @@ class RunnerSuite(ABC):
         assert count == MESSAGES
 
     async def test_messages_are_heard_while_it_runs(self) -> None:
-        heard = ReceivedMessages()
+        received = ReceivedMessages()
         with FakeCLI().expect().emit(frames.init()).expect().emit(frames.result("too late")) as fake:
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
-                group.start_soon(runner.run, make_attempt(heard))
-                await heard.initialized.wait()
+                group.start_soon(runner.run, make_attempt(received))
+                await received.initialized.wait()
                 group.cancel_scope.cancel()
-        assert [message.session_id for message in heard] == [frames.SESSION_ID]
+        assert [message.session_id for message in received] == [frames.SESSION_ID]
 
     async def test_a_typed_answer(self) -> None:
         value = {"number": 7, "lines": ["rope", "tar"]}
@@ -248,11 +248,11 @@ class RunnerSuite(ABC):
     async def test_a_child_that_dies_raises(self) -> None:
         with FakeCLI().expect().emit(frames.init()).stderr("out of rope\n").kill("SIGKILL") as fake:
             async with self.runner(fake, retry=0) as runner:
-                heard = ReceivedMessages()
-                _, error = await run_to_end(runner, make_attempt(heard))
+                received = ReceivedMessages()
+                _, error = await run_to_end(runner, make_attempt(received))
         assert isinstance(error, CLIExitedError)
         assert (error.signal, "out of rope" in error.stderr) == ("SIGKILL", True)
-        assert [message.session_id for message in heard] == [frames.SESSION_ID]
+        assert [message.session_id for message in received] == [frames.SESSION_ID]
 
     async def test_no_child_at_all_raises(self, tmp_path: Path) -> None:
         async with self.runner(str(tmp_path / "nothing")) as runner:
@@ -288,14 +288,14 @@ class RunnerSuite(ABC):
         ends: list[Exception | None] = []
         with steps.emit(stopped) as fake:
             async with self.runner(fake) as runner, anyio.create_task_group() as group:
-                heard = ReceivedMessages()
-                asked = make_attempt(heard)
+                received = ReceivedMessages()
+                asked = make_attempt(received)
 
                 async def run() -> None:
                     ends.append((await run_to_end(runner, asked))[1])
 
                 group.start_soon(run)
-                await heard.initialized.wait()
+                await received.initialized.wait()
                 assert asked.interrupt is not None
                 await asked.interrupt()
             await wait_all_exited(fake.calls)
@@ -306,9 +306,9 @@ class RunnerSuite(ABC):
         with make_waiting_cli() as fake:
             async with self.runner(fake) as runner:
                 async with anyio.create_task_group() as group:
-                    heard = ReceivedMessages()
-                    group.start_soon(runner.run, make_attempt(heard))
-                    await heard.initialized.wait()
+                    received = ReceivedMessages()
+                    group.start_soon(runner.run, make_attempt(received))
+                    await received.initialized.wait()
                     group.cancel_scope.cancel()
                 await wait_all_exited(fake.calls)
                 assert len(fake.calls) == 1

@@ -54,7 +54,7 @@ class Conversation:
         main = [row for row in chained if sidechain or not (row.is_sidechain or row.team_name)]
         self._by_uuid: dict[str, TranscriptRow] = {row.uuid: row for row in main if row.uuid is not None}
         self._parents = {key: row.parent_uuid for key, row in self._by_uuid.items()}
-        self._order = {row.uuid: place for place, row in enumerate(main)}
+        self._order = {row.uuid: index for index, row in enumerate(main)}
         self._main = main
         self._dropped: set[str] = set()
         if not include_compacted:
@@ -95,12 +95,12 @@ class Conversation:
             self._parents[key] = preserved[-1]
 
     def _list_preserved(self, boundary: TranscriptRow) -> tuple[list[str], str | None]:
-        told = boundary.compact_metadata
-        if told is None:
+        metadata = boundary.compact_metadata
+        if metadata is None:
             return [], None
-        if told.preserved_messages is not None:
-            return told.preserved_messages.uuids or [], told.preserved_messages.anchor_uuid
-        stretch = told.preserved_segment
+        if metadata.preserved_messages is not None:
+            return metadata.preserved_messages.uuids or [], metadata.preserved_messages.anchor_uuid
+        stretch = metadata.preserved_segment
         if stretch is None:
             return [], None
         keys: dict[str, None] = {}
@@ -142,8 +142,8 @@ class Conversation:
         return self._order[row.uuid] == 0
 
     def _find_row_before(self, row: TranscriptRow, seen: set[str]) -> TranscriptRow | None:
-        for place in range(self._order[row.uuid] - 1, -1, -1):
-            candidate = self._main[place]
+        for index in range(self._order[row.uuid] - 1, -1, -1):
+            candidate = self._main[index]
             if candidate.uuid in self._by_uuid and candidate.uuid not in seen:
                 return candidate
         return None
@@ -151,24 +151,24 @@ class Conversation:
     def _add_parallel_rows(self, chain: list[TranscriptRow]) -> list[TranscriptRow]:
         """Add rows that ran in parallel: other blocks of a message in the chain, and results of its calls."""
         on_way = {row.uuid for row in chain}
-        last = {_get_message_id(row): place for place, row in enumerate(chain) if _get_message_id(row) is not None}
+        last = {_get_message_id(row): index for index, row in enumerate(chain) if _get_message_id(row) is not None}
         beside, owner = self._find_parallel_rows(on_way, last)
         if not beside:
             return chain
         complete: list[TranscriptRow] = []
-        place = 0
-        while place < len(chain):
-            row = chain[place]
+        index = 0
+        while index < len(chain):
+            row = chain[index]
             complete.append(row)
-            place += 1
+            index += 1
             key = _get_message_id(row)
-            if key is None or last[key] != place - 1 or key not in beside:
+            if key is None or last[key] != index - 1 or key not in beside:
                 continue
             answers = [extra for extra in beside[key] if extra.type == "user"]
             complete += [extra for extra in beside[key] if extra.type == "assistant"]
-            while place < len(chain) and key in {owner.get(call) for call in chain[place].get_call_ids("tool_result")}:
-                answers.append(chain[place])
-                place += 1
+            while index < len(chain) and key in {owner.get(call) for call in chain[index].get_call_ids("tool_result")}:
+                answers.append(chain[index])
+                index += 1
             complete += sorted(answers, key=lambda answer: self._order[answer.uuid])
         return complete
 
@@ -199,8 +199,8 @@ class Conversation:
 
 def _cut_after(rows: list[TranscriptRow], key: str) -> list[TranscriptRow]:
     """Return the rows up to one, without later results of calls of the same message."""
-    place = next((place for place in range(len(rows) - 1, -1, -1) if rows[place].uuid == key), len(rows) - 1)
-    return rows[: place + 1]
+    index = next((index for index in range(len(rows) - 1, -1, -1) if rows[index].uuid == key), len(rows) - 1)
+    return rows[: index + 1]
 
 
 def _find_leaf(rows: Sequence[TranscriptRow], known: Mapping[str, TranscriptRow]) -> str | None:

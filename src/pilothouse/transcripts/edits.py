@@ -263,7 +263,7 @@ class _ForkRows:
 
     def iterate_inherited_rows(self, descriptor: int) -> Iterator[dict[str, Any]]:
         for row in self._inherited:
-            data = load_object(read_part(descriptor, row.place, row.size))
+            data = load_object(read_part(descriptor, row.offset, row.size))
             if data is not None and data.get("sessionId") == self._origin:
                 changed = {key: self._ids.get(data[key]) for key in ("afterUuid",) if data.get(key) is not None}
                 yield {**data, **changed, "sessionId": self._id}
@@ -271,7 +271,7 @@ class _ForkRows:
     def iterate_lines(self, descriptor: int) -> Iterator[dict[str, Any]]:
         parent: str | None = None
         for row in self._chain:
-            data = load_object(read_part(descriptor, row.place, row.size))
+            data = load_object(read_part(descriptor, row.offset, row.size))
             if data is None or row.uuid is None:
                 continue  # the file was changed meanwhile
             kept = {key: value for key, value in data.items() if key not in _REMOVED_FIELDS}

@@ -76,7 +76,7 @@ def export_session(
     path = require_file(session_id, directory, config_dir)
     info = read_session_info(path, on_problem)
     if info is None:
-        raise SessionNotFoundError(f"nothing was said in session {session_id}")
+        raise SessionNotFoundError(f"session {session_id} has no messages")
     messages = get_session_messages(
         session_id,
         directory,
@@ -177,8 +177,8 @@ def _write_html(info: SessionInfo, messages: Sequence[Message], hidden: set[str]
 
 def _write_json(info: SessionInfo, messages: Sequence[Message], hidden: set[str]) -> Iterator[str]:
     yield '{"session":' + encode_json(to_json_values(info)).decode() + ',"messages":['
-    for place, message in enumerate(messages):
-        yield ("," if place else "") + encode_json(message.raw).decode()
+    for index, message in enumerate(messages):
+        yield ("," if index else "") + encode_json(message.raw).decode()
     yield "]}\n"
 
 

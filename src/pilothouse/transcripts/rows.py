@@ -72,7 +72,7 @@ def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_probl
     """
     left = os.fstat(descriptor).st_size
     os.lseek(descriptor, 0, os.SEEK_SET)
-    number, place, size = 1, 0, 0
+    number, offset, size = 1, 0, 0
     pieces: list[bytes] = []
     while left > 0:
         chunk = os.read(descriptor, min(CHUNK_BYTES, left))
@@ -85,18 +85,18 @@ def read_lines(descriptor: int, path: Path, on_problem: OnProblem = ignore_probl
             if size > MAX_LINE_BYTES:
                 on_problem(TranscriptProblem(str(path), number, f"a line of {size} bytes is too long"))
             elif pieces:
-                yield number, place, b"".join((*pieces, piece))
+                yield number, offset, b"".join((*pieces, piece))
             else:
-                yield number, place, piece
+                yield number, offset, piece
             pieces.clear()
-            place, number, size = place + size + 1, number + 1, 0
+            offset, number, size = offset + size + 1, number + 1, 0
         size += len(rest)
         if size > MAX_LINE_BYTES:
             pieces.clear()
         elif rest:
             pieces.append(rest)
     if pieces:
-        yield number, place, b"".join(pieces)
+        yield number, offset, b"".join(pieces)
 
 
 def read_part(descriptor: int, offset: int, size: int) -> bytes:
@@ -171,7 +171,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
     """One line of a transcript.
 
     Attributes:
-        number, place, size: its line number from 1, byte offset, and length.
+        number, offset, size: its line number from 1, byte offset, and length.
     """
 
     type: str = ""
@@ -193,7 +193,7 @@ class TranscriptRow(Struct, gc=False, rename="camel"):
     explicit: bool = False
     message: RowMessage | None = None
     number: int = field(default=0, name="<number>")
-    place: int = field(default=0, name="<place>")
+    offset: int = field(default=0, name="<offset>")
     size: int = field(default=0, name="<size>")
 
     @property
@@ -252,19 +252,19 @@ def load_object(line: bytes) -> dict[str, Any] | None:
 
 def read_rows(descriptor: int, path: Path, on_problem: OnProblem = ignore_problem) -> Iterator[TranscriptRow]:
     """Yield the current rows of a file. Other lines are reported and skipped."""
-    for number, place, line in read_lines(descriptor, path, on_problem):
+    for number, offset, line in read_lines(descriptor, path, on_problem):
         stripped = line.strip(b"\0 \t\r")
         if not stripped:
             continue
         row = decode_row(stripped)
         if isinstance(row, str):
             on_problem(TranscriptProblem(str(path), number, row))
-            place, stripped, row = _find_glued_row(place, line)
+            offset, stripped, row = _find_glued_row(offset, line)
             if row is None:
                 continue
         else:
-            place += line.find(stripped[:1])
-        row.number, row.place, row.size = number, place, len(stripped)
+            offset += line.find(stripped[:1])
+        row.number, row.offset, row.size = number, offset, len(stripped)
         yield row
 
 
@@ -298,7 +298,7 @@ def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | 
         row: the row.
         parent_tool_use_id: the call that started its sub-agent.
     """
-    line = read_part(descriptor, row.place, row.size)
+    line = read_part(descriptor, row.offset, row.size)
     try:
         message = decode(line)
     except (LineDecodeError, MessageParseError):
@@ -311,9 +311,11 @@ def make_message(descriptor: int, row: TranscriptRow, parent_tool_use_id: str | 
         _set_field(message, "agent_id", row.agent_id)
         _set_message_fields(message, row, line)
     elif isinstance(message, CompactBoundaryMessage):
-        told = row.compact_metadata or RowCompaction()
-        size = (told.pre_tokens, told.post_tokens)
-        _set_field(message, "compact_metadata", CompactMetadata(told.trigger, *size, duration_ms=told.duration_ms))
+        compaction = row.compact_metadata or RowCompaction()
+        size = (compaction.pre_tokens, compaction.post_tokens)
+        _set_field(
+            message, "compact_metadata", CompactMetadata(compaction.trigger, *size, duration_ms=compaction.duration_ms)
+        )
         _set_field(message, "logical_parent_uuid", row.logical_parent_uuid)
     return message
 

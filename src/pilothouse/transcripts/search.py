@@ -146,7 +146,7 @@ def _compile_pattern(pattern: str | re.Pattern[str], regex: bool, ignore_case: b
     try:
         return re.compile(pattern if regex else re.escape(pattern), re.IGNORECASE if ignore_case else 0)
     except re.error as error:
-        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 def _find_literal(pattern: str | re.Pattern[str], regex: bool) -> re.Pattern[bytes] | None:
@@ -193,11 +193,11 @@ class _TranscriptSearch:
             return
         if not isinstance(message, AssistantMessage | UserMessage):
             return
-        told: set[HitLocation] = set()
+        reported: set[HitLocation] = set()
         for where, text in _iterate_searchable_texts(message):
-            found = self._pattern.search(text) if where not in told else None
+            found = self._pattern.search(text) if where not in reported else None
             if found is not None:
-                told.add(where)
+                reported.add(where)
                 yield SearchHit(
                     session_id=session_id,
                     path=str(path),

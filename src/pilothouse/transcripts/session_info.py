@@ -106,7 +106,7 @@ def list_sessions(
     found = sorted(
         _list_session_files(directory, config_dir, include_worktrees), key=lambda file: file.modified, reverse=True
     )
-    place = _DirectoryFilter(directory, include_worktrees)
+    directory_filter = _DirectoryFilter(directory, include_worktrees)
     infos: list[SessionInfo] = []
     seen: set[str] = set()
     wanted = None if limit is None or limit <= 0 else max(offset, 0) + limit
@@ -116,7 +116,7 @@ def list_sessions(
         if file.session_id in seen:
             continue
         info = _read_info(file, on_problem)
-        if info is not None and not place.excludes(info.cwd):
+        if info is not None and not directory_filter.excludes(info.cwd):
             seen.add(file.session_id)
             infos.append(info)
     return infos[max(offset, 0) :]
@@ -339,18 +339,18 @@ class _SessionMetadata:
     def __init__(self, head: bytes, tail: bytes) -> None:
         self._head = head
         self._tail = tail
-        self._tail_places = _find_metadata_rows(tail)
-        self._head_places: dict[bytes, list[int]] | None = {} if head is tail else None
+        self._tail_offsets = _find_metadata_rows(tail)
+        self._head_offsets: dict[bytes, list[int]] | None = {} if head is tail else None
 
     def find_in_tail(self, kind: str, key: str) -> str | None:
         """Return the text of the last such row in the tail."""
-        return _find_last_text(self._tail, self._tail_places.get(kind.encode(), ()), kind, key)
+        return _find_last_text(self._tail, self._tail_offsets.get(kind.encode(), ()), kind, key)
 
     def find_in_head(self, kind: str, key: str) -> str | None:
         """Return the text of the last such row in the head."""
-        if self._head_places is None:
-            self._head_places = _find_metadata_rows(self._head)
-        return _find_last_text(self._head, self._head_places.get(kind.encode(), ()), kind, key)
+        if self._head_offsets is None:
+            self._head_offsets = _find_metadata_rows(self._head)
+        return _find_last_text(self._head, self._head_offsets.get(kind.encode(), ()), kind, key)
 
     def find_anywhere(self, kind: str, key: str) -> str | None:
         """Return the text of the last such row."""
@@ -373,18 +373,18 @@ _METADATA_ROW = re.compile(rb'"type": ?"(ai-title|custom-title|last-prompt|reloc
 
 def _find_metadata_rows(part: bytes) -> dict[bytes, list[int]]:
     """Return possible positions of rows of each kind, in order, in one pass: there may be thousands of files."""
-    places: dict[bytes, list[int]] = {}
+    offsets: dict[bytes, list[int]] = {}
     for found in _METADATA_ROW.finditer(part):
-        places.setdefault(found[1], []).append(found.start())
-    return places
+        offsets.setdefault(found[1], []).append(found.start())
+    return offsets
 
 
-def _find_last_text(part: bytes, places: Sequence[int], kind: str | None, key: str) -> str | None:
+def _find_last_text(part: bytes, offsets: Sequence[int], kind: str | None, key: str) -> str | None:
     """Return the text under `key` in the last row of a kind."""
-    for place in reversed(places):
-        if place < 0:
+    for offset in reversed(offsets):
+        if offset < 0:
             continue
-        start, stop = part.rfind(b"\n", 0, place) + 1, part.find(b"\n", place)
+        start, stop = part.rfind(b"\n", 0, offset) + 1, part.find(b"\n", offset)
         line = part[start : stop if stop >= 0 else len(part)].strip(b"\0")
         found = _read_text_field(line, kind, key)
         if found is None and kind is not None and (glued := line.rfind(b'{"type":')) > 0:

@@ -153,13 +153,13 @@ class PostgresConnection(GroupCommitter):
                 await self._wait_for_server(gone, _RECONNECT_POLICY.delay(attempts, random.random()))  # noqa: S311
         if self._unavailable_since is not None:
             self._unavailable_since = None
-            log.warning("the journal %s is there again", self.display_name)
+            log.warning("the journal %s can be reached again", self.display_name)
 
     async def _wait_for_server(self, error: ServerUnavailableError, pause: float) -> None:
         if self._unavailable_since is None:
             self._unavailable_since = time.monotonic()
             log.warning(
-                "the journal %s is gone; waiting for it for up to %.0f s: %s",
+                "the journal %s cannot be reached; waiting for up to %.0f s: %s",
                 self.display_name,
                 self._reconnect_timeout,
                 error,
@@ -179,7 +179,7 @@ class PostgresConnection(GroupCommitter):
         waiting = f" for {waited:.0f} s" if waited >= 1 else ""
         text = f"the journal {self.display_name} cannot be reached{waiting}: {error}"
         if waited:
-            text += ". What has ended stands in it; start again when it is there"
+            text += ". It keeps the ended runs; start again when it can be reached"
         return FleetJournalError(text, path=self.display_name)
 
     # Transactions.

@@ -311,11 +311,11 @@ _WANT = "CASE WHEN wanted IN ('', ?) THEN ? ELSE '*' END"
 _WRITE = (
     "UPDATE run SET state = ?, failures = ?, session_id = ?, lines = ?, whole = ?, error = ?, cost = ?, "
     "input_tokens = ?, output_tokens = ?, ended = ?, due = ?, worker = ?, artifacts = ?, "
-    "ended_as = {mark} WHERE number = ?"
+    "ended_as = {ended_as} WHERE number = ?"
 )
-_WRITE_EACH = _WRITE.format(mark="?")
-_WRITE_NEXT = _WRITE.format(mark="(SELECT ended FROM totals)")
-_WRITE_BACK = _WRITE.format(mark="NULL")
+_WRITE_EACH = _WRITE.format(ended_as="?")
+_WRITE_NEXT = _WRITE.format(ended_as="(SELECT ended FROM totals)")
+_WRITE_BACK = _WRITE.format(ended_as="NULL")
 
 
 class SqlJournal:
@@ -352,13 +352,13 @@ class SqlJournal:
         self._id = uuid4().hex
         live_workers.add(self._id)
         try:
-            mark = await self._connection.transact(lambda db: self._sign_in(db, now, policy))
+            position = await self._connection.transact(lambda db: self._sign_in(db, now, policy))
         except BaseException:
             live_workers.discard(self._id)
             await self._connection.close()
             raise
         self._is_signed_in = True
-        return mark
+        return position
 
     async def open_for_reading(self) -> None:
         """Open the journal for reading (`status`, `get` and `rows`), without registering a worker or changing a run.
@@ -377,7 +377,7 @@ class SqlJournal:
                 with anyio.move_on_after(SIGN_OUT_SECONDS, shield=True):
                     await self._connection.transact(self._sign_out)
         except FleetJournalError as error:  # its lease expires
-            log.warning("this process could not sign out: %s", error)
+            log.warning("this process could not unregister: %s", error)
         finally:
             await self._connection.close()
 
@@ -475,8 +475,8 @@ class SqlJournal:
     def _make_heartbeat_result(self, db: SqlTransaction, others: list[WorkerRow]) -> HeartbeatResult:
         rows = db.execute("SELECT key FROM run WHERE state = 'running' AND worker = ? AND cancelling = 1", (self._id,))
         cancelled = frozenset(key for (key,) in rows.fetchall())
-        cost, mark = db.execute("SELECT cost, ended FROM totals").fetchone()
-        return HeartbeatResult(live_workers=len(others) + 1, cancelled=cancelled, cost_usd=cost, position=mark)
+        cost, position = db.execute("SELECT cost, ended FROM totals").fetchone()
+        return HeartbeatResult(live_workers=len(others) + 1, cancelled=cancelled, cost_usd=cost, position=position)
 
     # Adding runs.
 
@@ -494,7 +494,7 @@ class SqlJournal:
         new = [run for key, run in last.items() if key not in digests]
         [number] = db.execute("SELECT runs FROM totals").fetchone()
         db.execute("UPDATE totals SET runs = runs + ?", (len(new),))
-        added = {run.key: replace(run, number=number + place) for place, run in enumerate(new, 1)}
+        added = {run.key: replace(run, number=number + position) for position, run in enumerate(new, 1)}
         db.executemany(
             "INSERT INTO run (number, key, digest, prompt, settings, priority, wanted, created, state, attempts, "
             "failures, whole, cost, input_tokens, output_tokens, due, set_aside, cancelling) "
@@ -647,12 +647,12 @@ class SqlJournal:
         """Write runs that no worker holds; their cost is unchanged."""
         if not runs:
             return
-        mark = _last_position(db)
+        position = _last_position(db)
         rows: list[tuple[Any, ...]] = []
         for run in runs:
-            mark += run.is_ended
-            rows.append((*self._encode_run(run, worker_id), mark if run.is_ended else None, run.number))
-        db.execute("UPDATE totals SET ended = ?", (mark,))
+            position += run.is_ended
+            rows.append((*self._encode_run(run, worker_id), position if run.is_ended else None, run.number))
+        db.execute("UPDATE totals SET ended = ?", (position,))
         db.executemany(_WRITE_EACH, rows)
 
     async def cancel(self, keys: Collection[str] | None, now: float) -> list[Run]:
@@ -731,8 +731,8 @@ def _encode_settings(run: Run) -> tuple[bytes, int]:
 
 
 def _last_position(db: SqlTransaction) -> int:
-    [mark] = db.execute("SELECT ended FROM totals").fetchone()
-    return mark
+    [position] = db.execute("SELECT ended FROM totals").fetchone()
+    return position
 
 
 def _read_status(db: SqlTransaction) -> FleetStatus:

@@ -105,7 +105,7 @@ class SqliteConnection(GroupCommitter):
                 raise self._make_foreign_error() from error
 
     def _make_foreign_error(self) -> FleetJournalError:
-        return FleetJournalError(f"{self.path} is no journal of a fleet; it was left as it is", path=str(self.path))
+        return FleetJournalError(f"{self.path} is not a journal of a fleet; it was not changed", path=str(self.path))
 
 
 class SqliteJournal(SqlJournal):
@@ -138,7 +138,7 @@ class SqliteJournal(SqlJournal):
                 age = max(0.0, moment - worker.last_seen)
                 raise FleetJournalError(
                     f"the journal {self.path} is in use by process {worker.pid} of {worker.user} on {worker.host}, "
-                    f"which gave a sign of life {age:.0f} s ago; a journal in a file is for one user on one machine. "
+                    f"whose last heartbeat was {age:.0f} s ago; a journal in a file is for one user on one machine. "
                     f"If that process is gone, try again in {max(1.0, worker.lease_seconds - age):.0f} s",
                     path=str(self.path),
                 )

@@ -95,7 +95,7 @@ class Artifacts:
         if isinstance(patterns, str):
             raise UsageError("artifacts: a list of patterns, not text")
         if not patterns and not patch:
-            raise UsageError("artifacts: say which files are saved: patterns, or patch=True")
+            raise UsageError("artifacts: give patterns of the files to save, or patch=True")
         for one in (*patterns, *((prefix,) if prefix else ())):
             if not one.strip() or one.startswith("/") or {".", "..", ""} & set(one.split("/")):
                 raise UsageError(f"artifacts: a path without '..' that does not begin with '/', not {one!r}")
@@ -171,7 +171,7 @@ class Artifacts:
             shown = ", ".join(map(repr, left_out[:_MAX_LISTED_NAMES])) + (
                 ", …" if len(left_out) > _MAX_LISTED_NAMES else ""
             )
-            log.warning("run %r: %d files are more than may be saved, and left out: %s", key, len(left_out), shown)
+            log.warning("run %r: %d files are not saved, because they exceed the limits: %s", key, len(left_out), shown)
 
     def _list_files(self, path: Path, patch: Path, check: CancelCheck) -> Iterator[tuple[str, str]]:
         """Yield names and paths of the files to save."""
@@ -300,13 +300,13 @@ class _ArtifactErrors:
         if not isinstance(error, Exception):
             return
         if isinstance(error, StoreError):
-            said: str | None = str(error)
+            text: str | None = str(error)
         elif isinstance(error, OSError) and error.filename:
-            said = f"{error.filename}: {error.strerror}"
+            text = f"{error.filename}: {error.strerror}"
         else:
-            said = _describe_error(error)
-        if said is not None:
-            raise ArtifactsError(f"artefacts cannot be saved: {remove_secrets(self._secrets, said)}") from error
+            text = _describe_error(error)
+        if text is not None:
+            raise ArtifactsError(f"artefacts cannot be saved: {remove_secrets(self._secrets, text)}") from error
 
 
 def _describe_error(error: Exception) -> str | None:

@@ -171,7 +171,7 @@ class LocalWorkspace(ABC):
 
     async def patch(self, run_directory: RunDirectory, target: Path) -> None:
         """See `Workspace`."""
-        raise UsageError("only a git repository can tell what was changed")
+        raise UsageError("the changes are known only in a git repository")
 
     async def open(self, get_run: Callable[[str], Awaitable[Run | None]]) -> None:
         """See `Workspace`."""
@@ -209,7 +209,7 @@ class LocalWorkspace(ABC):
                 self._locks[path] = await _acquire_lock(lock, IN_USE_SECONDS)
             except TimeoutError:
                 raise WorkspaceError(
-                    f"somebody else is at work in {path}; give each fleet a root of its own", path=str(path)
+                    f"another process is at work in {path}; give each fleet its own root", path=str(path)
                 ) from None
             try:
                 record = await run_briefly(self._read_record, name)

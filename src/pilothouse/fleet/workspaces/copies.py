@@ -137,14 +137,14 @@ def _tar_member(info: tarfile.TarInfo) -> ArchiveMember:
 
 def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:
     mode = info.external_attr >> 16
-    place = _parse_member_name(info.filename.replace("\\", "/"))
+    path = _parse_member_name(info.filename.replace("\\", "/"))
     if info.is_dir():
-        return ArchiveMember(place, "directory", 0, False, "", None, info)
+        return ArchiveMember(path, "directory", 0, False, "", None, info)
     if stat.S_ISLNK(mode):
         if info.file_size > 4096:
             raise UsageError(f"the target of the link {info.filename[:200]!r} is too long")
-        return ArchiveMember(place, "link", 0, False, archive.read(info).decode("utf-8", "surrogateescape"), None, info)
-    return ArchiveMember(place, "file", info.file_size, bool(mode & 0o100), "", None, info)
+        return ArchiveMember(path, "link", 0, False, archive.read(info).decode("utf-8", "surrogateescape"), None, info)
+    return ArchiveMember(path, "file", info.file_size, bool(mode & 0o100), "", None, info)
 
 
 def _parse_member_name(name: str) -> MemberPath:
@@ -195,7 +195,7 @@ def _check_links(members: list[ArchiveMember]) -> None:
         if member.kind != "link" and member.path in links:
             raise UsageError(f"{name!r} is there twice, once as a link that leads elsewhere")
         if member.kind == "hard" and _parse_member_name(member.target) not in files:
-            raise UsageError(f"{name!r} leads to {member.target[:200]!r}, which is no file of the archive")
+            raise UsageError(f"{name!r} leads to {member.target[:200]!r}, which is not a file of the archive")
         if member.kind == "link" and not _stays_inside(member.path, links):
             raise UsageError(f"{name!r} leads to {member.target[:200]!r}, out of the directory")
 
@@ -338,7 +338,7 @@ class CopiedDirectory(LocalWorkspace):
             try:
                 await run_git("bundle", "list-heads", str(source), cwd=source.parent)
             except WorkspaceError as error:
-                raise UsageError(f"{source} is no git bundle: {error}") from error
+                raise UsageError(f"{source} is not a git bundle: {error}") from error
             return
         await run_errand(lambda check: check_archive(source, check))
 

@@ -75,8 +75,8 @@ async def run_git(*arguments: str, cwd: Path, env: Mapping[str, str] | None = No
     except OSError as error:
         raise WorkspaceError(f"git cannot be run in {cwd}: {error.strerror or error}", path=str(cwd)) from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-        raise WorkspaceError(f"git {arguments[0]} failed in {cwd}: {said[-MAX_ERROR_CHARS:]}", path=str(cwd))
+        output = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+        raise WorkspaceError(f"git {arguments[0]} failed in {cwd}: {output[-MAX_ERROR_CHARS:]}", path=str(cwd))
     return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
 
@@ -110,10 +110,10 @@ async def read_content_settings(directory: Path) -> tuple[tuple[str, str], ...]:
         directory: a directory in the repository; call this before an agent can have changed its configuration.
     """
     try:
-        said = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT_SETTINGS, cwd=directory)
+        output = await run_git("config", "--includes", "-z", "--get-regexp", _CONTENT_SETTINGS, cwd=directory)
     except WorkspaceError:
         return ()  # git fails if there are none
-    pairs = (entry.partition("\n") for entry in said.split("\0") if entry)
+    pairs = (entry.partition("\n") for entry in output.split("\0") if entry)
     return tuple((name, value if equals else "true") for name, equals, value in pairs)
 
 
@@ -253,7 +253,7 @@ class GitWorktree(LocalWorkspace):
         try:
             common = await run_git("rev-parse", "--git-common-dir", cwd=self._source)
         except WorkspaceError as error:
-            raise UsageError(f"{self._source} is no git repository that can be used: {error}") from error
+            raise UsageError(f"{self._source} is not a usable git repository: {error}") from error
         self._common = await run_briefly((self._source / common).resolve)
         self._repository = GitRepository(
             directory=self._common,
@@ -270,7 +270,7 @@ class GitWorktree(LocalWorkspace):
                 await run_git("check-ref-format", "--branch", self._branch.replace("{name}", "x"), cwd=self._source)
         except WorkspaceError as error:
             if "check-ref-format" in str(error):
-                raise UsageError(f"branch: {self._branch!r} is no name for a branch") from error
+                raise UsageError(f"branch: {self._branch!r} is not a valid name of a branch") from error
             raise UsageError(f"{self._ref!r} names no commit in the repository {self._source}") from error
 
     async def _fill(self, path: Path) -> dict[str, str]:
