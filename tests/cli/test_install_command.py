@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from managed_cli import CONTENT, ManagedInstallation
 
-from pilothouse.cli.install import InstallRequest, add_install, ensure_cli, install, install_request
+from pilothouse.cli.install import InstallRequest, add_install, ensure_cli, install, make_install_request
 from pilothouse.cli.screen import Screen
 from pilothouse.errors import CLINotFoundError, ProvisionError
 from pilothouse.provision.cli import PINNED_VERSION
@@ -51,7 +51,7 @@ def seen() -> Seen:
 def request(*flags: str) -> InstallRequest:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_install(parser)
-    return install_request(parser.parse_args(flags))
+    return make_install_request(parser.parse_args(flags))
 
 
 async def test_the_flags() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import pilothouse as ph
-from pilothouse.fleet.run import prompt_digest
+from pilothouse.fleet.run import digest_prompt
 from pilothouse.fleet.submission import validate_key, validate_prompt
 from pilothouse.language_model import LanguageModel
 from pilothouse.messages.base import to_json_values
@@ -139,7 +139,7 @@ def test_a_fleet_keeps_plain_values() -> None:
     assert type(validate_prompt(Text("hi"))) is str
     assert type(validate_key(Text("k"))) is str
     assert _odd(validate_prompt(Items([Fields(type="text", text=Text("hi"))]))) == []
-    assert prompt_digest(Text("hi"), {"a": Whole(1)}) == prompt_digest("hi", {"a": 1})
+    assert digest_prompt(Text("hi"), {"a": Whole(1)}) == digest_prompt("hi", {"a": 1})
 
 
 def _odd(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ import pilothouse.fleet.workspaces.artifacts as artifacts_module
 from pilothouse.client import QueryResult
 from pilothouse.errors import ArtifactsError, CLIExitedError, ExecutionError, UsageError
 from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet, GitWorktree, RunDirectory, RunWriter
-from pilothouse.fleet.workspaces.base import directory_name
+from pilothouse.fleet.workspaces.base import make_directory_name
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import frames
@@ -77,7 +77,7 @@ async def test_patterns(
 ) -> None:
     fill(place.path, "a.txt", "ü b.txt", "deep/b.txt", "deep/x.log", "deep/er/c.txt", ".git/config")
     saved = await Artifacts(tmp_path / "saved", patterns).save("k/1", place, workspace)
-    folder = tmp_path / "saved" / directory_name("k/1")
+    folder = tmp_path / "saved" / make_directory_name("k/1")
     assert saved == tuple(str(folder / name) for name in taken)
     assert below(tmp_path) | {f"saved/{folder.name}/{name}": name for name in taken} == below(tmp_path)
     assert len(below(tmp_path / "saved") if taken else []) == len(taken)
@@ -93,7 +93,7 @@ async def test_links_and_odd_files_are_not_followed_out_of_the_directory(
     (place.path / "inner" / "up").symlink_to("../..")
     os.mkfifo(place.path / "pipe.txt")
     await Artifacts(tmp_path / "saved", ["**", "linked/*", "**/key.txt"]).save("k", place, workspace)
-    assert list(below(tmp_path / "saved" / directory_name("k")).values()) == ["good.txt", "inner/x.txt"]
+    assert list(below(tmp_path / "saved" / make_directory_name("k")).values()) == ["good.txt", "inner/x.txt"]
 
 
 async def test_sizes_are_bounded(
@@ -124,7 +124,7 @@ async def test_names_of_all_kinds_reach_the_storage(place: RunDirectory, workspa
     saved = await Artifacts(store, ["*"]).save(name, place, workspace)
     assert len(saved) == 2
     assert sorted(bytes(store.get(one).bytes()) for one in saved) == [b"bytes", b"odd"]
-    assert all(one.startswith(directory_name(name) + "/") for one in saved)
+    assert all(one.startswith(make_directory_name(name) + "/") for one in saved)
 
 
 async def test_s3(place: RunDirectory, workspace: Any, s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ async def test_s3(place: RunDirectory, workspace: Any, s3: Any, monkeypatch: pyt
     for text in ("first", "second"):
         (place.path / "small").write_text(text)
         saved = await artifacts.save("k", place, workspace)
-        folder = f"batch/7/{directory_name('k')}"
+        folder = f"batch/7/{make_directory_name('k')}"
         assert saved == tuple(f"s3://saved/here/{folder}/{name}" for name in ("big", "empty", "small"))
     store = S3Store("saved", prefix="here", config=s3, client_options={"allow_http": True})
     assert bytes(store.get(f"{folder}/big").bytes()) == big

@@ -13,7 +13,7 @@ from pilothouse.client import Agent
 from pilothouse.errors import AuthenticationError
 from pilothouse.fleet import Artifacts, Fleet, GitWorktree
 from pilothouse.fleet.limits import RESUME_PROMPT
-from pilothouse.fleet.workspaces.base import directory_name
+from pilothouse.fleet.workspaces.base import make_directory_name
 from pilothouse.testing import Gate, HttpError, Pause, ScriptedModel, Steps, Text, ToolUse
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_cli]
@@ -89,7 +89,7 @@ async def test_an_edit_in_a_worktree_is_saved_as_a_patch(
 ) -> None:
     repository = made_repository(tmp_path / "repository")
     workspace = GitWorktree(repository, root=tmp_path / "root", keep="never")
-    file = str(workspace.root / directory_name("k") / "a.txt")
+    file = str(workspace.root / make_directory_name("k") / "a.txt")
     change = {"file_path": file, "old_string": "one", "new_string": "edited"}
     where = ToolUse("Bash", {"command": "pwd > where"})
     steps = Steps([ToolUse("Read", {"file_path": file})], [ToolUse("Edit", change)], [where], "done")
@@ -101,6 +101,6 @@ async def test_an_edit_in_a_worktree_is_saved_as_a_patch(
     assert (run.state, run.text) == ("succeeded", "done")
     patch, said = (Path(one).read_text() for one in run.artifacts)
     assert "-one\n+edited\n" in patch
-    assert said == f"{workspace.root / directory_name('k')}\n"
+    assert said == f"{workspace.root / make_directory_name('k')}\n"
     assert (repository / "a.txt").read_text() == "one\n"
     assert worktrees(repository) == []

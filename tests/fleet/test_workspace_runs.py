@@ -17,7 +17,7 @@ from pilothouse import errors, sync
 from pilothouse.client import QueryResult
 from pilothouse.errors import CLIExitedError, OverloadedError, UsageError, WorkspaceError
 from pilothouse.fleet import Artifacts, Attempt, CopiedDirectory, Fleet
-from pilothouse.fleet.workspaces.base import directory_name
+from pilothouse.fleet.workspaces.base import make_directory_name
 from pilothouse.messages import from_dict
 from pilothouse.options import RetryPolicy
 from pilothouse.testing import FakeCLI, frames
@@ -45,7 +45,7 @@ async def test_each_run_has_a_directory_of_its_own(source: Path, tmp_path: Path)
     async with Fleet(runner=runner, workspace=workspace, journal=tmp_path / "runs.db") as fleet:
         runs = await fleet.gather(["two", "three"], key=str)
     assert [run.state for run in runs] == ["succeeded"] * 2
-    assert [(tmp_path / "root" / directory_name(run.key) / "file").read_text() for run in runs] == [
+    assert [(tmp_path / "root" / make_directory_name(run.key) / "file").read_text() for run in runs] == [
         "one two", "one three",
     ]  # fmt: skip
     assert (source / "file").read_text() == "one"
@@ -103,7 +103,7 @@ async def test_on_another_host_a_run_starts_anew(source: Path, tmp_path: Path) -
         await fleet.submit("x", key="k")
         await play.started.wait()
         await fleet.interrupt()
-    left = tmp_path / "a" / directory_name("k") / "file"
+    left = tmp_path / "a" / make_directory_name("k") / "file"
     assert left.read_text() == "one x", "an interrupted run goes on there"
     shutil.copytree(tmp_path / "a", tmp_path / "same")
     for root, session, text in (("same", "session of k", "one x x"), ("b", None, "one x")):
@@ -200,7 +200,7 @@ async def test_a_cancelled_run_gives_its_directory_up(source: Path, tmp_path: Pa
             else:
                 scope.cancel()
                 await anyio.sleep_forever()
-    is_there = (tmp_path / "root" / directory_name("k")).exists()
+    is_there = (tmp_path / "root" / make_directory_name("k")).exists()
     assert is_there == (how == "all"), "what was only interrupted goes on there"
     assert not list((tmp_path / "root" / ".pilothouse").glob("*.lock"))
 

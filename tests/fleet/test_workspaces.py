@@ -12,7 +12,7 @@ from git_repositories import git, left_in, made_repository, nobody, worktrees
 
 from pilothouse.errors import UsageError, WorkspaceError
 from pilothouse.fleet import CopiedDirectory, GitWorktree, Run
-from pilothouse.fleet.workspaces.base import directory_name, hold_lock, remove_tree
+from pilothouse.fleet.workspaces.base import hold_lock, make_directory_name, remove_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ async def test_a_worktree_has_the_files_of_the_ref_and_is_gone_afterwards(reposi
     workspace = GitWorktree(repository, ref="HEAD~1", root=root)
     await workspace.open(nobody)
     place = await workspace.make("ticket 7", is_resumed=False)
-    assert place.path == place.cwd == root.resolve() / directory_name("ticket 7")
+    assert place.path == place.cwd == root.resolve() / make_directory_name("ticket 7")
     assert place.path.name.startswith("ticket-7-")
     assert (place.path / "a.txt").read_text() == "one\n"
     assert (place.path / "pkg" / "b.txt").read_text() == "two\n"
@@ -72,7 +72,7 @@ async def test_what_is_kept(tmp_path: Path, root: Path, keep: Any, kept: set[str
     states: Any = ("succeeded", "failed", "cancelled", "queued", "interrupted")
     for state in states:
         await workspace.release(await workspace.make(state, is_resumed=False), state)
-    assert {name for name in states if (root / directory_name(name)).is_dir()} == kept
+    assert {name for name in states if (root / make_directory_name(name)).is_dir()} == kept
     assert not list(root.glob(".pilothouse/*.lock"))
     assert len(list(root.glob(".pilothouse/*"))) == len(kept)
 
@@ -137,7 +137,7 @@ async def test_twenty_worktrees_of_one_repository_at_once(repository: Path, root
 
 
 async def test_keys_of_all_kinds_stay_in_the_root(tmp_path: Path, root: Path) -> None:
-    names = [directory_name(key) for key in HOSTILE]
+    names = [make_directory_name(key) for key in HOSTILE]
     assert len({name.lower() for name in names}) == len(HOSTILE)
     assert all(name.isascii() and name == name.lower() and len(name) <= 61 for name in names)
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and name[0] != "-" for name in names)
@@ -191,19 +191,21 @@ async def test_what_died_processes_left_of_ended_runs_goes_at_the_next_start(rep
 
 
 async def test_a_branch_for_each_run(repository: Path, root: Path) -> None:
-    git(repository, "branch", f"agent/{directory_name('b')}")  # somebody's own
+    git(repository, "branch", f"agent/{make_directory_name('b')}")  # somebody's own
     workspace = GitWorktree(repository, root=root, branch="agent/{name}", keep="never")
     await workspace.open(nobody)
     a, b, c = [await workspace.make(key, is_resumed=False) for key in "abc"]
-    assert git(a.path, "branch", "--show-current") == f"agent/{directory_name('a')}"
-    assert git(b.path, "branch", "--show-current") == f"agent/{directory_name('b')}-2"
+    assert git(a.path, "branch", "--show-current") == f"agent/{make_directory_name('a')}"
+    assert git(b.path, "branch", "--show-current") == f"agent/{make_directory_name('b')}-2"
     git(a.path, "commit", "--quiet", "--allow-empty", "-m", "work")
     for place in (a, b, c):
         await workspace.release(place, "succeeded")
     kept = git(repository, "branch", "--list", "--format=%(refname:short)", "agent/*").splitlines()
-    assert kept == [f"agent/{directory_name('a')}", f"agent/{directory_name('b')}"], "those without commits go"
+    assert kept == [f"agent/{make_directory_name('a')}", f"agent/{make_directory_name('b')}"], (
+        "those without commits go"
+    )
     again = await workspace.make("a", is_resumed=False)
-    assert again.facts["branch"] == f"agent/{directory_name('a')}-2", "no commit is lost"
+    assert again.facts["branch"] == f"agent/{make_directory_name('a')}-2", "no commit is lost"
 
 
 async def test_hooks_and_variables_of_the_machine_do_nothing(

@@ -45,13 +45,13 @@ from pilothouse.cli.flags import (
     add_serve,
     add_sessions,
     add_worker,
-    batch_request,
-    demo_request,
+    make_batch_request,
+    make_demo_request,
+    make_replay_request,
+    make_serve_request,
+    make_sessions_request,
+    make_worker_request,
     parse_transport,
-    replay_request,
-    serve_request,
-    sessions_request,
-    worker_request,
 )
 from pilothouse.cli.install import (
     INSTALL_DESCRIPTION,
@@ -59,7 +59,7 @@ from pilothouse.cli.install import (
     INSTALL_HELP,
     InstallRequest,
     add_install,
-    install_request,
+    make_install_request,
 )
 from pilothouse.options import TABLE, Option, value_types
 from pilothouse.options.value_checks import InvalidValueError
@@ -488,7 +488,7 @@ _SESSION_OPTIONS = frozenset(
 )
 
 
-def _chat_request(asked: argparse.Namespace) -> ChatRequest:
+def _make_chat_request(asked: argparse.Namespace) -> ChatRequest:
     return ChatRequest(
         prompt=asked.prompt,
         settings=_read_settings(asked),
@@ -501,7 +501,7 @@ def _chat_request(asked: argparse.Namespace) -> ChatRequest:
     )
 
 
-def _ask_request(asked: argparse.Namespace) -> AskRequest:
+def _make_ask_request(asked: argparse.Namespace) -> AskRequest:
     return AskRequest(
         prompt=asked.prompt,
         settings=_read_settings(asked),
@@ -527,7 +527,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON array")
 
 
-def _options_request(asked: argparse.Namespace) -> OptionsRequest:
+def _make_options_request(asked: argparse.Namespace) -> OptionsRequest:
     return OptionsRequest(name=asked.name, explain=asked.explain, json=asked.json, policy=asked.policy)
 
 
@@ -537,7 +537,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _doctor_request(asked: argparse.Namespace) -> DoctorRequest:
+def _make_doctor_request(asked: argparse.Namespace) -> DoctorRequest:
     return DoctorRequest(cli=asked.cli, json=asked.json, quick=asked.quick)
 
 
@@ -558,7 +558,7 @@ COMMANDS: dict[str, Command] = {
         "ask one question and stream the answer",
         "Ask one question and stream the answer.",
         _add_ask,
-        _ask_request,
+        _make_ask_request,
         epilog=_ASK_EPILOG,
         usage="%(prog)s [options] [prompt]",
     ),
@@ -566,7 +566,7 @@ COMMANDS: dict[str, Command] = {
         BATCH_HELP,
         BATCH_DESCRIPTION,
         _make_settings_adder(add_batch),
-        lambda asked: batch_request(asked, _read_settings(asked)),
+        lambda asked: make_batch_request(asked, _read_settings(asked)),
         epilog=BATCH_EPILOG,
         usage=f"%(prog)s [options] {SOURCES}",
     ),
@@ -574,33 +574,35 @@ COMMANDS: dict[str, Command] = {
         "talk with Claude Code in the terminal",
         "Talk with Claude Code in the terminal: one conversation, many prompts.",
         _add_chat,
-        _chat_request,
+        _make_chat_request,
         epilog=_CHAT_EPILOG,
         usage="%(prog)s [options] [prompt]",
     ),
-    "demo": Command(DEMO_HELP, DEMO_DESCRIPTION, add_demo, demo_request, epilog=DEMO_EPILOG),
+    "demo": Command(DEMO_HELP, DEMO_DESCRIPTION, add_demo, make_demo_request, epilog=DEMO_EPILOG),
     "doctor": Command(
         "check that everything a query needs is there",
         "Check the CLI, the key or login, the configuration, the limits of this system, and ask the CLI one question "
         "with a scripted model. Ends with 0 if nothing failed, else with 1.",
         _add_doctor,
-        _doctor_request,
+        _make_doctor_request,
     ),
-    "install-cli": Command(INSTALL_HELP, INSTALL_DESCRIPTION, add_install, install_request, epilog=INSTALL_EPILOG),
+    "install-cli": Command(INSTALL_HELP, INSTALL_DESCRIPTION, add_install, make_install_request, epilog=INSTALL_EPILOG),
     "options": Command(
         "list the options, explain one, or show where values come from",
         "List the options of a query, explain one, or show what is set here and where.",
         _add_options,
-        _options_request,
+        _make_options_request,
     ),
-    "replay": Command(REPLAY_HELP, REPLAY_DESCRIPTION, add_replay, replay_request),
-    "serve": Command(SERVE_HELP, SERVE_DESCRIPTION, add_serve, serve_request, epilog=SERVE_EPILOG),
-    "sessions": Command(SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, sessions_request, epilog=SESSIONS_EPILOG),
+    "replay": Command(REPLAY_HELP, REPLAY_DESCRIPTION, add_replay, make_replay_request),
+    "serve": Command(SERVE_HELP, SERVE_DESCRIPTION, add_serve, make_serve_request, epilog=SERVE_EPILOG),
+    "sessions": Command(
+        SESSIONS_HELP, SESSIONS_DESCRIPTION, add_sessions, make_sessions_request, epilog=SESSIONS_EPILOG
+    ),
     "worker": Command(
         WORKER_HELP,
         WORKER_DESCRIPTION,
         _make_settings_adder(add_worker),
-        lambda asked: worker_request(asked, _read_settings(asked)),
+        lambda asked: make_worker_request(asked, _read_settings(asked)),
         epilog=WORKER_EPILOG,
     ),
 }

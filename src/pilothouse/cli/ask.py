@@ -137,7 +137,7 @@ class AskRun:
         self._options = self._check_options(self._request.settings)
         async with AsyncExitStack() as stack:
             if self._request.local:
-                self._options = await self._local_options(stack)
+                self._options = await self._make_local_options(stack)
             self._query = query = Query(self._prompt, self._options)
             self._screen.busy("starting Claude Code")
             await stack.enter_async_context(query)
@@ -171,7 +171,7 @@ class AskRun:
         QueryPlan(self._prompt, options)  # checks the prompt; nothing is started
         return options
 
-    async def _local_options(self, stack: AsyncExitStack) -> Options:
+    async def _make_local_options(self, stack: AsyncExitStack) -> Options:
         from pilothouse.cli.install import start_local_model
 
         return (await start_local_model(self._options, stack, self._screen)).merge(self._options)

@@ -31,7 +31,7 @@ from pilothouse.client import default_agent
 from pilothouse.errors import Interrupted, PilothouseError, UsageError
 from pilothouse.fleet import Fleet, FleetJournalError, FleetStatus, Journal, Rate, Run, Runs, RunWriter, run_row
 from pilothouse.fleet.limits import is_systemic
-from pilothouse.fleet.run import prompt_digest
+from pilothouse.fleet.run import digest_prompt
 from pilothouse.fleet.submission import (
     ReadableJournal,
     make_readable_journal,
@@ -344,7 +344,7 @@ class PromptFile:
         """
         known: dict[str, tuple[str, int]] = {}
         for line, asked in self._read_prompts():
-            found = prompt_digest(asked.prompt)
+            found = digest_prompt(asked.prompt)
             before, where = known.setdefault(asked.key, (found, line))
             if before != found:
                 raise self._make_error(line, f"key {asked.key!r} stands in line {where} already, with another prompt")
@@ -385,7 +385,7 @@ class PromptFile:
                 raise self._make_error(number, '"options" is an object with options by name')
             settings = validate_settings(cast("dict[str, Any]", options), is_persistent=self._is_persistent)
             name = given.get("key", given.get("id"))
-            default = prompt_digest(prompt, settings) if self._is_persistent else str(number)
+            default = digest_prompt(prompt, settings) if self._is_persistent else str(number)
             return PromptLine(default if name is None else validate_key(name), prompt, settings)
         except UsageError as error:
             raise error if str(error).startswith(self._name) else self._make_error(number, str(error)) from error

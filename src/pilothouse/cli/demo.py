@@ -105,12 +105,12 @@ def script_replies(model: ScriptedModel, depths: DepthFile) -> None:
     found: list[str] = []
 
     def find_place(request: RecordedRequest) -> list[Text | ToolUse]:
-        found.append(_last_text(request))
+        found.append(_get_last_text(request))
         depth = int(found[0]) if found[0].isdigit() else 0
         return [Text("Now where that was.", delay=DELTA_SECONDS), ToolUse("mcp__tools__find_place", {"depth": depth})]
 
     def note_it(request: RecordedRequest) -> ToolUse:
-        found.append(_last_text(request))
+        found.append(_get_last_text(request))
         noted = {"file_path": str(depths.path.with_name(ANSWER_FILE)), "content": f"{found[1]}: {found[0]} m\n"}
         return ToolUse("Write", noted)
 
@@ -132,7 +132,7 @@ def script_replies(model: ScriptedModel, depths: DepthFile) -> None:
     model.on(DATA_FILE, reply=plan, name="the plan of the demo")
 
 
-def _last_text(request: RecordedRequest) -> str:
+def _get_last_text(request: RecordedRequest) -> str:
     # Claude Code may append a reminder to the output of a tool.
     result = request.last_tool_result
     return result.text.partition("<system-reminder>")[0].strip() if result is not None else ""

@@ -71,7 +71,7 @@ def add_sessions(parser: argparse.ArgumentParser) -> None:
         add(below)
 
 
-def sessions_request(asked: argparse.Namespace) -> SessionsRequest:
+def make_sessions_request(asked: argparse.Namespace) -> SessionsRequest:
     """Make the request from the parsed flags."""
     values = {name: getattr(asked, name) for name in SessionsRequest.__slots__ if hasattr(asked, name)}
     if getattr(asked, "all", False):
@@ -247,7 +247,7 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="show what was written to standard error")
 
 
-def replay_request(asked: argparse.Namespace) -> ReplayRequest:
+def make_replay_request(asked: argparse.Namespace) -> ReplayRequest:
     """Make the request from the parsed flags."""
     return ReplayRequest(asked.file, asked.form, asked.speed, asked.thinking, asked.verbose)
 
@@ -412,7 +412,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def serve_request(asked: argparse.Namespace) -> ServeRequest:
+def make_serve_request(asked: argparse.Namespace) -> ServeRequest:
     """Make the request from the parsed flags."""
     fields: dict[str, Any] = {name: getattr(asked, name) for name in ServeRequest.__dataclass_fields__}
     for name in ("roots", "env", "origins", "names", "clients", "allow_flags"):
@@ -447,7 +447,7 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cli", default="auto", metavar="PATH", help=TABLE["cli"].doc.replace("%", "%%"))
 
 
-def demo_request(asked: argparse.Namespace) -> DemoRequest:
+def make_demo_request(asked: argparse.Namespace) -> DemoRequest:
     """Make the request from the parsed flags."""
     parts = frozenset({"tools"} if asked.scripted else {"question", "tools"})
     return DemoRequest(prompt=asked.prompt, parts=parts, local=asked.local, cli=asked.cli)
@@ -487,7 +487,7 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--patch", action="store_true", help="save all changes of a run as changes.patch")
 
 
-def workspace_request(asked: argparse.Namespace) -> WorkspaceRequest:
+def make_workspace_request(asked: argparse.Namespace) -> WorkspaceRequest:
     """Make the request from the parsed flags."""
     values: dict[str, Any] = {one.name: getattr(asked, one.name) for one in fields(WorkspaceRequest)}
     values["artifact"] = tuple(asked.artifact or ())
@@ -621,7 +621,7 @@ def add_fleet(parser: argparse.ArgumentParser, journal: str) -> None:
 
 def read_fleet_fields(asked: argparse.Namespace, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the flags by the names of `FleetRequest`."""
-    own = {"settings": settings, "retry": asked.fleet_retry, "workspace": workspace_request(asked)}
+    own = {"settings": settings, "retry": asked.fleet_retry, "workspace": make_workspace_request(asked)}
     names = [one.name for one in fields(FleetRequest)]
     return {name: own[name] if name in own else getattr(asked, name) for name in names}
 
@@ -685,7 +685,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
     add_fleet(parser, "keep all runs there, and go on with it")
 
 
-def batch_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> BatchRequest:
+def make_batch_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> BatchRequest:
     """Make the request from the parsed flags."""
     names = ("source", "output", "enqueue", "watch", "json")
     return BatchRequest(**{name: getattr(asked, name) for name in names}, **read_fleet_fields(asked, settings))
@@ -741,7 +741,7 @@ def add_worker(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def worker_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> WorkerRequest:
+def make_worker_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> WorkerRequest:
     """Make the request from the parsed flags."""
     return WorkerRequest(
         until_empty=asked.until_empty,

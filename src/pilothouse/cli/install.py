@@ -81,7 +81,7 @@ def add_install(parser: argparse.ArgumentParser) -> None:
     forms.add_argument("--json", dest="form", action="store_const", const="json", help="print one JSON object")
 
 
-def install_request(asked: argparse.Namespace) -> InstallRequest:
+def make_install_request(asked: argparse.Namespace) -> InstallRequest:
     """Make the request from the parsed flags."""
     return InstallRequest(action=asked.action, force=asked.force, form=asked.form)
 
@@ -137,11 +137,11 @@ async def _install(request: InstallRequest, report: _InstallReport, notes: Scree
     with notes.progress("Claude Code") as progress:
         stages: set[str] = set()
 
-        def shown(stage: str, done: int, total: int | None) -> None:
+        def report_stage(stage: str, done: int, total: int | None) -> None:
             stages.add(stage)
             progress(stage, done, total)
 
-        path = await _install_in_thread(shown, force=request.force)
+        path = await _install_in_thread(report_stage, force=request.force)
     report.fetched = "extract" in stages
     after = managed_versions()
     report.removed = tuple(version for version in before if version not in after)

@@ -63,7 +63,7 @@ def _list(request: SessionsRequest, screen: Screen) -> int:
         _print_json(found)
     elif found:
         rows = [
-            (_short_id(info), _format_time(info.last_modified), _format_size(info), _describe_session(info))
+            (_shorten_id(info), _format_time(info.last_modified), _format_size(info), _describe_session(info))
             for info in found
         ]
         screen.table(("session", "changed", "size", "about"), rows)
@@ -77,7 +77,7 @@ def _describe_session(info: SessionInfo) -> str:
     return f"{info.summary}  ({', '.join(beside)})" if beside else info.summary
 
 
-def _short_id(info: SessionInfo) -> str:
+def _shorten_id(info: SessionInfo) -> str:
     return info.session_id[:8]
 
 

@@ -323,12 +323,12 @@ class Fleet:
         make = self._submitter.make_run_factory(key, prompt, options, output_type, priority)
         order: list[str] = []
 
-        def noted(item: T) -> Run:
+        def make_and_record(item: T) -> Run:
             run = make(item)
             order.append(run.key)
             return run
 
-        runs = self._make_runs(lambda buffer: self._submitter.fill(buffer, items, noted, output_type))
+        runs = self._make_runs(lambda buffer: self._submitter.fill(buffer, items, make_and_record, output_type))
         ended = {run.key: run async for run in runs}
         return [ended[name] for name in order]
 

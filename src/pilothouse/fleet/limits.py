@@ -316,8 +316,8 @@ class RateLimiter:
     def __init__(self, rate: Rate, overall: Rate = Rate()) -> None:  # noqa: B008 - immutable
         self._rate = rate
         self._overall = overall
-        self._requests = TokenBucket(_min_limit(rate.requests_per_minute, overall.requests_per_minute))
-        self._tokens = TokenBucket(_min_limit(rate.tokens_per_minute, overall.tokens_per_minute))
+        self._requests = TokenBucket(_find_lowest_limit(rate.requests_per_minute, overall.requests_per_minute))
+        self._tokens = TokenBucket(_find_lowest_limit(rate.tokens_per_minute, overall.tokens_per_minute))
         self._is_unlimited = rate == overall == Rate()
         self._process_count = 1
         self._ended_runs = 0
@@ -331,7 +331,7 @@ class RateLimiter:
         for bucket, name in ((self._requests, "requests_per_minute"), (self._tokens, "tokens_per_minute")):
             whole: float | None = getattr(self._overall, name)
             bucket.set_rate(
-                _min_limit(getattr(self._rate, name), None if whole is None else whole / process_count), now
+                _find_lowest_limit(getattr(self._rate, name), None if whole is None else whole / process_count), now
             )
 
     @property
@@ -360,7 +360,7 @@ class RateLimiter:
         self._mean_tokens += (used_tokens - self._mean_tokens) / min(self._ended_runs, 100)
 
 
-def _min_limit(*limits: float | None) -> float | None:
+def _find_lowest_limit(*limits: float | None) -> float | None:
     """Return the smallest limit; None: no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 

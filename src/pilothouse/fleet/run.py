@@ -137,7 +137,7 @@ class FleetStatus(Struct, frozen=True, kw_only=True):
         return self.ended + self.left
 
 
-def prompt_digest(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = None) -> str:
+def digest_prompt(prompt: str | Sequence[Any], settings: Mapping[str, Any] | None = None) -> str:
     """Return a short digest of a prompt and its settings; the same in every process.
 
     Raises:

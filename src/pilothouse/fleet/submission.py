@@ -22,7 +22,7 @@ from pilothouse.fleet.journals.base import FleetJournalError, Journal, MemoryJou
 from pilothouse.fleet.journals.postgres import PostgresJournal
 from pilothouse.fleet.journals.sqlite import SqliteJournal
 from pilothouse.fleet.results import Items, ResultBuffer, RunSubscribers, iterate_batches
-from pilothouse.fleet.run import Run, prompt_digest
+from pilothouse.fleet.run import Run, digest_prompt
 from pilothouse.messages.base import to_json_values
 from pilothouse.options import TABLE, Options
 from pilothouse.options.secrets import mask
@@ -75,7 +75,7 @@ class ItemMapping:
         if self._key is not None:
             key = validate_key(self._key(item))
         else:
-            key = prompt_digest(prompt, settings) if self._is_persistent else str(number)
+            key = digest_prompt(prompt, settings) if self._is_persistent else str(number)
         priority = self._priority(item) if callable(self._priority) else self._priority
         if not isinstance(priority, int):
             raise UsageError(f"the priority of a run is a whole number, not {priority!r}")

@@ -218,7 +218,7 @@ class AppendPlan:
     summary: dict[str, Any] | None
 
 
-def newer_format_message(version: int) -> str:
+def describe_newer_format(version: int) -> str:
     """Return the error text for a store with an unknown newer format."""
     return (
         f"the store has format {version}, written by a newer pilothouse; this one knows formats up to {FORMAT}. "

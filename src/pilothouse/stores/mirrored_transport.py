@@ -208,7 +208,7 @@ class MirroredTransport(TransportWrapper):
         """
         failures: list[Exception] = []
 
-        async def guarded(work: Any) -> None:
+        async def run_guarded(work: Any) -> None:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - raised below, outside the group
@@ -216,10 +216,10 @@ class MirroredTransport(TransportWrapper):
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(guarded, self.inner.serve)
-            tasks.start_soon(guarded, self._writer.run)
+            tasks.start_soon(run_guarded, self.inner.serve)
+            tasks.start_soon(run_guarded, self._writer.run)
             if self._lease_keeper is not None:
-                tasks.start_soon(guarded, self._lease_keeper.renew_leases)
+                tasks.start_soon(run_guarded, self._lease_keeper.renew_leases)
         if failures:
             self._has_raised_error = True
             raise failures[0]

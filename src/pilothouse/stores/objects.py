@@ -31,12 +31,12 @@ from pilothouse.stores.backend import (
     TranscriptState,
     collect_uuids,
     decode_entry,
+    describe_newer_format,
     digest_key,
     encode_entry,
     encode_uuid,
     find_address_secrets,
     find_setting_secrets,
-    newer_format_message,
     plan_append,
     read_entries,
     read_entry,
@@ -349,7 +349,7 @@ def parse_record(transcript: TranscriptKey, data: bytes) -> StoredSessionRecord:
         first, second, *lines = data.decode("ascii").split("\n")
         listed, logs = decode_entry(first), decode_entry(second)
         if listed["format"] > FORMAT:
-            raise StoreError(newer_format_message(listed["format"]))
+            raise StoreError(describe_newer_format(listed["format"]))
         owner, token, ends = listed["lease"]
         record = StoredSessionRecord(transcript, owner, token, ends, listed["summary"], commits=listed["commits"])
         at = 0
@@ -427,7 +427,7 @@ class ObjectStore(ThreadedBackend):
                     found = bucket.get("format")
                     version = read_entry(found.data)["format"] if found else 0
                     if version > FORMAT:
-                        raise StoreError(newer_format_message(version))
+                        raise StoreError(describe_newer_format(version))
                 self._bucket = bucket
             return self._bucket
 

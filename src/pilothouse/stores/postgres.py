@@ -20,11 +20,11 @@ from pilothouse.stores.backend import (
     TranscriptState,
     collect_uuids,
     decode_owner,
+    describe_newer_format,
     digest_key,
     encode_entry,
     encode_owner,
     find_address_secrets,
-    newer_format_message,
     plan_append,
     read_entries,
     read_entry,
@@ -262,7 +262,7 @@ class PostgresStore(ThreadedBackend):
         try:
             if not self._is_made:
                 if (version := self._server.ensure_tables(connection, _TABLES, self._schema)) > FORMAT:
-                    raise StoreError(newer_format_message(version))
+                    raise StoreError(describe_newer_format(version))
                 self._is_made = True
         except BaseException:
             connection.close()

@@ -30,10 +30,10 @@ from pilothouse.stores.backend import (
     TranscriptState,
     collect_uuids,
     decode_owner,
+    describe_newer_format,
     digest_key,
     encode_entry,
     find_address_secrets,
-    newer_format_message,
     plan_append,
     read_entries,
     read_entry,
@@ -175,7 +175,7 @@ class RedisStore(ThreadedBackend):
         version = int(client.get(name))
         if version > FORMAT:
             client.close()
-            raise StoreError(newer_format_message(version))
+            raise StoreError(describe_newer_format(version))
 
     def _close(self) -> None:
         with self._lock:
@@ -287,9 +287,9 @@ class RedisStore(ThreadedBackend):
         return _RedisKeys.make(self._prefix, TranscriptKey(project, ""))
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        return [name.decode() for name in self._subpaths(_RedisKeys.make(self._prefix, main))]
+        return [name.decode() for name in self._read_subpaths(_RedisKeys.make(self._prefix, main))]
 
-    def _subpaths(self, keys: _RedisKeys) -> dict[bytes, bytes]:
+    def _read_subpaths(self, keys: _RedisKeys) -> dict[bytes, bytes]:
         return cast("dict[bytes, bytes]", self._ensure_connected().hgetall(keys.subpaths))
 
     def _delete(self, transcript_key: TranscriptKey) -> None:

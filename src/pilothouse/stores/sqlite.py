@@ -21,9 +21,9 @@ from pilothouse.stores.backend import (
     TranscriptState,
     collect_uuids,
     decode_owner,
+    describe_newer_format,
     encode_entry,
     encode_owner,
-    newer_format_message,
     plan_append,
     read_entries,
     read_entry,
@@ -117,7 +117,7 @@ class SqliteStore(ThreadedBackend):
             )
         except SqliteFileError as error:
             foreign = "this database belongs to another program; choose another path"
-            raise StoreError(newer_format_message(error.version) if error.version > FORMAT else foreign) from None
+            raise StoreError(describe_newer_format(error.version) if error.version > FORMAT else foreign) from None
         return connection, _read_inode(self._path)
 
     def _drop(self) -> None:
@@ -127,7 +127,7 @@ class SqliteStore(ThreadedBackend):
                 connection.close()
 
     @contextmanager
-    def _reading(self) -> Generator[sqlite3.Connection]:
+    def _read_transaction(self) -> Generator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._ensure_connected()
@@ -136,8 +136,8 @@ class SqliteStore(ThreadedBackend):
                 raise
 
     @contextmanager
-    def _writing(self) -> Generator[sqlite3.Connection]:
-        with self._reading() as connection:
+    def _write_transaction(self) -> Generator[sqlite3.Connection]:
+        with self._read_transaction() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -166,7 +166,7 @@ class SqliteStore(ThreadedBackend):
     # --- the calls --------------------------------------------------------------------------------------------------
 
     def _append(self, transcript_key: TranscriptKey, batch: EntryBatch, lease: Lease | None) -> int:
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             found = connection.execute(
                 "SELECT id, count, last, summary FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)",
                 transcript_key,
@@ -200,7 +200,7 @@ class SqliteStore(ThreadedBackend):
             return write.count
 
     def _load(self, transcript_key: TranscriptKey) -> list[Entry] | None:
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             rows = connection.execute(
                 "SELECT body FROM entries WHERE transcript = (SELECT id FROM transcripts "
                 "WHERE (project, session, subpath) = (?, ?, ?)) ORDER BY number",
@@ -209,35 +209,35 @@ class SqliteStore(ThreadedBackend):
         return read_entries(body for (body,) in rows) or None
 
     def _count(self, transcript_key: TranscriptKey) -> int:
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             found = connection.execute(
                 "SELECT count FROM transcripts WHERE (project, session, subpath) = (?, ?, ?)", transcript_key
             ).fetchone()
         return found[0] if found else 0
 
     def _list_sessions(self, project: str) -> list[StoredSession]:
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             rows = connection.execute(
                 "SELECT session, mtime FROM transcripts WHERE project = ? AND subpath = ''", (project,)
             ).fetchall()
         return [{"session_id": session, "mtime": mtime} for session, mtime in rows]
 
     def _list_summaries(self, project: str) -> list[StoredSummary]:
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             rows = connection.execute(
                 "SELECT session, mtime, summary FROM transcripts WHERE project = ? AND subpath = ''", (project,)
             ).fetchall()
         return [{"session_id": session, "mtime": mtime, "data": read_entry(data)} for session, mtime, data in rows]
 
     def _list_subpaths(self, main: TranscriptKey) -> list[str]:
-        with self._reading() as connection:
+        with self._read_transaction() as connection:
             rows = connection.execute(
                 "SELECT subpath FROM transcripts WHERE (project, session) = (?, ?) AND subpath <> ''", main[:2]
             ).fetchall()
         return [subpath for (subpath,) in rows]
 
     def _delete(self, transcript_key: TranscriptKey) -> None:
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             check_write_allowed(transcript_key, _read_lease(connection, transcript_key), None)
             which = (
                 "(project, session, subpath) = (?, ?, ?)" if transcript_key.subpath else "(project, session) = (?, ?)"
@@ -248,7 +248,7 @@ class SqliteStore(ThreadedBackend):
             )
 
     def _change_lease(self, main: TranscriptKey, decide: LeaseDecision, ttl: float) -> int:
-        with self._writing() as connection:
+        with self._write_transaction() as connection:
             if (change := decide(_read_lease(connection, main))) is None:
                 return 0
             owner, token = change

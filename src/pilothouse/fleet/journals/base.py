@@ -153,7 +153,7 @@ class Journal(Protocol):
         ...
 
 
-def key_conflict_message(key: str) -> str:
+def describe_key_conflict(key: str) -> str:
     """Return the error text for a key that is used for two prompts."""
     return f"key {key!r} is there already, with another prompt; a key names one run: give each prompt a key of its own"
 
@@ -186,7 +186,7 @@ class MemoryJournal:
         named = {run.key: run for run in reversed(runs)}
         for run in runs:
             if (self._runs.get(run.key) or named[run.key]).prompt != run.prompt:
-                raise UsageError(key_conflict_message(run.key))
+                raise UsageError(describe_key_conflict(run.key))
         return [self._add_run(run) for run in runs]
 
     def _add_run(self, run: Run) -> Run:

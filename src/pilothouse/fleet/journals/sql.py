@@ -28,11 +28,11 @@ from pilothouse.fleet.journals.base import (
     FleetJournalError,
     HeartbeatResult,
     ProcessIdentity,
+    describe_key_conflict,
     is_gone,
-    key_conflict_message,
 )
 from pilothouse.fleet.limits import NO_LIMITS, Allowance, Limits, OnInterrupted, apply_interruption
-from pilothouse.fleet.run import FleetStatus, Run, RunState, has_all_messages, prompt_digest
+from pilothouse.fleet.run import FleetStatus, Run, RunState, digest_prompt, has_all_messages
 from pilothouse.messages import decode, encode
 
 T = TypeVar("T")
@@ -389,7 +389,7 @@ class SqlJournal:
         self._take_over(db, now, policy)
         if not others:
             db.execute(f"UPDATE run SET wanted = '' WHERE {_WAITING}")
-        return _last_position(db)
+        return _read_last_position(db)
 
     def _check_admission(self, others: list[WorkerRow], moment: float) -> None:
         """Raise `FleetJournalError` if this worker may not join the live ones."""
@@ -489,8 +489,8 @@ class SqlJournal:
         digests = dict(self._select_by_keys(db, "key, digest", last))
         known = digests.copy()
         for run in runs:
-            if known.setdefault(run.key, name := prompt_digest(run.prompt)) != name:
-                raise UsageError(key_conflict_message(run.key))
+            if known.setdefault(run.key, name := digest_prompt(run.prompt)) != name:
+                raise UsageError(describe_key_conflict(run.key))
         new = [run for key, run in last.items() if key not in digests]
         [number] = db.execute("SELECT runs FROM totals").fetchone()
         db.execute("UPDATE totals SET runs = runs + ?", (len(new),))
@@ -647,7 +647,7 @@ class SqlJournal:
         """Write runs that no worker holds; their cost is unchanged."""
         if not runs:
             return
-        position = _last_position(db)
+        position = _read_last_position(db)
         rows: list[tuple[Any, ...]] = []
         for run in runs:
             position += run.is_ended
@@ -681,7 +681,7 @@ class SqlJournal:
         return await self._connection.transact(lambda db: self._list_ended_since(db, position), AccessLevel.READ)
 
     def _list_ended_since(self, db: SqlTransaction, position: int) -> tuple[list[Run], int]:
-        last = _last_position(db)  # before the rows: runs that end in between are returned next time
+        last = _read_last_position(db)  # before the rows: runs that end in between are returned next time
         rows = db.execute(
             f"SELECT ended_as, {_COLUMNS} FROM run WHERE ended_as > ? AND ended_as <= ? "
             "AND (worker IS NULL OR worker <> ?) ORDER BY ended_as LIMIT ?",
@@ -730,7 +730,7 @@ def _encode_settings(run: Run) -> tuple[bytes, int]:
     return msgspec.json.encode(run.settings), run.priority
 
 
-def _last_position(db: SqlTransaction) -> int:
+def _read_last_position(db: SqlTransaction) -> int:
     [position] = db.execute("SELECT ended FROM totals").fetchone()
     return position
 

@@ -22,7 +22,7 @@ from uuid import uuid4
 import anyio
 
 from pilothouse.errors import ArtifactsError, StoreError, UsageError
-from pilothouse.fleet.workspaces.base import RunDirectory, Workspace, directory_name
+from pilothouse.fleet.workspaces.base import RunDirectory, Workspace, make_directory_name
 from pilothouse.stores.backend import find_address_secrets, find_setting_secrets, redact_address, remove_secrets
 from pilothouse.stores.objects import ObjectBucket, describe_object_failure, open_bucket
 from pilothouse.transports.errands import run_briefly, run_errand
@@ -139,7 +139,7 @@ class Artifacts:
             ArtifactsError: not all files could be saved.
             WorkspaceError: the patch cannot be made.
         """
-        folder = f"{self._prefix}{directory_name(key)}/"
+        folder = f"{self._prefix}{make_directory_name(key)}/"
         directory = await run_briefly(lambda: tempfile.TemporaryDirectory(prefix="pilothouse-"))
         try:
             patch = Path(directory.name) / PATCH_NAME

@@ -146,7 +146,7 @@ class LocalWorkspace(ABC):
         if keep not in _REMOVED_STATES:
             raise UsageError(f"keep is one of {', '.join(map(repr, _REMOVED_STATES))}, not {keep!r}")
         self._source = Path(source).absolute()
-        self._root = Path(root).absolute() if root is not None else _default_root(self._source)
+        self._root = Path(root).absolute() if root is not None else _make_default_root(self._source)
         self._removed_states = _REMOVED_STATES[keep]
         self._subdirectory = None if subdirectory is None else Path(subdirectory)
         if self._subdirectory is not None and (self._subdirectory.is_absolute() or ".." in self._subdirectory.parts):
@@ -197,13 +197,13 @@ class LocalWorkspace(ABC):
         run = None if record is None else await get_run(record.key)
         if record is not None and run is not None and run.state in self._removed_states:
             with suppress(TimeoutError):  # in use
-                async with hold_lock(self._admin_path(name, "lock"), 0):
+                async with hold_lock(self._get_admin_path(name, "lock"), 0):
                     await self._remove_directory(name, record)
 
     async def make(self, key: str, *, is_resumed: bool) -> RunDirectory:
         """See `Workspace`."""
-        name = directory_name(key)
-        path, lock = self._root / name, self._admin_path(name, "lock")
+        name = make_directory_name(key)
+        path, lock = self._root / name, self._get_admin_path(name, "lock")
         with _WorkspaceErrors("no directory could be made for the run", path):
             try:
                 self._locks[path] = await _acquire_lock(lock, IN_USE_SECONDS)
@@ -255,7 +255,7 @@ class LocalWorkspace(ABC):
 
     async def _release_lock(self, path: Path) -> None:
         if (lock := self._locks.pop(path, None)) is not None:
-            await run_briefly(_unlock, self._admin_path(path.name, "lock"), lock)
+            await run_briefly(_unlock, self._get_admin_path(path.name, "lock"), lock)
 
     async def _remove_directory(self, name: str, record: DirectoryRecord | None) -> None:
         """Remove a directory, then its record, so that remains are found after a failure."""
@@ -263,35 +263,35 @@ class LocalWorkspace(ABC):
         if record is not None or await run_briefly(os.path.lexists, path):
             await run_errand(lambda check: remove_tree(path, check))
             await self._on_removed(path, {} if record is None else record.facts)
-        await run_briefly(self._admin_path(name, "json").unlink, True)
+        await run_briefly(self._get_admin_path(name, "json").unlink, True)
 
     # Records.
 
-    def _admin_path(self, name: str, kind: str) -> Path:
+    def _get_admin_path(self, name: str, kind: str) -> Path:
         return self._root / _ADMIN_DIRECTORY / f"{name}.{kind}"
 
     def _read_record(self, name: str) -> DirectoryRecord | None:
         try:
-            return msgspec.json.decode(self._admin_path(name, "json").read_bytes(), type=DirectoryRecord)
+            return msgspec.json.decode(self._get_admin_path(name, "json").read_bytes(), type=DirectoryRecord)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def _write_record(self, name: str, record: DirectoryRecord) -> None:
-        path, fresh = self._admin_path(name, "json"), self._admin_path(name, "new")
+        path, fresh = self._get_admin_path(name, "json"), self._get_admin_path(name, "new")
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_bytes(msgspec.json.encode(record))
         fresh.replace(path)
 
 
-def directory_name(key: str) -> str:
+def make_directory_name(key: str) -> str:
     """Return the directory name for a key: readable, with few plain characters, and unique per key."""
     slug = re.sub(r"[^a-z0-9]+", "-", key.lower())[:_MAX_SLUG_CHARS].strip("-")
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     return f"{slug}-{digest}" if slug else digest
 
 
-def _default_root(source: Path) -> Path:
-    return cache_root() / "workspaces" / directory_name(str(source))
+def _make_default_root(source: Path) -> Path:
+    return cache_root() / "workspaces" / make_directory_name(str(source))
 
 
 def remove_tree(path: Path, check: Callable[[], object]) -> None:

@@ -104,7 +104,7 @@ def _open_archive(source: Path) -> Generator[tuple[Iterator[ArchiveMember], Call
     if source.name.lower().endswith(".zip"):
         with zipfile.ZipFile(source) as archive:
             yield (
-                (_zip_member(archive, info) for info in archive.infolist()),
+                (_parse_zip_member(archive, info) for info in archive.infolist()),
                 lambda member: archive.open(member.source),
             )
         return
@@ -115,10 +115,10 @@ def _open_archive(source: Path) -> Generator[tuple[Iterator[ArchiveMember], Call
             assert found is not None  # it is a file
             return found
 
-        yield (_tar_member(info) for info in tar), open_member
+        yield (_parse_tar_member(info) for info in tar), open_member
 
 
-def _tar_member(info: tarfile.TarInfo) -> ArchiveMember:
+def _parse_tar_member(info: tarfile.TarInfo) -> ArchiveMember:
     if info.isreg():
         kind = "file"
     elif info.isdir():
@@ -135,7 +135,7 @@ def _tar_member(info: tarfile.TarInfo) -> ArchiveMember:
     )
 
 
-def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:
+def _parse_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArchiveMember:
     mode = info.external_attr >> 16
     path = _parse_member_name(info.filename.replace("\\", "/"))
     if info.is_dir():
@@ -357,7 +357,7 @@ class CopiedDirectory(LocalWorkspace):
     def _copy(self, source: Path, path: Path, check: Callable[[], object]) -> None:
         ignored = shutil.ignore_patterns(*self._ignore)
 
-        def left_out(directory: str, names: list[str]) -> set[str]:
+        def ignore_special(directory: str, names: list[str]) -> set[str]:
             check()
             return {*ignored(directory, names), *(name for name in names if _is_special(Path(directory, name)))}
 
@@ -366,7 +366,7 @@ class CopiedDirectory(LocalWorkspace):
             shutil.copy2(old, new, follow_symlinks=False)
 
         try:
-            shutil.copytree(source, path, symlinks=True, ignore=left_out, copy_function=copy)
+            shutil.copytree(source, path, symlinks=True, ignore=ignore_special, copy_function=copy)
         except shutil.Error as error:
             [(old, _, why), *more] = error.args[0]
             raise WorkspaceError(f"{source} cannot be copied: {old}: {why}; {len(more)} more", path=old) from error

@@ -148,7 +148,7 @@ async def write_patch(path: Path, base: str, target: Path, repository: GitReposi
             "diff", "--cached", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index",
             f"--output={changes}", base, "--", cwd=path, env=env,
         )  # fmt: skip
-        if await run_briefly(_file_size, changes):
+        if await run_briefly(_get_file_size, changes):
             await run_briefly(shutil.move, changes, target)
 
 
@@ -195,7 +195,7 @@ def _build_config_variables(settings: Sequence[tuple[str, str]]) -> dict[str, st
     return variables
 
 
-def _file_size(path: Path) -> int:
+def _get_file_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
