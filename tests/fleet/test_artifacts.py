@@ -198,7 +198,7 @@ async def test_without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("x",), "say which files are saved"),
+        (("x",), "give patterns of the files to save"),
         (("x", "*.txt"), "a list of patterns, not text"),
         (("x", ["/abs"]), "a path without '..'"),
         (("x", ["a/../../b"]), "a path without '..'"),

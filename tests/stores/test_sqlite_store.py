@@ -74,7 +74,7 @@ def _newer(path: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
-        (lambda path: path.write_bytes(b"this is a text, and no database" * 100), "no SQLite database"),
+        (lambda path: path.write_bytes(b"this is a text, and no database" * 100), "not a SQLite database"),
         (lambda path: path.mkdir(), "cannot be opened"),
         (_other_program, "belongs to another program"),
         (_newer, "format 99, written by a newer pilothouse.*Upgrade"),

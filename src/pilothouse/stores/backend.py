@@ -65,7 +65,7 @@ def encode_entry(value: object) -> str:
     try:
         return json.dumps(value, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"JSON cannot represent an entry of the transcript: {error}") from None
+        raise UsageError(f"an entry of a transcript cannot be represented as JSON: {error}") from None
 
 
 def read_entry(text: str | bytes) -> Entry:

@@ -180,7 +180,7 @@ def _make_batch_id(entries: list[Entry], after: int | None) -> str:
     try:
         text = json.dumps([after, entries], sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"JSON cannot represent an entry of the transcript: {error}") from None
+        raise UsageError(f"an entry of a transcript cannot be represented as JSON: {error}") from None
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from pilothouse import client
 from pilothouse.client.result import OutputT
 from pilothouse.fleet import Fleet as AsyncFleet
-from pilothouse.fleet import FleetStatus, Run
+from pilothouse.fleet import Run
 from pilothouse.fleet import Runs as AsyncRuns
-from pilothouse.fleet.results import ItemArguments, Items, RunArguments
+from pilothouse.fleet.results import ItemArguments, Items
 from pilothouse.options.signatures import copy_method_signature
 from pilothouse.sync.agent import Agent
-from pilothouse.sync.portal import get_portal
-from pilothouse.sync.sessions import make_blocking
+from pilothouse.sync.portal import get_portal, make_blocking
 from pilothouse.tracebacks import user_class
 
 T = TypeVar("T")
@@ -122,41 +120,15 @@ class Fleet:
         """Execute all runs of the journal, including those added later; yield each that ends here."""
         return Runs(self._inner.work(**named), self._call)
 
-    @overload
-    def gather(
-        self, items: Items[T], *, output_type: type[OutputT], **how: Unpack[ItemArguments[T]]
-    ) -> list[Run[OutputT]]: ...
-    @overload
-    def gather(
-        self, items: Items[T], *, output_type: Any = None, **how: Unpack[ItemArguments[T]]
-    ) -> list[Run[Any]]: ...
-    @copy_method_signature(AsyncFleet.gather)
-    def gather(self, *args: Any, **named: Any) -> list[Run]:
-        """Run a prompt for each item as `map` does, and return all runs in the order of the items."""
-        return self._call(partial(self._inner.gather, *args, **named))
-
-    @overload
-    def submit(self, prompt: Any, *, output_type: type[OutputT], **how: Unpack[RunArguments]) -> Run[OutputT]: ...
-    @overload
-    def submit(self, prompt: Any, *, output_type: Any = None, **how: Unpack[RunArguments]) -> Run[Any]: ...
-    @copy_method_signature(AsyncFleet.submit)
-    def submit(self, *args: Any, **named: Any) -> Run:
-        """Add one prompt without waiting; `wait` returns its end."""
-        return self._call(partial(self._inner.submit, *args, **named))
-
-    @copy_method_signature(AsyncFleet.enqueue)
-    def enqueue(self, *args: Any, **named: Any) -> int:
-        """Add all prompts to the journal; `resume` yields their ends."""
-        return self._call(partial(self._inner.enqueue, *args, **named))
-
+    gather = make_blocking(AsyncFleet.gather)
+    submit = make_blocking(AsyncFleet.submit)
+    enqueue = make_blocking(AsyncFleet.enqueue)
     wait = make_blocking(AsyncFleet.wait)
     rows = make_blocking(AsyncFleet.rows)
     cancel = make_blocking(AsyncFleet.cancel)
     interrupt = make_blocking(AsyncFleet.interrupt)
 
-    def status(self) -> FleetStatus:
-        """Return the number of runs by state; with a journal, of all that are in it."""
-        return self._call(self._inner.status)
+    status = make_blocking(AsyncFleet.status)
 
     @property
     def running(self) -> list[Run]:

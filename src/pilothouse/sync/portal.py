@@ -1,7 +1,8 @@
 """Runs coroutines on one event loop in one background thread, for callers in other threads.
 
 Owns that thread: it starts on first use, ends with the interpreter, and does not exist after a fork. Also owns the
-caller's wait: Ctrl-C ends it on every system, and ends the work too. Knows nothing of queries.
+caller's wait: Ctrl-C ends it on every system, and ends the work too; and `make_blocking`, which converts an async
+method to a blocking one. Knows nothing of queries.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar, copy_context
+from functools import partial, wraps
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from pilothouse.callbacks import CallbackScope, is_in_callback
 from pilothouse.errors import SessionClosedError, UsageError
@@ -40,6 +42,7 @@ MAX_BACKLOG = 1000
 """Number of unserved items at which the work waits for the caller's thread."""
 
 log = logging.getLogger("pilothouse.sync")
+P = ParamSpec("P")
 T = TypeVar("T")
 _DONE = object()
 
@@ -50,6 +53,23 @@ class LoopCaller(Protocol):
     def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], *, finish: bool = False) -> T:
         """Return or raise the result of the work."""
         ...
+
+
+class BlockingWrapper(Protocol):
+    """What `make_blocking` needs of an object: the wrapped asynchronous object, and how to wait."""
+
+    _inner: Any
+    _call: LoopCaller
+
+
+def make_blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Convert an async method to a blocking one of a wrapper."""
+
+    @wraps(method)
+    def call(self: BlockingWrapper, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._call(partial(method, self._inner, *args, **named))  # pyright: ignore[reportPrivateUsage] - a method
+
+    return call
 
 
 class _BackpressureMark:

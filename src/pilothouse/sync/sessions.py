@@ -1,16 +1,16 @@
 """The blocking `Session` and its groups `.mcp`, `.tasks`, `.settings` and `.info`.
 
-A conversation with one process on the portal's event loop, used from blocking code. `make_blocking` converts an async
-method to a blocking one. `pilothouse.client` does everything else.
+A conversation with one process on the portal's event loop, used from blocking code. `pilothouse.client` does
+everything else.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from pilothouse.client import controls
@@ -26,7 +26,7 @@ from pilothouse.errors import SessionClosedError
 from pilothouse.messages import Message
 from pilothouse.options import Options
 from pilothouse.options.signatures import copy_method_signature
-from pilothouse.sync.portal import LoopCaller, Portal, get_portal, send_to_caller
+from pilothouse.sync.portal import LoopCaller, Portal, get_portal, make_blocking, send_to_caller
 from pilothouse.sync.queries import Query, iterate_in_thread
 from pilothouse.tracebacks import user_class
 from pilothouse.transports import Health
@@ -35,26 +35,8 @@ if TYPE_CHECKING:
     from pilothouse.options import IsolationReport, OptionsBuilder, Settings
 
 
-P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G")
-
-
-class BlockingWrapper(Protocol):
-    """What `make_blocking` needs of an object: the wrapped asynchronous object, and how to wait."""
-
-    _inner: Any
-    _call: LoopCaller
-
-
-def make_blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Convert an async method to a blocking one of a wrapper."""
-
-    @wraps(method)
-    def call(self: BlockingWrapper, /, *args: P.args, **named: P.kwargs) -> T:
-        return self._call(partial(method, self._inner, *args, **named))  # pyright: ignore[reportPrivateUsage] - a method
-
-    return call
 
 
 class _ControlGroup(Generic[G]):
