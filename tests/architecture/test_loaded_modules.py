@@ -20,7 +20,7 @@ from pilothouse.testing import FakeCLI
 PACKAGES: dict[str, str] = {
     "": "callbacks errors lazy_exports tracebacks",
     "client": "agent config_file custom_tools handlers prompt queries query_plan rate_limits result",
-    "driver": "background connection failures incoming_requests message_buffer one_shot prompts query_run tasks",
+    "driver": "connection failures incoming_requests message_buffer one_shot pending_work query_run tasks",
     "messages": "api_messages base core decoder json_lines system",
     "options": "invocation option options renderer secrets signatures sources table targets value_checks "
     "value_types values",

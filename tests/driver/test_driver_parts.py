@@ -13,9 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from pilothouse.driver import make_loop_caller, spawn
-from pilothouse.driver.background import RunningTasks
 from pilothouse.driver.failures import idle_timeout_error, missing_result_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
+from pilothouse.driver.pending_work import RunningTasks
 from pilothouse.driver.pool import make_pool_key
 from pilothouse.errors import CLIExitedError
 from pilothouse.messages import Message, from_dict

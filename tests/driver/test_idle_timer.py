@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from pilothouse.driver.connection import ChildConnection
-from pilothouse.driver.failures import IdleTimer
-from pilothouse.driver.prompts import QueryLimits
+from pilothouse.driver.failures import IdleTimer, QueryLimits
 from pilothouse.messages import ApiRetryMessage
 from pilothouse.options import Invocation
 from pilothouse.transports import MemoryTransport

@@ -10,7 +10,7 @@ import pytest
 
 from pilothouse.driver import connection as child_module
 from pilothouse.driver.connection import ChildConnection
-from pilothouse.driver.prompts import QueryLimits
+from pilothouse.driver.failures import QueryLimits
 from pilothouse.messages import Message, from_dict
 from pilothouse.options import Invocation
 from pilothouse.protocol import StreamValidator

@@ -6,11 +6,11 @@ Start at `query_run.QueryRun`, then `connection.ControlChannel`.
 
 from typing import TYPE_CHECKING
 
+from pilothouse.driver.failures import QueryLimits as QueryLimits
 from pilothouse.driver.incoming_requests import RequestHandler as RequestHandler
 from pilothouse.driver.one_shot import OneShotRun as OneShotRun
-from pilothouse.driver.prompts import PromptMessage as PromptMessage
-from pilothouse.driver.prompts import Prompts as Prompts
-from pilothouse.driver.prompts import QueryLimits as QueryLimits
+from pilothouse.driver.pending_work import PromptMessage as PromptMessage
+from pilothouse.driver.pending_work import Prompts as Prompts
 from pilothouse.driver.tasks import make_loop_caller as make_loop_caller
 from pilothouse.driver.tasks import running_loop as running_loop
 from pilothouse.driver.tasks import spawn as spawn

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from msgspec.structs import replace
 
-from pilothouse.driver.background import RunningTasks
-from pilothouse.driver.failures import oversize_error
+from pilothouse.driver.failures import QueryLimits, oversize_error
 from pilothouse.driver.incoming_requests import IncomingRequests, ReaderTask
-from pilothouse.driver.prompts import QueryLimits
+from pilothouse.driver.pending_work import RunningTasks
 from pilothouse.driver.tasks import SingleWaiterEvent, make_loop_clock
 from pilothouse.errors import (
     ControlError,

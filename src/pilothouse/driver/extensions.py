@@ -13,7 +13,7 @@ import anyio
 from msgspec import Struct
 
 from pilothouse.driver.incoming_requests import RequestHandler
-from pilothouse.driver.prompts import PromptMessage
+from pilothouse.driver.pending_work import PromptMessage
 from pilothouse.errors import SessionClosedError
 from pilothouse.messages import Message, ResultMessage
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from pilothouse.driver.prompts import QueryLimits
 from pilothouse.errors import (
     CLIExitedError,
     CLIVersionError,
@@ -38,6 +37,20 @@ _ROOT = "cannot be used with root/sudo privileges"
 _VALUE_OF_FLAG = r"(error: unknown option '--[\w-]+)=.*"
 REDACTED_END = "…'"
 _SESSION_ID_IN_USE = r"Session ID (\S+) is already in use"
+
+
+class QueryLimits(Struct, frozen=True):
+    """Limits of a query; times in seconds, None for no limit.
+
+    With `until_idle` the query ends when the CLI has nothing more to do, not with its result.
+    """
+
+    timeout: float | None
+    idle_timeout: float | None
+    control_timeout: float
+    max_line_bytes: int
+    startup_timeout: float | None = None
+    until_idle: bool = False
 
 
 def missing_result_error(exit_info: Ending, last_output: str, problem: PeerError | None) -> PilothouseError:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import anyio
 
-from pilothouse.driver.background import RunningTasks
 from pilothouse.driver.connection import WAKE_SECONDS, ChildConnection, PendingRequest
-from pilothouse.driver.failures import missing_result_error
-from pilothouse.driver.prompts import PromptMessage, Prompts, QueryLimits
+from pilothouse.driver.failures import QueryLimits, missing_result_error
+from pilothouse.driver.pending_work import PromptMessage, Prompts, RunningTasks
 from pilothouse.driver.query_run import QueryRun
 from pilothouse.driver.tasks import LazyEvent
 from pilothouse.errors import PilothouseError, UsageError

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from pilothouse.driver.failures import IdleTimer, make_note, self_wait_error, timeout_error
+from pilothouse.driver.failures import IdleTimer, QueryLimits, make_note, self_wait_error, timeout_error
 from pilothouse.driver.message_buffer import MessageBuffer
-from pilothouse.driver.prompts import PendingPrompts, PromptMessage, Prompts, QueryLimits
+from pilothouse.driver.pending_work import PendingPrompts, PromptMessage, Prompts
 from pilothouse.driver.tasks import LazyEvent, OwnedTask
 from pilothouse.errors import PilothouseError, SessionClosedError
 from pilothouse.messages import (

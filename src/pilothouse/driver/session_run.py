@@ -13,11 +13,10 @@ from typing import Any
 
 import anyio
 
-from pilothouse.driver.background import BackgroundAttribution, RunningTasks
 from pilothouse.driver.connection import WAKE_SECONDS, ChildConnection, PendingRequest
 from pilothouse.driver.extensions import HandlerSet, QueryMiddleware
-from pilothouse.driver.failures import idle_timeout_error, make_note, session_ended_error
-from pilothouse.driver.prompts import PromptMessage, Prompts, QueryLimits
+from pilothouse.driver.failures import QueryLimits, idle_timeout_error, make_note, session_ended_error
+from pilothouse.driver.pending_work import BackgroundAttribution, PromptMessage, Prompts, RunningTasks
 from pilothouse.driver.query_run import INTERRUPT_SECONDS, QueryRun
 from pilothouse.driver.subscriptions import Subscriptions
 from pilothouse.driver.tasks import LazyEvent, OwnedTask
@@ -37,6 +36,7 @@ from pilothouse.messages import (
 )
 from pilothouse.options import Invocation
 from pilothouse.transports import Health, Transport
+from pilothouse.transports.changes import Changes
 
 EnterTurn = Callable[["SessionTurn"], AbstractAsyncContextManager["SessionChild"]]
 """Waits until no other query is active, and yields the child; leaving it lets the next query in."""
@@ -391,7 +391,7 @@ class SessionChild(OwnedTask):
         }
         self._turn: SessionTurn | None = None
         self._woken_until = 0.0
-        self._state_changed = anyio.Event()  # set when a turn or a background task has ended; a new event each time
+        self._state_changes = Changes()  # a turn or a background task has ended
         self._ended = LazyEvent()  # its output has ended
         self.server_info: Mapping[str, Any] = {}
         self.session_id: str | None = None
@@ -435,7 +435,7 @@ class SessionChild(OwnedTask):
         child = self._connection
         while not self.is_finished:
             if child.is_in_turn or child.background:
-                await self._state_changed.wait()
+                await self._state_changes.wait()
             elif child.may_be_woken and self._woken_until > anyio.current_time():
                 await anyio.sleep_until(self._woken_until)
             else:
@@ -449,7 +449,7 @@ class SessionChild(OwnedTask):
             if left <= 0:
                 break
             with anyio.move_on_after(left):
-                await self._state_changed.wait()
+                await self._state_changes.wait()
         self._is_in_foreign_turn = False
 
     async def replace_handlers(self, handlers: HandlerSet, initialize_fields: Mapping[str, Any] | None) -> None:
@@ -537,8 +537,7 @@ class SessionChild(OwnedTask):
             if turn.pending_prompts:
                 receipt = await self.request("interrupt", {"cancel_queued": True})
                 turn.pending_prompts.discard(receipt.get("cancelled") or ())
-            while turn.pending_prompts and not self.is_finished:
-                await self._state_changed.wait()
+            await self._state_changes.until(lambda: not turn.pending_prompts or self.is_finished)
             return
         self.stop(CLIExitedError(f"the CLI did not stop its turn within {INTERRUPT_SECONDS:g} s, so it was ended"))
 
@@ -733,8 +732,7 @@ class SessionChild(OwnedTask):
 
     def _notify_state_changed(self) -> None:
         self._woken_until = anyio.current_time() + WAKE_SECONDS
-        self._state_changed.set()
-        self._state_changed = anyio.Event()
+        self._state_changes.tell()
 
     # The owner task.
 
