@@ -21,7 +21,7 @@ PACKAGES: dict[str, str] = {
     "": "callbacks errors lazy_exports tracebacks",
     "client": "agent config_file custom_tools handlers prompt queries query_plan rate_limits result",
     "driver": "connection failures incoming_requests message_buffer one_shot pending_work query_run tasks",
-    "messages": "api_messages base core decoder json_lines system",
+    "messages": "api_messages base core decoder json_lines",
     "options": "invocation option options renderer secrets signatures sources table targets value_checks "
     "value_types values",
     "protocol": "connection control_frames encoding events frame_reader validator",

@@ -10,7 +10,7 @@ import pytest
 import pilothouse as ph
 from pilothouse import sync
 from pilothouse.hooks import HookMatcher, Hooks
-from pilothouse.messages.system import PermissionMode
+from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Policy, PolicyWarning
 from pilothouse.options.cli_permissions import (
     CALL_KINDS,

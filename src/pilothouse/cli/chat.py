@@ -35,7 +35,7 @@ from pilothouse.client import Query, QueryResult, Session, default_agent
 from pilothouse.client.controls import ModelInfo, to_results
 from pilothouse.errors import CLIExitedError, CLINotFoundError, Interrupted, PilothouseError, UsageError
 from pilothouse.messages import ResultMessage
-from pilothouse.messages.system import PermissionMode
+from pilothouse.messages.core import PermissionMode
 from pilothouse.options import Options, Settings
 from pilothouse.options.secrets import Redactor, secret_values
 from pilothouse.permissions import Allow, Deny, PermissionRequest

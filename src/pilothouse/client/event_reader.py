@@ -42,7 +42,7 @@ from pilothouse.messages import (
     ToolUseBlock,
     UserMessage,
 )
-from pilothouse.messages.system import ASKED, SETTLED
+from pilothouse.messages.core import ASKED, SETTLED
 
 ReadError = Callable[[ResultMessage, Sequence[Message]], PilothouseError | None]
 

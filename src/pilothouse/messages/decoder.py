@@ -20,9 +20,15 @@ from pilothouse.errors import LineDecodeError, MessageParseError
 from pilothouse.messages import core
 from pilothouse.messages.api_messages import ApiEvent, Block, UnknownApiEvent, UnknownBlock, UnknownWireDelta, WireDelta
 from pilothouse.messages.base import Message, UnknownPart, fields_to_dict
-from pilothouse.messages.core import AssistantMessage, ResultMessage, StreamEvent, UserMessage
+from pilothouse.messages.core import (
+    COMMON_SUBTYPES,
+    AssistantMessage,
+    ResultMessage,
+    StreamEvent,
+    SystemMessage,
+    UserMessage,
+)
 from pilothouse.messages.json_lines import ERROR_HEAD_BYTES, decode_line, encode_json
-from pilothouse.messages.system import COMMON_SUBTYPES, SystemMessage
 
 _CLASSES: tuple[type[Message], ...] = (
     AssistantMessage,

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from pilothouse.messages.base import Number
-from pilothouse.messages.system import COMMON_SUBTYPES, SystemMessage, TaskUsage
+from pilothouse.messages.core import COMMON_SUBTYPES, SystemMessage, TaskUsage
 
 # ruff: noqa: RUF012 - msgspec gives each struct its own copy of an empty default
 

@@ -18,7 +18,7 @@ from pilothouse.options.values import OptionValues, format_options, validate_val
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from pilothouse.messages.system import PermissionMode
+    from pilothouse.messages.core import PermissionMode
     from pilothouse.options.settings import (
         CanUseTool,
         ConfirmCallback,

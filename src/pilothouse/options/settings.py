@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 if TYPE_CHECKING:
     from pilothouse.hooks import Hooks
     from pilothouse.instrumentation import Instrumentation
-    from pilothouse.messages.system import PermissionMode
+    from pilothouse.messages.core import PermissionMode
     from pilothouse.options.value_structs import (
         AdaptiveThinking,
         AgentDefinition,

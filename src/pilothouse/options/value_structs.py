@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field, structs
 
-from pilothouse.messages.system import PermissionMode
+from pilothouse.messages.core import PermissionMode
 from pilothouse.options.secrets import mask
 from pilothouse.options.targets import (
     APPEND,

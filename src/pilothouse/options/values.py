@@ -17,7 +17,7 @@ from pilothouse.options.value_checks import InvalidValueError, copy_value
 from pilothouse.tracebacks import user_class
 
 if TYPE_CHECKING:
-    from pilothouse.messages.system import PermissionMode
+    from pilothouse.messages.core import PermissionMode
     from pilothouse.options.explanation import Explanation
     from pilothouse.options.settings import (
         CanUseTool,

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from pilothouse.callbacks import TimeLimited, UserCallback, accepts_arguments
 from pilothouse.errors import OptionsError, UsageError
 from pilothouse.messages import PermissionDeniedMessage
-from pilothouse.messages.system import ASKED, SETTLED
+from pilothouse.messages.core import ASKED, SETTLED
 from pilothouse.permissions.requests import (
     FAILED_MESSAGE,
     NO_APPROVER_MESSAGE,

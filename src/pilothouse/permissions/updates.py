@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from pilothouse.errors import UsageError
-from pilothouse.messages.system import PermissionMode
+from pilothouse.messages.core import PermissionMode
 from pilothouse.options.permission_rules import PermissionBehavior, PermissionRule
 
 PermissionDestination = Literal["session", "localSettings", "projectSettings", "userSettings", "cliArg"]
