@@ -330,3 +330,6 @@ ParserEvent: TypeAlias = (
     TextDelta | ThinkingDelta | ToolCallStarted | ToolCallDelta | ToolCall | ToolCallError | ReplyFinished
 )
 """An event of `pilothouse.tools.xml.StreamParser`."""
+
+ReplyEvent: TypeAlias = ParserEvent | TextRetracted
+"""An event of a reply of the text protocol that the CLI streams: a broken stream may retract what was sent."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, structs
 
-from pilothouse.events import ParserEvent, TextDelta, TextRetracted, ThinkingDelta, ToolCall, ToolCallError
+from pilothouse.events import ReplyEvent, TextDelta, TextRetracted, ThinkingDelta, ToolCall, ToolCallError
 from pilothouse.messages import (
     AssistantMessage,
     ContentBlockDelta,
@@ -78,7 +78,7 @@ class ReplyReader:
         self._turn = TurnState(parser_factory, self._assign_id)
         self._rewrite_state = _RewriteState(self._full_name)
 
-    def read(self, message: Message) -> list[ParserEvent | TextRetracted]:
+    def read(self, message: Message) -> list[ReplyEvent]:
         """Return the events of the next message.
 
         A call may still be retracted (`TextRetracted`) until the result; `ReplyFinished` comes with one that is a
@@ -206,7 +206,7 @@ class ReplyReader:
         self._rewrite_state.blocks[_message_key(message)] = blocks
         self._rewrite_state.messages.append(message)
 
-    def _rewrite_delta(self, message: StreamEvent, events: list[ParserEvent | TextRetracted]) -> Iterator[Message]:
+    def _rewrite_delta(self, message: StreamEvent, events: list[ReplyEvent]) -> Iterator[Message]:
         for event in events:
             if isinstance(event, TextDelta):
                 if text := self._rewrite_state.take_unseen(event.text):
@@ -214,7 +214,7 @@ class ReplyReader:
             elif isinstance(event, ThinkingDelta):
                 yield _replace_delta(message, WireThinkingDelta(event.text))
 
-    def _rewrite_whole(self, message: AssistantMessage, events: list[ParserEvent | TextRetracted]) -> Iterator[Message]:
+    def _rewrite_whole(self, message: AssistantMessage, events: list[ReplyEvent]) -> Iterator[Message]:
         parsed = "".join([event.text for event in events if isinstance(event, TextDelta)])
         blocks = iter(self._rewrite_state.blocks.get(_message_key(message), ()))
         content: list[ContentBlock] = []

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from pilothouse.events import (
     ParserEvent,
+    ReplyEvent,
     ReplyFinished,
     TextDelta,
     TextRetracted,
@@ -200,14 +201,14 @@ def diff_parts(before: list[ReplyPart], after: list[ReplyPart]) -> tuple[list[Re
     return gone, kept, come
 
 
-def make_retraction(before: ParserRun, after: ParserRun) -> list[ParserEvent | TextRetracted]:
+def make_retraction(before: ParserRun, after: ParserRun) -> list[ReplyEvent]:
     """Make the events that turn what a consumer got from `before` into the content of `after`."""
     gone, kept, come = diff_parts(before.parts, after.parts)
     for part in after.parts[: len(after.parts) - len(come)]:
         part.pending_events = []
     text, thinking = (_join_parts(gone, kind, kept) for kind in (TEXT, THINKING))
     call_ids = tuple(part.id for part in gone if part.kind == CALL)
-    events: list[ParserEvent | TextRetracted] = []
+    events: list[ReplyEvent] = []
     if text or thinking or call_ids:
         events.append(TextRetracted(text, thinking, call_ids))
     if come and kept:
@@ -314,9 +315,9 @@ class TurnState:
         self._abandoned: set[str] = set()
         self._open: int | None = None  # index of the block that is being streamed
         self._needs_reparse = False  # the emitted events no longer match the blocks
-        self._pending_events: list[ParserEvent | TextRetracted] = []
+        self._pending_events: list[ReplyEvent] = []
 
-    def take_events(self) -> list[ParserEvent | TextRetracted]:
+    def take_events(self) -> list[ReplyEvent]:
         """Return the events since the last call."""
         if self._needs_reparse:
             self._needs_reparse = False
