@@ -315,23 +315,24 @@ def find_tool_call(event: PermissionAsked) -> tuple[ToolUseBlock | None, str | N
 
 
 def _make_request(kind: str, body: Mapping[str, Any]) -> tuple[Any, str]:
-    from pilothouse import permissions  # few queries have such requests
+    from pilothouse.permissions import dialogs, requests  # few queries have such requests
 
     if kind == "elicitation":
-        return permissions.read_elicitation(body), kind
+        return dialogs.read_elicitation(body), kind
     if kind == "dialog":
-        return permissions.read_dialog(body), kind
-    request = permissions.read_request(body)
+        return dialogs.read_dialog(body), kind
+    request = requests.read_request(body)
     try:
         if kind == "question":
-            return permissions.read_questions(request), kind
+            return requests.read_questions(request), kind
     except ValidationError:  # not in the form of questions, so it is an ordinary call
         return request, "permission"
-    return (permissions.read_plan(request), kind) if kind == "plan" else (request, "permission")
+    return (requests.read_plan(request), kind) if kind == "plan" else (request, "permission")
 
 
 def _make_decision(kind: str, answer: Any, body: Mapping[str, Any]) -> Any:
     from pilothouse import permissions
+    from pilothouse.permissions.updates import update_from_wire
 
     if not isinstance(answer, dict):
         return None
@@ -346,7 +347,7 @@ def _make_decision(kind: str, answer: Any, body: Mapping[str, Any]) -> Any:
             given, updates = rest.get("updatedInput"), rest.get("updatedPermissions")
             return permissions.Allow(
                 None if given == body.get("input") else given,
-                None if updates is None else [permissions.update_from_wire(update) for update in updates],
+                None if updates is None else [update_from_wire(update) for update in updates],
             )
         case {"behavior": "completed", "result": result}:
             return result
