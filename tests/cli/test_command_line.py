@@ -206,6 +206,7 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         (("ask", "hi", "--max-turns", "0"), "at least 1"),
         (("ask", "hi", "--timeout", "nan"), "greater than 0"),
         (("ask", "hi", "--permission-mode", "yolo"), "acceptEdits"),
+        (("ask", "hi", "--permission-mode", "accept_edits"), "got 'accept_edits'; did you mean 'acceptEdits'?"),
         (("ask", "hi", "--session-id", "7"), "a UUID"),
         (("ask", "hi", "--json-schema", "@/no/such/file"), "No such file"),
         (("ask", "hi", "--json-schema", "{"), "JSON object"),

@@ -64,8 +64,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_reported_before_anything_is_started(name: str) -> None:
     settings, told = MISTAKES[name]
-    with pytest.raises(ph.UsageError, match=told):
+    with pytest.raises(ph.UsageError, match=told) as caught:
         ph.query("x", **settings)
+    assert caught.value.__cause__ is None  # a traceback opens at the line of the user
 
 
 def test_the_value_of_a_variable_is_not_shown() -> None:

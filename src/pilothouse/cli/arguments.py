@@ -142,9 +142,8 @@ def parse_value(option: Option, text: str) -> Any:
     try:
         kind.clean(value)
     except InvalidValueError as fault:
-        raise (
-            ValueError(fault.describe()) if fault.path or fault.message else make_parse_error(fault.expected, text)
-        ) from None
+        plain = f"{make_parse_error(fault.expected, text)}{fault.hint}"
+        raise ValueError(fault.describe() if fault.path or fault.message else plain) from None
     # The process may run in another directory: a path is relative to this one.
     return value if option.name in _PROCESS_OPTIONS else kind.resolve_paths(value, os.getcwd())  # noqa: PTH109
 

@@ -258,10 +258,10 @@ class OutputSchema:
             msgspec.json.encode(schema)
         except OptionsError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the type may be anything; the text of the error says it
             raise OptionsError(
                 f"output_type: {_describe_schema_error(output_type, error)}", option="output_type"
-            ) from error
+            ) from None
         return cls(_type_name(output_type), schema, wrapped, convert)
 
     @classmethod
