@@ -10,7 +10,6 @@ file is locked while it is open; the system releases the lock of a process that 
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import sqlite3
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pilothouse.errors import PilothouseError, UsageError
+from pilothouse.sqlite_files import create_private_file
 from pilothouse.transports.errands import run_briefly
 
 T = TypeVar("T")
@@ -90,8 +90,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            create_private_file(self.path)
             connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=1.0)
         except (OSError, sqlite3.Error) as error:
             raise JournalError(f"the journal {self.path} cannot be opened: {error}") from None
