@@ -194,7 +194,7 @@ def _parse_day(text: str) -> date:
 _SESSION_ACTIONS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "delete": ("delete a session for good", _add_delete),
     "export": ("write a session as Markdown, HTML or JSON", _add_export),
-    "fork": ("make a second session that begins as one stands", _add_fork),
+    "fork": ("make a second session that begins as a copy of this one", _add_fork),
     "list": ("list sessions, newest first", _add_list),
     "rename": ("give a session a title", _add_rename),
     "search": ("look for text in sessions", _add_search),
@@ -348,19 +348,19 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where")
     where.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     where.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"0 takes a free one ({DEFAULT_PORT})")
-    where.add_argument("--public", action="store_true", help="allow an address that others than this machine reach")
+    where.add_argument("--public", action="store_true", help="allow an address that other machines can reach")
     where.add_argument("--name", dest="names", action="append", default=[], help="a name by which this host is reached")
     where.add_argument(
         "--origin", dest="origins", action="append", default=[], help="an origin of web pages that may use this host"
     )
-    where.add_argument("--token-file", metavar="FILE", help="holds the token; only you may read it")
+    where.add_argument("--token-file", metavar="FILE", help="the file with the token, readable by you alone")
     where.add_argument(
         "--client",
         dest="clients",
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="a further token, in a file, whose owner sees only sessions of its own",
+        help="a file with a further token; its clients see only their own sessions",
     )
     sessions = parser.add_argument_group("sessions")
     sessions.add_argument(
@@ -383,12 +383,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     sessions.add_argument("--max-sessions", type=int, default=32, metavar="N", help="children at a time (32)")
     sessions.add_argument("--idle", type=float, default=3600.0, metavar="SECONDS", help="until an unused child ends")
     sessions.add_argument("--drain", type=float, default=30.0, metavar="SECONDS", help="for running turns at the end")
-    sessions.add_argument("--journal", metavar="FILE", help="keeps what sessions say")
+    sessions.add_argument("--journal", metavar="FILE", help="the file that keeps the messages of sessions")
     sessions.add_argument("--keep-days", type=float, default=7.0, metavar="N", help="for sessions that have ended (7)")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    limits = parser.add_argument_group("what clients may have")
+    limits = parser.add_argument_group("limits of clients")
     limits.add_argument(
         "--max-permission-mode",
         default="bypassPermissions",
@@ -398,7 +398,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--no-client-programs", action="store_true", help="no hooks, helpers and plugins of clients")
     limits.add_argument("--no-client-mcp", action="store_true", help="no MCP servers of clients")
     limits.add_argument("--no-client-settings", action="store_true", help="no settings of clients")
-    limits.add_argument("--managed-settings", metavar="FILE", help="settings, as JSON, that hold for every session")
+    limits.add_argument("--managed-settings", metavar="FILE", help="settings, as JSON, that apply to every session")
     limits.add_argument(
         "--verbatim-prompts", action="store_true", help="send prompts as they are: no @path, no /command"
     )
@@ -480,8 +480,8 @@ def add_workspace(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--branch", metavar="NAME", help="a branch for each run, such as agent/{name}")
     group.add_argument("--copy-from", metavar="PATH", help="a copy of this directory, archive or git bundle")
     group.add_argument("--subdirectory", metavar="PATH", help="where in its directory a run works")
-    group.add_argument("--workspaces", metavar="DIR", help="where the directories lie (default: in the cache)")
-    group.add_argument("--keep-workspaces", choices=KEEP_CHOICES, help="which of them stay (default: failed)")
+    group.add_argument("--workspaces", metavar="DIR", help="the directory of these directories (default: in the cache)")
+    group.add_argument("--keep-workspaces", choices=KEEP_CHOICES, help="which of them are kept (default: failed)")
     group.add_argument("--artifacts", metavar="URL|DIR", help="where files of the runs are saved (s3://…, gs://…, …)")
     group.add_argument("--artifact", action="append", metavar="GLOB", help="save these files; may be given many times")
     group.add_argument("--patch", action="store_true", help="save all changes of a run as changes.patch")
@@ -575,14 +575,18 @@ class FleetRequest:
 
 _LIMIT_FLAGS: dict[str, tuple[type, str, str]] = {
     "--concurrency": (int, "N", "how many run at once here (default: 8)"),
-    "--budget-usd": (float, "USD", "start nothing once so much is spent"),
+    "--budget-usd": (float, "USD", "start nothing once this much is spent"),
     "--run-budget-usd": (float, "USD", "what one run may cost"),
     "--requests-per-minute": (float, "N", "requests to the model, from here"),
     "--tokens-per-minute": (float, "N", "tokens of fresh input and of output, from here"),
     "--overall-concurrency": (int, "N", "how many run at once in all processes of the journal"),
     "--overall-requests-per-minute": (float, "N", "requests from all of them, in equal parts"),
     "--overall-tokens-per-minute": (float, "N", "tokens of all of them, in equal parts"),
-    "--stop-after": (int, "N", f"runs in a row that fail for a reason of all (default: {STOP_AFTER}); 0: never"),
+    "--stop-after": (
+        int,
+        "N",
+        f"stop after this many runs in a row fail for a common reason (default: {STOP_AFTER}); 0: never",
+    ),
 }
 _LIMIT_DEFAULTS = {"--concurrency": 8, "--stop-after": STOP_AFTER}
 
@@ -608,13 +612,13 @@ def add_fleet(parser: argparse.ArgumentParser, journal: str) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="further attempts after a failure that may pass (default: 3)",
+        help="further attempts after a temporary failure (default: 3)",
     )
     limits.add_argument(
         "--on-interrupted",
         choices=("resume", "restart", "fail"),
         default="resume",
-        help="what becomes of a run that was stopped on the way (default: resume)",
+        help="what happens to an interrupted run (default: resume)",
     )
     add_workspace(parser)
 
@@ -634,15 +638,15 @@ BATCH_EPILOG = """A prompts file has a prompt a line: with the suffix .jsonl a J
 and, if need be, "key" and "options"; else plain text. '-' is standard input, as JSON lines. Results go to the file of
 --output, a line of JSON each (CSV with the suffix .csv); without it to standard output. In place of a file:
 
-  status         what stands where in the journal; changes nothing
-  results        what has ended, out of the journal; changes nothing
-  resume         go on with what is left in the journal
-  retry-failed   run again what has failed
+  status         show the number of runs in the journal by state; changes nothing
+  results        write the ended runs of the journal; changes nothing
+  resume         continue the unfinished runs of the journal
+  retry-failed   repeat the failed runs
 
-With --enqueue the prompts are put into the journal, and `pilothouse worker` does them, here or elsewhere; with
---concurrency 0 as well, and the results are waited for.
+With --enqueue the prompts are put into the journal, and `pilothouse worker` executes them, here or elsewhere. With
+--concurrency 0 workers execute them too, and this command waits for the results.
 
-Ctrl-C once: nothing is started any more, what runs is stopped and kept in the journal; twice: at once.
+Ctrl-C once: nothing more is started, running ones are stopped and kept in the journal; twice: at once.
 
 examples:
   pilothouse batch prompts.jsonl --concurrency 8 --journal runs.db -o out.jsonl
@@ -653,7 +657,7 @@ examples:
   pilothouse batch resume --journal runs.db -o out.jsonl
 
 exit codes:
-  0 every run succeeded    1 some failed, or are left    2 wrong usage    130 Ctrl-C
+  0 every run succeeded    1 some failed or are left    2 wrong usage    130 Ctrl-C
 """
 ACTIONS = ("status", "results", "resume", "retry-failed")
 SOURCES = "|".join(("FILE", *ACTIONS))
@@ -679,10 +683,10 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command that are not options of a query."""
     parser.add_argument("source", metavar=SOURCES, help="the prompts, or what to do")
     parser.add_argument("-o", "--output", metavar="FILE", help="where the results go (.jsonl or .csv)")
-    parser.add_argument("--enqueue", action="store_true", help="put the prompts into the journal, and leave")
+    parser.add_argument("--enqueue", action="store_true", help="put the prompts into the journal, and exit")
     parser.add_argument("--json", action="store_true", help="status: print one JSON object")
     parser.add_argument("--watch", action="store_true", help="status: again and again, until nothing is left")
-    add_fleet(parser, "keep all runs there, and go on with it")
+    add_fleet(parser, "keep all runs there, and continue with them")
 
 
 def make_batch_request(asked: argparse.Namespace, settings: Mapping[str, Any]) -> BatchRequest:
@@ -696,12 +700,12 @@ WORKER_DESCRIPTION = (
     "Execute the runs of a journal, also those added later, a few at a time. Start one on each machine: they share "
     "the work, and when one dies the others take its runs over."
 )
-WORKER_EPILOG = """`pilothouse batch FILE --enqueue` puts runs in; every option of a query given here holds for those
-that have none of their own. What runs programs, redirects or permits something is the worker's own, unless --accept
-says otherwise: a run that asks for it fails. A line for each run goes to standard error. An address with a password
-belongs into the variable PILOTHOUSE_JOURNAL, where no list of processes shows it.
+WORKER_EPILOG = """`pilothouse batch FILE --enqueue` adds runs. Options of a query given here apply to runs that do not
+set them. A run that sets an option which runs programs, redirects or permits something fails, unless --accept names
+the option. A line for each run goes to standard error. Put an address with a password into the variable
+PILOTHOUSE_JOURNAL, where no list of processes shows it.
 
-SIGTERM, or Ctrl-C once: nothing is started any more, what runs is stopped in order, and other workers go on with it;
+SIGTERM, or Ctrl-C once: nothing more is started, running ones are stopped gracefully, and other workers continue them;
 twice: at once.
 
 examples:
@@ -726,15 +730,15 @@ class WorkerRequest(FleetRequest):
 
 def add_worker(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command that are not options of a query."""
-    add_fleet(parser, "where the runs stand")
+    add_fleet(parser, "the journal with the runs")
     parser.add_argument("--until-empty", action="store_true", help="end when nothing is left, here and elsewhere")
-    journal = parser.add_argument_group("what the journal may say")
+    journal = parser.add_argument_group("options of runs in the journal")
     journal.add_argument(
         "--accept",
         action="append",
         default=[],
         metavar="OPTION",
-        help="an option of a run that holds although it runs, redirects or permits something; all: every one",
+        help="accept this option although it runs, redirects or permits something; all: every option",
     )
     journal.add_argument(
         "--max-permission-mode", metavar="MODE", help="the highest permission mode of a run (default: that given here)"
