@@ -17,10 +17,10 @@ from pilothouse.transports.cassettes.form import (
     entry_message,
     frame_of,
     header_line,
+    hide,
     read_cassette,
     wire_bytes,
 )
-from pilothouse.transports.cassettes.hiding import hide
 
 HEADER = header_line("1.0", "2026-01-01T00:00:00Z")
 ENTRY = b'{"t":0.5,"conn":1,"dir":"out","msg":{"type":"result"}}\n'

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from pilothouse.messages.json_lines import encode_json
-from pilothouse.transports.cassettes.comparing import difference
+from pilothouse.transports.cassettes.comparison import Numbering, difference, same_arguments, with_request_ids
 from pilothouse.transports.cassettes.form import Cassette, entry_line, entry_message, event_message, read_cassette
-from pilothouse.transports.cassettes.matching import Numbering, same_arguments, with_request_ids
 
 A, B, C, D = (f"{letter * 8}-1111-4111-8111-111111111111" for letter in "abcd")
 

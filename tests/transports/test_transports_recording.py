@@ -21,7 +21,7 @@ from pilothouse.errors import CassetteError, CLINotFoundError, UsageError
 from pilothouse.options import Invocation
 from pilothouse.testing import FakeCLI, frames, mock_transport
 from pilothouse.transports import Cassette, MemoryPeer, MemoryTransport, Recorder, RecordingTransport
-from pilothouse.transports.cassettes.file import CassetteFile
+from pilothouse.transports.cassettes.recording import CassetteFile
 
 pytestmark = pytest.mark.anyio
 
@@ -264,7 +264,7 @@ class FullDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
         self.write = os.write
-        monkeypatch.setattr("pilothouse.transports.cassettes.file.os.write", self)
+        monkeypatch.setattr("pilothouse.transports.cassettes.recording.os.write", self)
 
     def __call__(self, fd: int, data: memoryview) -> int:
         if not self.room:
@@ -310,12 +310,13 @@ async def test_a_query_on_a_full_disk_fails_although_it_was_answered(
 def test_a_limit_of_the_system_is_a_full_disk_too(path: Path) -> None:
     program = f"""
 import resource, anyio, pilothouse as ph
+from pilothouse.errors import CassetteError
 from pilothouse.testing import mock_transport
 from pilothouse.transports import RecordingTransport
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     anyio.run(ph.query("Hi", transport=RecordingTransport(mock_transport("Hello"), {str(path)!r})).result)
-except pilothouse.errors.CassetteError as error:
+except CassetteError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

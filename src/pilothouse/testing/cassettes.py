@@ -18,7 +18,7 @@ from pilothouse.client import configure
 from pilothouse.client.agent import restore_defaults
 from pilothouse.errors import CassetteError
 from pilothouse.transports import Cassette, CliTransport, Player, Recorder, Transport
-from pilothouse.transports.cassettes.comparing import difference
+from pilothouse.transports.cassettes.comparison import difference
 
 Mode = Literal["record", "replay", "verify"]
 DIRECTORY = "cassettes"

@@ -1,7 +1,7 @@
 r"""The format of a cassette: one JSON object per line, with both directions of the protocol unchanged.
 
-Owns the words of the format, conversion between protocol lines and entries, and errors in a file. Pure: bytes in,
-entries out. Must not know what a frame means, or how files are written.
+Owns the words of the format, conversion between protocol lines and entries, the removal of secrets, and errors in a
+file. Pure: bytes in, entries out. Must not know what a frame means, or how files are written.
 
 The first line is the header; every other one is an entry of a connection, `conn`::
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import binascii
 import signal as signals
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from pilothouse.errors import CassetteError, LineDecodeError, PilothouseError
 from pilothouse.messages.json_lines import decode_line, encode_json
+from pilothouse.options.secrets import MASK, Redactor
 from pilothouse.transports.base import Ending
 
 FORMAT: Final = 1
@@ -238,6 +239,11 @@ def frame_of(line: bytes, *, typed: bool = True) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value)
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """Return the value if it is an object; else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
 def wire_bytes(message: bytes) -> bytes:
     """Return the protocol line that an entry holds, with its newline if it had one."""
     if not message.startswith(b'{"_'):
@@ -296,3 +302,97 @@ def header_line(version: str, recorded: str) -> bytes:
 def event_message(event: str, fields: Mapping[str, Any]) -> bytes:
     """Format an event for a "meta" entry."""
     return encode_json({"event": event, **fields})
+
+
+BEGINNING: Final = 8
+"""Characters of a secret at the end of a text that count as its beginning."""
+_TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
+class DeltaHider:
+    """Removes secrets from streamed text, also where chunks of the text split a secret.
+
+    Only known values. Up to seven characters of the beginning may remain.
+
+    Args:
+        secrets: the values.
+    """
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
+        # Block → the end of its text so far that may begin a secret.
+        self._ends: dict[tuple[Any, Any], str] = {}
+
+    def hide(self, line: bytes) -> bytes:
+        """Return the line without the parts of secrets in it. Lines must be passed in order."""
+        if not self._secrets or b"_delta" not in line:
+            return line
+        frame = as_object(frame_of(line, typed=False))
+        event = as_object(frame.get("event"))
+        delta = as_object(event.get("delta"))
+        field = _TEXTS.get(str(delta.get("type")), "")
+        if not isinstance(delta.get(field), str):
+            return line
+        block = (str(frame.get("parent_tool_use_id")), str(event.get("index")))
+        before, text = self._ends.get(block, ""), delta[field]
+        whole = before + text
+        self._ends[block] = end = self._beginning_in(whole)
+        shown = self._shown(whole, len(before), len(end))
+        if shown == text:
+            return line
+        delta[field] = shown
+        return encode_json(frame)
+
+    def _beginning_in(self, text: str) -> str:
+        """Return the longest end of a text with which a secret begins."""
+        longest = ""
+        for secret in self._secrets:
+            for size in range(min(len(secret) - 1, len(text)), len(longest), -1):
+                if text.endswith(secret[:size]):
+                    longest = secret[:size]
+                    break
+        return longest
+
+    def _shown(self, whole: str, start: int, end: int) -> str:
+        """Return the text from `start` on, redacted; its last `end` characters may begin a secret."""
+        spans = [(len(whole) - end, len(whole))] if end >= BEGINNING else []
+        for secret in self._secrets:
+            at = whole.find(secret)
+            while at >= 0:
+                spans.append((at, at + len(secret)))
+                at = whole.find(secret, at + 1)
+        shown, place = "", start
+        for first, last in sorted(spans):
+            if last > place:
+                shown += whole[place : max(first, place)] + MASK
+                place = last
+        return shown + whole[place:]
+
+
+def hide(line: bytes, redactor: Redactor) -> bytes:
+    """Return `line` without the secrets. JSON stays JSON, even where a secret is a number.
+
+    Args:
+        line: one protocol line.
+        redactor: knows the secrets.
+    """
+    text = line.decode("utf-8", "surrogateescape")
+    hidden = redactor.redact(text)
+    if hidden == text:
+        return line
+    data = hidden.encode("utf-8", "surrogateescape")
+    frame = frame_of(line, typed=False)
+    if frame is None or frame_of(data, typed=False) is not None:
+        return data
+    return encode_json(_hide_values(frame, redactor))
+
+
+def _hide_values(value: Any, redactor: Redactor) -> Any:
+    if isinstance(value, dict):
+        return {redactor.redact(k): _hide_values(v, redactor) for k, v in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_hide_values(item, redactor) for item in cast("list[Any]", value)]
+    if value is None or isinstance(value, bool):
+        return value
+    hidden = redactor.redact(str(value))
+    return value if hidden == str(value) else hidden

@@ -1,7 +1,7 @@
 """A recorded connection as a state machine: the program's messages go in, the CLI's output comes out.
 
 Owns the order: output recorded before a message of the program is emitted without waiting for the message; output
-recorded after it is emitted once the message has come. Pure: no I/O, no clock. `matching` decides whether two frames
+recorded after it is emitted once the message has come. Pure: no I/O, no clock. `comparison` decides whether two frames
 mean the same.
 
 Steps are taken from the recording in order. A step that expects a message of the program is a gate: it opens when an
@@ -20,14 +20,20 @@ from msgspec import Struct
 from pilothouse.errors import ReplayMismatch
 from pilothouse.messages.json_lines import encode_json
 from pilothouse.transports.base import Ending
+from pilothouse.transports.cassettes.comparison import (
+    ANSWER,
+    ASK,
+    REQUEST,
+    Lane,
+    Numbering,
+    lane_of,
+    same_arguments,
+    to_text,
+    with_request_ids,
+)
 from pilothouse.transports.cassettes.form import Cassette, Entry, Recorded, frame_of
-from pilothouse.transports.cassettes.matching import REQUEST, Numbering, same_arguments, with_request_ids
-
-Lane: TypeAlias = tuple[str, str]
 
 PROMPTS: Final[Lane] = ("user", "")
-ANSWER: Final = "control_response"
-ASK: Final = "control_request"
 # Sent or not, and when, depending on timing: on how soon a response came.
 OPTIONAL: Final = frozenset({"control_cancel_request"})
 END_OF_INPUT: Final[Lane] = ("end of input", "")
@@ -151,14 +157,14 @@ class Playback:
             return [self._gate(("line", ""), entry.data, entry)] if self._strict else []
         lane = lane_of(frame)
         if lane[0] == ASK:
-            self._requests.add(_text(frame.get(REQUEST)))
+            self._requests.add(to_text(frame.get(REQUEST)))
         return [] if lane[0] in OPTIONAL else [self._gate(lane, frame, entry)]
 
     def _read_said(self, entry: Entry) -> list[Step]:
         frame = entry.frame or {}
         kind, name = lane_of(frame)
         if kind == ASK:
-            self._questions.add(_text(frame.get(REQUEST)))
+            self._questions.add(to_text(frame.get(REQUEST)))
         return [Say(entry.data, entry.time, "out", name if kind == ANSWER else None, self._ends_turn(frame))]
 
     def _read_complaint(self, entry: Entry) -> list[Step]:
@@ -215,7 +221,7 @@ class Playback:
             return
         gate.was_sent = True
         if frame is not None and lane[0] == ASK:
-            self._ask(_text(gate.frame.get(REQUEST)), _text(frame.get(REQUEST)))
+            self._ask(to_text(gate.frame.get(REQUEST)), to_text(frame.get(REQUEST)))
         if not self._strict and lane == PROMPTS:
             for step in self._steps[self._at : gate.index]:
                 if isinstance(step, Gate):
@@ -247,7 +253,7 @@ class Playback:
             return  # timing again: the request was cancelled, or the recording ended, before the response
         if not self._strict and kind != "user":
             if kind == ASK:
-                self._ready.append(_refusal(name, _text(value.get(REQUEST))))
+                self._ready.append(_refusal(name, to_text(value.get(REQUEST))))
             return
         gates = self._expected.get(lane, ())
         count = f"; the recording has {len(gates)} of its kind" if gates else ""
@@ -391,16 +397,6 @@ def mismatch(cassette: Cassette, words: str, line: int | None = None, diff: str 
     return ReplayMismatch(text, path=cassette.path, line=line, diff=diff)
 
 
-def lane_of(frame: Mapping[str, Any]) -> Lane:
-    """Return the lane of a frame that the program sends."""
-    kind = _text(frame.get("type"))
-    if kind == ASK:
-        return ASK, _text(_mapping(frame.get("request")).get("subtype", frame.get("subtype")))
-    if kind == ANSWER:
-        return ANSWER, _text(_mapping(frame.get("response")).get(REQUEST, frame.get(REQUEST)))
-    return kind, ""
-
-
 def _named(lane: Lane) -> str:
     return _WORDS.get(lane[0], "a frame of type {!r}").format(lane[1] or lane[0])
 
@@ -420,11 +416,3 @@ def _refusal(subtype: str, request_id: str) -> Say:
     if subtype != "initialize":
         response = {"subtype": "error", REQUEST: request_id, "error": "this was not recorded"}
     return Say(encode_json({"type": ANSWER, "response": response}) + b"\n", 0.0)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)

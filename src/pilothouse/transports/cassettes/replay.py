@@ -19,8 +19,7 @@ from pilothouse.errors import ReplayMismatch, UsageError
 from pilothouse.options import Invocation
 from pilothouse.options.secrets import Redactor, invocation_secrets
 from pilothouse.transports.base import Ending, Health, Transport
-from pilothouse.transports.cassettes.form import Cassette, Recorded
-from pilothouse.transports.cassettes.hiding import hide
+from pilothouse.transports.cassettes.form import Cassette, Recorded, hide
 from pilothouse.transports.cassettes.playback import EndOfOutput, Playback, Say, mismatch
 from pilothouse.transports.errands import run_briefly
 from pilothouse.transports.stderr import StderrLog
