@@ -65,9 +65,9 @@ def no_guessed_media_type() -> None:
 
 
 def no_part_of_an_unknown_kind() -> None:
-    said = [{"role": "user", "content": ["Look.", {"type": "hologram", "data": "AAAA"}]}]
+    output = [{"role": "user", "content": ["Look.", {"type": "hologram", "data": "AAAA"}]}]
     model = LanguageModel(transport=lambda: mock_transport("I see."))
-    assert [warning.kind for warning in anyio.run(model.generate, said).warnings] == ["unsupported-part"]
+    assert [warning.kind for warning in anyio.run(model.generate, output).warnings] == ["unsupported-part"]
 
 
 def no_other_users_here() -> None:
@@ -204,9 +204,9 @@ def limits_of_messages() -> Iterator[tuple[str, str]]:
     source = ROOT / "src" / "pilothouse"
     for path in sorted(source.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
-        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        reported = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in reported:
                 name = path.relative_to(source).as_posix()
                 told_of = " " in node.value and LIMIT.search(node.value) and not _REPORT.search(node.value)
                 if told_of and name not in _NO_MESSAGES:

@@ -78,9 +78,9 @@ def test_watch_tools(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("1\n2\n3\n")
     plan = Steps(["Counting. ", ToolUse("Bash", {"command": "wc -l long.txt"})], "It has 3 lines.")
     model.on("longest file", reply=plan)
-    said = run("watch_tools.py").stdout
-    assert "Counting. > Bash {'command': 'wc -l long.txt'" in said
-    assert "< Bash gave: 3 long.txt\nIt has 3 lines.\n[2 turns]" in said
+    output = run("watch_tools.py").stdout
+    assert "Counting. > Bash {'command': 'wc -l long.txt'" in output
+    assert "< Bash gave: 3 long.txt\nIt has 3 lines.\n[2 turns]" in output
 
 
 @pytest.mark.parametrize("program", ["ask_once.py", "stream_text.py", "two_questions.py", "watch_tools.py"])
@@ -95,8 +95,8 @@ def test_typed_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "invoice.txt").write_text("Invoice 7: rope 12.50, paint 30")
     values = {"number": "7", "lines": [{"what": "rope", "price": 12.5}, {"what": "paint", "price": 30}]}
     model.on("rope 12.50", reply=ToolUse("StructuredOutput", values))
-    said = run("typed_output.py", "invoice.txt").stdout.splitlines()
-    assert [line.split() for line in said] == [["rope", "12.50"], ["paint", "30.00"], ["Invoice", "7", "42.50"]]
+    output = run("typed_output.py", "invoice.txt").stdout.splitlines()
+    assert [line.split() for line in output] == [["rope", "12.50"], ["paint", "30.00"], ["Invoice", "7", "42.50"]]
 
 
 def test_repair_output(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_many_at_once(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("berries")
     model.on("apples", reply="Fruit.")
     model.on("berries", reply=HttpError(403))
-    said = run("many_at_once.py", "b.txt", "missing.txt", "a.txt").stdout.splitlines()
-    assert said[0].startswith("b.txt: failed: ")
-    assert said[1].startswith("missing.txt: no answer: ")
-    assert said[2:] == ["a.txt: Fruit."]
+    output = run("many_at_once.py", "b.txt", "missing.txt", "a.txt").stdout.splitlines()
+    assert output[0].startswith("b.txt: failed: ")
+    assert output[1].startswith("missing.txt: no answer: ")
+    assert output[2:] == ["a.txt: Fruit."]
 
 
 def test_limits_and_errors(model: ScriptedModel, run: Run) -> None:
@@ -155,15 +155,15 @@ def test_limits_and_errors_when_there_is_no_cli(run: Run, tmp_path: Path) -> Non
 def test_stop_early(model: ScriptedModel, run: Run) -> None:
     story = Text("Once upon a time there was a", chunks=["Once upon ", "a time ", "there was a"])
     model.on("long story", reply=[story, Pause(Gate()), "never said"])
-    said = run("stop_early.py", "15").stdout
-    assert said == "Once upon a time \n[interrupted after 17 characters]\n"
+    output = run("stop_early.py", "15").stdout
+    assert output == "Once upon a time \n[interrupted after 17 characters]\n"
 
 
 def test_follow_up(model: ScriptedModel, run: Run) -> None:
     model.on("My name is Alice", reply="Hello Alice.")
     model.on("What is my name?", reply="Alice.")
-    said = run("follow_up.py", "My name is Alice", "What is my name?").stdout
-    assert said == "> My name is Alice\nHello Alice.\n> What is my name?\nAlice.\n"
+    output = run("follow_up.py", "My name is Alice", "What is my name?").stdout
+    assert output == "> My name is Alice\nHello Alice.\n> What is my name?\nAlice.\n"
     first, second = model.requests
     assert first.session_id == second.session_id
     assert "My name is Alice" in json.dumps(second.messages)
@@ -182,10 +182,10 @@ def test_two_questions(model: ScriptedModel, run: Run) -> None:
 def test_fork_and_compare(model: ScriptedModel, run: Run) -> None:
     model.on("Read app.py", reply="I have read it.")
     model.on("faster", reply=lambda request: f"says {request.model}")
-    said = run("fork_and_compare.py", "Read app.py", "How to make it faster?", "haiku", "sonnet").stdout.splitlines()
-    assert [line for line in said if line.startswith("---")] == ["--- haiku", "--- sonnet"]
-    assert "haiku" in said[1]
-    assert "sonnet" in said[4]
+    output = run("fork_and_compare.py", "Read app.py", "How to make it faster?", "haiku", "sonnet").stdout.splitlines()
+    assert [line for line in output if line.startswith("---")] == ["--- haiku", "--- sonnet"]
+    assert "haiku" in output[1]
+    assert "sonnet" in output[4]
     assert all("Read app.py" in json.dumps(request.messages) for request in model.requests)
     assert len({request.session_id for request in model.requests}) == 3
 
@@ -212,8 +212,8 @@ def test_chat_server(model: ScriptedModel, program_env: dict[str, str], tmp_path
                     assert who.readline() == answer
         finally:
             server.send_signal(signal.SIGINT)
-            said, _ = server.communicate(timeout=LIMIT_S)
-    assert said == "bye\n"
+            output, _ = server.communicate(timeout=LIMIT_S)
+    assert output == "bye\n"
     assert server.returncode == 0
     assert "I am Alice" in json.dumps(model.requests[-1].messages)
 
@@ -240,9 +240,9 @@ def test_wire_log(model: ScriptedModel, run: Run, tmp_path: Path) -> None:
     assert run("wire_log.py", "wire.log", "What is the capital of France?").stdout == "Paris.\n"
     lines = (tmp_path / "wire.log").read_text().splitlines()
     sent = [json.loads(line[2:])["type"] for line in lines if line.startswith("> ")]
-    said = [json.loads(line[2:])["type"] for line in lines if line.startswith("< ")]
+    output = [json.loads(line[2:])["type"] for line in lines if line.startswith("< ")]
     assert sent == ["control_request", "user"]
-    assert {"control_response", "system", "assistant", "result"} <= set(said)
+    assert {"control_response", "system", "assistant", "result"} <= set(output)
 
 
 SSH = """#!{python}
@@ -335,9 +335,9 @@ def test_blocking(model: ScriptedModel, run: Run) -> None:
 def test_blocking_threads(model: ScriptedModel, run: Run) -> None:
     model.on("a.txt", reply="Fruit.")
     model.on("b.txt", reply=HttpError(403))
-    said = run("blocking_threads.py", "a.txt", "b.txt").stdout.splitlines()
-    assert said[0] == "a.txt: Fruit."
-    assert said[1].startswith("b.txt: failed: ")
+    output = run("blocking_threads.py", "a.txt", "b.txt").stdout.splitlines()
+    assert output[0] == "a.txt: Fruit."
+    assert output[1].startswith("b.txt: failed: ")
 
 
 def test_audit_hook(model: ScriptedModel, run: Run, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 def turn() -> list[dict[str, Any]]:
-    *said, _ = frames.sample_messages()
+    *output, _ = frames.sample_messages()
     usage = {"inputTokens": 3, "outputTokens": 1, "cacheReadInputTokens": 4, "cacheCreationInputTokens": 5}
     closing = frames.result(
         "It printed hi.",
@@ -204,7 +204,7 @@ def turn() -> list[dict[str, Any]]:
         modelUsage={frames.MODEL: usage},
         structured_output=STRUCTURED,
     )
-    return [*said, closing]
+    return [*output, closing]
 
 
 def asked() -> ph.PermissionRequest:
@@ -241,17 +241,17 @@ class RowContext:
     shown: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
-        said = turn()
+        output = turn()
         self.names.update(
             prompt=PROMPT,
             prompts=(text for text in PROMPTS),
             options=ph.Options(model="haiku"),
             agent=ph.Agent(max_turns=7),
-            result=ph.QueryResult(from_dict(frame) for frame in said),
-            message=from_dict(said[0]),
+            result=ph.QueryResult(from_dict(frame) for frame in output),
+            message=from_dict(output[0]),
             error=failure(),
-            line=frames.lines([said[2]]).rstrip(b"\n"),
-            frame=said[2],
+            line=frames.lines([output[2]]).rstrip(b"\n"),
+            frame=output[2],
             schema=SCHEMA,
             Invoice=Invoice,
             show=self.shown.append,

@@ -32,7 +32,7 @@ def loggers_in(path: Path) -> dict[str, str]:
     return found
 
 
-def said() -> set[tuple[str, str]]:
+def output() -> set[tuple[str, str]]:
     """What the code logs: logger and level."""
     found: set[tuple[str, str]] = set()
     for path in SOURCE.rglob("*.py"):
@@ -57,7 +57,7 @@ def documented() -> set[tuple[str, str]]:
 
 
 def test_every_logger_stands_in_the_table_with_its_levels() -> None:
-    used = said()
+    used = output()
     assert {("pilothouse.stderr", "DEBUG"), ("pilothouse", "WARNING")} <= used
     assert documented() == used
 

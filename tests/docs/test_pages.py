@@ -105,9 +105,9 @@ async def test_python_blocks_run(
 ) -> None:
     if page.name == "local.md" and not model_path().exists():
         pytest.skip("the local model is not fetched: python -m pilothouse.provision cli model")
-    *said, closing = frames.sample_messages()
+    *output, closing = frames.sample_messages()
     closing["structured_output"] = STRUCTURED
-    with FakeCLI().turn(*said, closing).forever() as fake:
+    with FakeCLI().turn(*output, closing).forever() as fake:
         monkeypatch.setenv("PILOTHOUSE_CLI", fake.path)
         for block in blocks(page, "python"):
             if block.is_run:

@@ -18,7 +18,7 @@ PAGE = " ".join(prose(DOCS / "retries-and-timeouts.md").split())
 
 def test_the_page_quotes_the_texts_for_the_model() -> None:
     assert f'"{retry.CONTINUE_PROMPT}"' in PAGE
-    assert f"more than {retry.REPEATED_BYTES // 1024} KiB is not repeated" in PAGE
+    assert f"does not repeat a prompt of more than {retry.REPEATED_BYTES // 1024} KiB" in PAGE
 
 
 def test_the_policy_and_its_defaults() -> None:
@@ -36,8 +36,8 @@ def test_the_policy_and_its_defaults() -> None:
 def test_the_times() -> None:
     assert failures.WARNING_FRACTION == 0.5
     assert "At half of the limit" in PAGE
-    assert f"counts as running for {connection.LOST_RESULT_SECONDS / 60:g} minutes more" in PAGE
-    assert f"({one_shot.INTERRUPT_RESPONSE_SECONDS:g} s to answer, {one_shot.SAVE_SECONDS:g} s to end)" in PAGE
+    assert f"counts as running for {connection.LOST_RESULT_SECONDS / 60:g} more minutes" in PAGE
+    assert f"({one_shot.INTERRUPT_RESPONSE_SECONDS:g} s to respond, {one_shot.SAVE_SECONDS:g} s to end)" in PAGE
     assert f"does not stop within {query_run.INTERRUPT_SECONDS:g} s is replaced" in PAGE
 
 

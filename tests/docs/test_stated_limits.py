@@ -11,8 +11,8 @@ from stated_limits import MESSAGES_SAY, PAGES_SAY, Proof, limits_of_messages, li
 TESTS = Path(__file__).parents[1]
 PROOFS = [
     pytest.param(proof, id=f"{where}: {phrase}")
-    for said in (PAGES_SAY, MESSAGES_SAY)
-    for where, phrases in said.items()
+    for output in (PAGES_SAY, MESSAGES_SAY)
+    for where, phrases in output.items()
     for phrase, proof in phrases.items()
 ]
 
@@ -23,14 +23,14 @@ PROOFS = [
     ids=["pages", "messages"],
 )
 def test_every_stated_limit_has_a_proof(found: object, known: dict[str, dict[str, Proof]]) -> None:
-    told = list(found())  # pyright: ignore[reportCallIssue]
-    strange = [(name, text) for name, text in told if not any(phrase in text for phrase in known.get(name, ()))]
+    reported = list(found())  # pyright: ignore[reportCallIssue]
+    strange = [(name, text) for name, text in reported if not any(phrase in text for phrase in known.get(name, ()))]
     assert not strange, "prove it in stated_limits.py, or say what is so"
     gone = [
         (name, phrase)
         for name, phrases in known.items()
         for phrase in phrases
-        if not any(phrase in text for where, text in told if where == name)
+        if not any(phrase in text for where, text in reported if where == name)
     ]
     assert not gone, "nobody says so any more: take it out of stated_limits.py"
 
